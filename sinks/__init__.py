@@ -1,0 +1,1 @@
+"""Stores: one module per kind of store, no Spark import."""

@@ -1,0 +1,1 @@
+"""Spark jobs: they read, transform and hand to a sink."""
