@@ -1,0 +1,52 @@
+# `make` shows what there is. Everything runs in .venv, which the first target that needs it makes.
+
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+FOR ?=
+PYTEST_ARGS ?=
+
+.DEFAULT_GOAL := help
+.PHONY: help setup demo test test-slow lint format golden bench bench-capture clean
+
+help: ## Show this list
+	@awk 'BEGIN {FS = ":.*## "} /^[a-z-]+:.*## / {printf "  make %-14s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+
+# Installs again only when pyproject.toml has changed; a broken install leaves no stamp behind.
+$(VENV)/.installed: pyproject.toml
+	@$(PYTHON) deploy/check_python.py
+	$(PYTHON) -m venv $(VENV)
+	$(BIN)/pip install --quiet --disable-pip-version-check --editable '.[dev]'
+	@touch $@
+
+setup: $(VENV)/.installed ## Make the virtual environment
+
+demo: setup ## Local servers and a small shop that writes all the time (FOR=30 ends by itself)
+	$(BIN)/tailrace demo $(if $(FOR),--for $(FOR))
+
+test: setup ## The whole suite against real servers
+	$(BIN)/pytest -m "not slow" $(PYTEST_ARGS)
+
+test-slow: setup ## What takes minutes
+	$(BIN)/pytest -m slow $(PYTEST_ARGS)
+
+lint: setup ## ruff and mypy
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+
+format: setup ## Let ruff rewrite the code
+	$(BIN)/ruff check --fix .
+	$(BIN)/ruff format .
+
+golden: setup ## Record the events of a real Debezium for the tests to compare with
+	$(BIN)/python -m tests.golden.record
+
+bench: bench-capture ## Every benchmark
+
+bench-capture: setup ## Capture against pg_recvlogical and a tuned Debezium, one run
+	$(BIN)/python -m tests.bench.capture
+
+clean: ## Stop the demo's servers and remove what was made here (downloads stay cached)
+	@if [ -x $(BIN)/tailrace ]; then $(BIN)/tailrace stack down --wipe; fi
+	rm -rf $(VENV) .tailrace build dist .mypy_cache .pytest_cache .ruff_cache .hypothesis

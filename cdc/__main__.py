@@ -1,0 +1,8 @@
+"""`python -m cdc` is `tailrace`."""
+
+import sys
+
+from cdc.cli import main
+
+if __name__ == "__main__":
+    sys.exit(main())

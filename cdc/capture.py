@@ -1,0 +1,339 @@
+"""Capture: one life from taking the slot to the first trouble, and the loop that lives again after it.
+
+The order of everything here is the delivery promise (docs/architecture.md, "Exactly once"): take the slot, fence, read
+progress, check, skip what was published; then per batch: events, flush, end offsets, progress record, commit, and only
+then confirm the slot.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable
+from typing import TypeVar
+
+import psycopg
+
+from cdc import catalog, checks, schema
+from cdc.changes import Changes, Incomplete
+from cdc.config import Config
+from cdc.decoder import decode
+from cdc.envelope import Record, clock
+from cdc.errors import TransientError
+from cdc.heartbeat import PREFIX as HEARTBEAT_PREFIX
+from cdc.heartbeat import Heartbeat
+from cdc.logs import get_logger
+from cdc.lsn import LSN, Version
+from cdc.messages import Begin, Commit, Delete, Insert, LogicalMessage, Relation, Truncate, Update
+from cdc.names import Control, control_topic, topic
+from cdc.postgres import connect, explain
+from cdc.progress import KEY as PROGRESS_KEY
+from cdc.progress import Progress
+from cdc.publisher import Publisher
+from cdc.relations import Table
+from cdc.replication import Keepalive, ReplicationStream
+from cdc.reselect import Reselect
+from cdc.startup import Started, start
+from cdc.values import load_types
+from cdc.worker import Worker
+
+T = TypeVar("T")
+log = get_logger("capture")
+
+# A Kafka transaction takes in whole source transactions up to about this many events before it is committed.
+_GROUP_EVENTS = 20_000
+# How many events may wait for one re-select.
+_HELD_EVENTS = 2_000
+# Between two looks at the clock, the split limit and the keepalives, while rows rush by.
+_ROWS_BETWEEN_LOOKS = 512
+_IDLE_PROGRESS_SECONDS = 1.0
+# Between two lives.
+_FIRST_PAUSE_SECONDS, _LAST_PAUSE_SECONDS, _LONG_LIFE_SECONDS = 0.25, 5.0, 30.0
+
+
+class Capture:
+    """One life. `run` returns when asked to stop, and raises TransientError or RefusedError otherwise."""
+
+    def __init__(self, config: Config, stop: threading.Event) -> None:
+        self._config = config
+        self._stop = stop
+        self._conninfo = config.source.conninfo()
+        self._worker = Worker("tailrace-kafka")
+        self._heartbeat: Heartbeat | None = None
+        self._confirmed_at = 0.0
+        self._batch_started = 0.0
+        self._last_commit: Commit | None = None  # of the batch that is being gathered
+        self._split_at = 0  # the number up to which a source transaction has been committed in parts
+        self._heartbeat_seen = False
+        self._idle_lsn = LSN(0)
+
+    def run(self) -> None:
+        try:
+            started = start(self._config, self._attend, stop=self._stop)
+            if started is None:
+                return
+            self._adopt(started)
+            self._stream_changes()
+            self._finish()
+        finally:
+            self._close()
+
+    # -- start and end ---------------------------------------------------------------------------------------
+
+    def _adopt(self, started: Started) -> None:
+        kafka = self._config.kafka
+        self._stream: ReplicationStream = started.stream
+        self._publisher: Publisher = started.publisher
+        self._topics = started.topics
+        self._catalog: psycopg.Connection = started.catalog
+        self._progress: Progress = started.progress
+        self._positions_topic = control_topic(kafka.prefix, Control.POSITIONS)
+        self._progress_topic = control_topic(kafka.prefix, Control.PROGRESS)
+        self._schema_topic = control_topic(kafka.prefix, Control.SCHEMA)
+        self._changes = Changes(
+            pipeline=kafka.prefix,
+            database=catalog.database_name(self._catalog),
+            base=self._progress.base,
+            resume_after=self._progress.version,
+            emit=self._publisher.send,
+            partitions=kafka.partitions,
+        )
+        self._reselect = Reselect(lambda: connect(self._conninfo), stop=self._gone)
+        self._heartbeat = Heartbeat(
+            lambda: connect(self._conninfo),
+            slot=self._config.source.slot,
+            interval_seconds=self._config.source.heartbeat_seconds,
+        )
+        self._publisher.wait_for_room = self._wait_for_room
+        self._stream.watch(self._worker.wake_fd)
+        self._stream.confirm(self._progress.confirmable)
+        self._heartbeat.start()
+        log.info("streaming", slot=self._config.source.slot, version=str(self._progress.version))
+
+    def _finish(self) -> None:
+        """Asked to stop: publish what is whole, leave the rest to the next start."""
+        if self._changes.begin is None and self._batch_has_anything():
+            self._commit_batch()
+        self._stream.send_status()
+        log.info("stopped", version=str(self._progress.version))
+
+    def _close(self) -> None:
+        """The replication connection first: a server that is shutting down waits for nothing but that."""
+        self._worker.close()
+        if not hasattr(self, "_stream"):
+            return
+        self._stream.close()
+        if self._heartbeat is not None:
+            self._heartbeat.close()
+        self._reselect.close()
+        self._catalog.close()
+        self._publisher.abandon()
+        self._topics.close()
+
+    # -- the stream ------------------------------------------------------------------------------------------
+
+    def _stream_changes(self) -> None:
+        while not self._stop.is_set():
+            items = self._stream.take()
+            if items:
+                self._handle_all(items)
+            elif self._batch_is_whole():
+                self._commit_batch()
+            else:
+                self._note_idle()
+                self._stream.pump(0.5)
+                self._look_around()
+
+    def _handle_all(self, items: list[tuple[int, bytes] | Keepalive]) -> None:
+        """Hot: one turn per message."""
+        changes = self._changes
+        changes.now = clock()
+        for number, item in enumerate(items):
+            if not number % _ROWS_BETWEEN_LOOKS:
+                self._stream.attend()
+                self._look_around()
+            if type(item) is Keepalive:
+                if changes.begin is None:
+                    self._idle_lsn = item.wal_end
+                continue
+            lsn, data = item  # type: ignore[misc]  # the other kind is a Keepalive
+            message = decode(data)
+            kind = type(message)
+            if kind is Insert:
+                changes.on_insert(message, lsn)  # type: ignore[arg-type]  # mypy does not narrow by `type() is`
+            elif kind is Update:
+                changes.on_update(message, lsn)  # type: ignore[arg-type]
+            elif kind is Delete:
+                changes.on_delete(message, lsn)  # type: ignore[arg-type]
+            else:
+                self._handle_rare(message, lsn)
+            if len(changes.held) >= _HELD_EVENTS:
+                self._release_held()
+
+    def _handle_rare(self, message: object, lsn: int) -> None:
+        changes = self._changes
+        if isinstance(message, Begin):
+            changes.on_begin(message)
+            self._split_at = 0
+            if not self._batch_started:
+                self._batch_started = time.monotonic()
+        elif isinstance(message, Commit):
+            changes.on_commit(message)
+            self._last_commit = message
+            waited = time.monotonic() - self._batch_started
+            if self._publisher.count >= _GROUP_EVENTS or waited >= self._config.capture.batch_milliseconds / 1000:
+                self._commit_batch()
+        elif isinstance(message, Relation):
+            self._on_relation(message)
+        elif isinstance(message, Truncate):
+            changes.on_truncate(message, lsn)
+        elif isinstance(message, LogicalMessage) and message.prefix == HEARTBEAT_PREFIX:
+            self._heartbeat_seen = True
+
+    def _on_relation(self, relation: Relation) -> None:
+        found = catalog.table_by_oid(self._catalog, relation.oid)
+        table = Table(
+            relation,
+            topic=topic(self._config.kafka.prefix, relation.schema, relation.table),
+            key_names=found.key if found else tuple(c.name for c in relation.columns if c.in_key),
+            deferrable_key=found.deferrable_key if found else False,
+            types=load_types(self._catalog, [column.type_oid for column in relation.columns]),
+        )
+        if table.topic not in self._progress.topic_ids:
+            self._add_topic(table.topic)
+        digest = schema.digest(table)
+        if self._progress.schemas.get(table.topic) != digest:
+            self._progress = self._progress.with_schema(table.topic, digest)
+            self._publisher.send(*schema.record(table, self._changes.version, self._schema_topic))
+        self._changes.on_relation(table)
+
+    def _add_topic(self, name: str) -> None:
+        made = self._blocking(lambda: self._topics.ensure_tables([name]))
+        self._progress = self._progress.with_topic(name, made[name].id, made[name].partitions)
+
+    # -- batches ---------------------------------------------------------------------------------------------
+
+    def _batch_has_anything(self) -> bool:
+        return self._last_commit is not None or self._publisher.count > 0 or bool(self._changes.held)
+
+    def _batch_is_whole(self) -> bool:
+        return self._last_commit is not None and self._changes.begin is None
+
+    def _commit_batch(self) -> None:
+        """Blocks until Kafka has it, with the stream attended to meanwhile; then the slot may be confirmed."""
+        changes, held = self._changes, self._changes.held
+        changes.held = []
+        inside = changes.begin is not None
+        last = self._last_commit
+        draft = self._progress.advanced(
+            changes.version,
+            confirm_lsn=last.end_lsn if last else LSN(self._progress.confirm_lsn),
+            commit_time_us=last.commit_time_us if last else None,
+            inside_transaction=inside,
+        )
+        heartbeat, self._heartbeat_seen = self._heartbeat_seen, False
+        self._progress = self._blocking(lambda: self._publish(held, draft, heartbeat=heartbeat))
+        self._stream.confirm(self._progress.confirmable)
+        self._stream.send_status()
+        self._confirmed_at = time.monotonic()
+        self._batch_started = self._confirmed_at if inside else 0.0
+        self._last_commit = None
+        self._split_at = changes.seq if inside else 0
+
+    def _publish(self, held: list[Record | Incomplete], draft: Progress, *, heartbeat: bool) -> Progress:
+        """In the worker thread."""
+        publisher = self._publisher
+        timeout = self._config.capture.transaction_timeout_seconds
+        if heartbeat:
+            checks.check_topics(self._progress, self._topics)
+        publisher.begin()
+        if held:
+            for completed in self._reselect.complete(held):
+                publisher.send(*completed)
+        publisher.flush(timeout)
+        touched = {name: len(draft.end_offsets[name]) for name in publisher.touched if name in draft.end_offsets}
+        progress = draft.with_end_offsets(self._topics.end_offsets(touched) if touched else {})
+        data = progress.encode()
+        publisher.send(self._progress_topic, PROGRESS_KEY, data, [("v", str(progress.version).encode())])
+        if heartbeat:
+            publisher.send(self._positions_topic, PROGRESS_KEY, data, [("v", str(progress.version).encode())])
+        publisher.commit(timeout)
+        return progress
+
+    def _release_held(self) -> None:
+        """Too many wait for a re-select: complete them in the middle of the batch, so that memory stays flat."""
+        held, self._changes.held = self._changes.held, []
+        for record in self._blocking(lambda: self._reselect.complete(held)):
+            self._publisher.send(*record)
+
+    def _look_around(self) -> None:
+        """Between rows: is the server still there, and has a huge transaction filled its Kafka transaction?"""
+        if self._gone():
+            raise TransientError("Postgres is stopping or has gone away.")
+        if self._changes.begin is None:
+            return
+        limit_seconds = self._config.capture.transaction_timeout_seconds / 3
+        if self._changes.seq - self._split_at >= self._config.capture.transaction_events or (
+            self._publisher.count and time.monotonic() - self._batch_started > limit_seconds
+        ):
+            log.info("transaction_split", version=str(self._changes.version))
+            self._commit_batch()
+
+    def _note_idle(self) -> None:
+        """Nothing in flight: what the server says it has sent is what we have. Progress first, then confirm."""
+        lsn = self._idle_lsn
+        due = time.monotonic() - self._confirmed_at >= _IDLE_PROGRESS_SECONDS
+        if not due or self._changes.begin is not None or lsn <= self._progress.confirm_lsn:
+            return
+        version = max(self._changes.version, Version(self._progress.base + lsn, 0))
+        draft = self._progress.advanced(version, confirm_lsn=lsn)
+        self._progress = self._blocking(lambda: self._publish([], draft, heartbeat=False))
+        self._stream.confirm(lsn)
+        self._stream.send_status()
+        self._confirmed_at = time.monotonic()
+
+    # -- waiting ---------------------------------------------------------------------------------------------
+
+    def _gone(self) -> bool:
+        return self._heartbeat is not None and self._heartbeat.server_lost.is_set()
+
+    def _blocking(self, call: Callable[[], T]) -> T:
+        return self._attend(call, self._stream)
+
+    def _attend(self, call: Callable[[], T], stream: ReplicationStream) -> T:
+        """Make the call in the worker thread; the replication connection is read ahead and answered meanwhile."""
+        future = self._worker.submit(call)
+        while not future.done():
+            stream.pump(0.5)
+            self._worker.drain()
+            if self._gone():
+                raise TransientError("Postgres is stopping or has gone away.")
+        self._worker.drain()
+        return future.result()
+
+    def _wait_for_room(self) -> None:
+        """The producer's queue is full: backpressure. The worker thread just waits, it may not touch the stream."""
+        if self._worker.is_current():
+            time.sleep(0.005)
+        else:
+            self._stream.pump(0.005)
+            self._look_around()
+
+
+def run_capture(config: Config, stop: threading.Event) -> None:
+    """Live again after every trouble that another try can mend; refusals go to the caller."""
+    pause_seconds = _FIRST_PAUSE_SECONDS
+    while not stop.is_set():
+        born = time.monotonic()
+        try:
+            Capture(config, stop).run()
+            continue
+        except psycopg.OperationalError as error:
+            reason = explain(error)
+        except TransientError as error:
+            reason = str(error)
+        if time.monotonic() - born > _LONG_LIFE_SECONDS:
+            pause_seconds = _FIRST_PAUSE_SECONDS
+        log.warning("retrying", reason=reason, in_seconds=pause_seconds)
+        stop.wait(pause_seconds)
+        pause_seconds = min(pause_seconds * 2, _LAST_PAUSE_SECONDS)

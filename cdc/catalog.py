@@ -1,0 +1,143 @@
+"""What capture asks the catalog: tables and their keys, the slot, the publication. Queries only, no decisions."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+
+import psycopg
+from psycopg import sql
+
+from cdc.config.tables import TableSelector
+from cdc.lsn import LSN
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SourceTable:
+    oid: int
+    schema: str
+    name: str
+    key: tuple[str, ...]  # primary key columns in key order; empty where there is no primary key
+    deferrable_key: bool
+    replica_identity: str  # d, n, f or i, as in pg_class
+
+    def __str__(self) -> str:
+        return f"{self.schema}.{self.name}"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Slot:
+    plugin: str
+    database: str
+    active_pid: int | None
+    wal_status: str | None  # "lost": the server has thrown away WAL that the slot needed
+    restart_lsn: LSN | None
+    confirmed_flush_lsn: LSN | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Publication:
+    """`identity` and the tables' entries change when it is dropped, re-created or altered, even to the same content."""
+
+    identity: str
+    tables: dict[str, str]  # relation oid -> its entry's oid and xmin
+
+
+_TABLES = """
+select c.oid::int8, n.nspname, c.relname, c.relreplident::text,
+       coalesce(k.columns, '{}') as columns, coalesce(not k.immediate, false) as deferrable
+from pg_class c
+join pg_namespace n on n.oid = c.relnamespace
+left join lateral (
+    select array_agg(a.attname::text order by u.place) as columns, i.indimmediate as immediate
+    from pg_index i
+    cross join lateral unnest(i.indkey::int2[]) with ordinality as u(attnum, place)
+    join pg_attribute a on a.attrelid = i.indrelid and a.attnum = u.attnum
+    where i.indrelid = c.oid and i.indisprimary and u.place <= i.indnkeyatts
+    group by i.indimmediate
+) k on true
+where c.relkind in ('r', 'p') and c.relpersistence = 'p'
+"""
+
+
+def tables(connection: psycopg.Connection, selectors: Sequence[TableSelector]) -> list[SourceTable]:
+    """Permanent tables that the config selects, by name."""
+    schemas = sorted({selector.schema for selector in selectors})
+    rows = connection.execute(_TABLES + "and n.nspname = any(%s) order by 2, 3", [schemas]).fetchall()
+    found = [_table(row) for row in rows]
+    return [table for table in found if any(selector.matches(table.schema, table.name) for selector in selectors)]
+
+
+def table_by_oid(connection: psycopg.Connection, oid: int) -> SourceTable | None:
+    row = connection.execute(_TABLES + "and c.oid = %s", [oid]).fetchone()
+    return None if row is None else _table(row)
+
+
+def _table(row: tuple[int, str, str, str, list[str], bool]) -> SourceTable:
+    oid, schema, name, replica_identity, key, deferrable = row
+    return SourceTable(
+        oid=oid,
+        schema=schema,
+        name=name,
+        key=tuple(key),
+        deferrable_key=deferrable,
+        replica_identity=replica_identity,
+    )
+
+
+def slot(connection: psycopg.Connection, name: str) -> Slot | None:
+    row = connection.execute(
+        "select plugin, database, active_pid, wal_status, restart_lsn::text, confirmed_flush_lsn::text "
+        "from pg_replication_slots where slot_name = %s and slot_type = 'logical'",
+        [name],
+    ).fetchone()
+    if row is None:
+        return None
+    plugin, database, active_pid, wal_status, restart_lsn, confirmed = row
+    return Slot(
+        plugin=plugin,
+        database=database,
+        active_pid=active_pid,
+        wal_status=wal_status,
+        restart_lsn=LSN.parse(restart_lsn) if restart_lsn else None,
+        confirmed_flush_lsn=LSN.parse(confirmed) if confirmed else None,
+    )
+
+
+def drop_slot(connection: psycopg.Connection, name: str) -> None:
+    connection.execute("select pg_drop_replication_slot(%s)", [name])
+
+
+def publication(connection: psycopg.Connection, name: str) -> Publication | None:
+    row = connection.execute(
+        "select oid::text || '/' || xmin::text from pg_publication where pubname = %s", [name]
+    ).fetchone()
+    if row is None:
+        return None
+    entries = connection.execute(
+        "select r.prrelid::text, r.oid::text || '/' || r.xmin::text from pg_publication_rel r "
+        "join pg_publication p on p.oid = r.prpubid where p.pubname = %s",
+        [name],
+    ).fetchall()
+    return Publication(identity=row[0], tables=dict(entries))
+
+
+def create_publication(connection: psycopg.Connection, name: str, chosen: Iterable[SourceTable]) -> None:
+    names = sql.SQL(", ").join(sql.SQL("only {}").format(sql.Identifier(t.schema, t.name)) for t in chosen)
+    connection.execute(
+        sql.SQL(
+            "create publication {} for table {} "
+            "with (publish = 'insert, update, delete, truncate', publish_via_partition_root = false)"
+        ).format(sql.Identifier(name), names)
+    )
+
+
+def database_name(connection: psycopg.Connection) -> str:
+    row = connection.execute("select current_database()").fetchone()
+    assert row is not None  # noqa: S101  # a select without FROM has one row
+    return str(row[0])
+
+
+def existing_tables(connection: psycopg.Connection, oids: Iterable[str]) -> set[str]:
+    rows = connection.execute("select oid::text from pg_class where oid::text = any(%s)", [list(oids)]).fetchall()
+    return {row[0] for row in rows}

@@ -1,0 +1,123 @@
+"""Fail closed: what must still be so before capture may go on from its progress record.
+
+Every refusal says what was seen, what was expected, and the command that mends it. None of these is ever retried: going
+on would lose changes without a word.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from cdc.catalog import Publication, Slot
+from cdc.errors import RefusedError
+from cdc.lsn import LSN
+from cdc.progress import Progress
+from cdc.topics import Topic, Topics
+
+_RECOVER = "Run `tailrace recover`: it takes a new slot and publishes what was missed."
+
+
+def check_server(progress: Progress, system_identifier: str, timeline: int) -> None:
+    if system_identifier != progress.system_identifier:
+        raise RefusedError(
+            f"This is another database cluster: its system identifier is {system_identifier}, "
+            f"progress was made on {progress.system_identifier}.",
+            remedy=f"Point [source] dsn at the right server. If this one replaces it: {_RECOVER}",
+        )
+    if timeline != progress.timeline:
+        raise RefusedError(
+            f"The server is on timeline {timeline}, progress was made on timeline {progress.timeline}: "
+            "it was restored or promoted, and may lack changes that were published.",
+            remedy=_RECOVER,
+        )
+
+
+def check_slot(progress: Progress | None, slot: Slot, *, name: str, database: str) -> None:
+    if slot.plugin != "pgoutput" or slot.database != database:
+        raise RefusedError(
+            f"Slot {name} belongs to something else: plugin {slot.plugin}, database {slot.database}.",
+            remedy="Choose another [source] slot.",
+        )
+    if slot.wal_status == "lost" or slot.restart_lsn is None:
+        raise RefusedError(
+            f"Slot {name} is invalidated: the server has thrown away WAL that was not read yet "
+            "(see max_slot_wal_keep_size and idle_replication_slot_timeout).",
+            remedy=_RECOVER,
+        )
+    if progress is None:
+        raise RefusedError(
+            f"Slot {name} exists, but there is no progress record: it was made by someone else, "
+            "or the progress topic was lost.",
+            remedy=f"If nothing was captured yet, drop the slot: select pg_drop_replication_slot('{name}'). "
+            f"Otherwise: {_RECOVER}",
+        )
+    if slot.confirmed_flush_lsn is not None and slot.confirmed_flush_lsn > progress.confirmable:
+        raise RefusedError(
+            f"Slot {name} stands at {slot.confirmed_flush_lsn}, progress at {LSN(progress.confirm_lsn)}: the slot was "
+            "re-created or advanced by someone else, and the changes between are gone from it.",
+            remedy=_RECOVER,
+        )
+
+
+def missing_slot(name: str, progress: Progress) -> RefusedError:
+    return RefusedError(
+        f"Slot {name} is gone; progress stands at {LSN(progress.confirm_lsn)}. Changes since then cannot be read.",
+        remedy=_RECOVER,
+    )
+
+
+def check_publication(
+    progress: Progress, publication: Publication | None, *, name: str, existing_tables: set[str]
+) -> None:
+    """`existing_tables`: those recorded oids that are still tables; a dropped one leaves the publication by itself."""
+    if publication is None:
+        raise RefusedError(
+            f"Publication {name} is gone: changes made since then were not sent.",
+            remedy=_RECOVER,
+        )
+    recorded = {oid: entry for oid, entry in progress.publication_tables.items() if oid in existing_tables}
+    if publication.identity != progress.publication or publication.tables != recorded:
+        raise RefusedError(
+            f"Publication {name} was re-created or altered while capture did not look: "
+            "changes made in between may not have been sent.",
+            remedy=_RECOVER,
+        )
+
+
+def check_topics(progress: Progress, topics: Topics) -> None:
+    described = topics.describe(progress.topic_ids)
+    for name, topic_id in progress.topic_ids.items():
+        topic = described.get(name)
+        if topic is None or topic.id != topic_id:
+            what = "is gone" if topic is None else f"was re-created (id {topic.id}, expected {topic_id})"
+            raise RefusedError(f"Topic {name} {what}: what it held is lost.", remedy=_RECOVER)
+    _check_partitions(progress, described)
+    _check_policies(progress, topics)
+    ends = topics.end_offsets({name: len(offsets) for name, offsets in progress.end_offsets.items()})
+    for name, recorded in progress.end_offsets.items():
+        for partition, (end, expected) in enumerate(zip(ends[name], recorded, strict=True)):
+            if end < expected:
+                raise RefusedError(
+                    f"Topic {name} partition {partition} ends at offset {end}, progress recorded {expected}: "
+                    "the broker has lost records that it had acknowledged.",
+                    remedy=_RECOVER,
+                )
+
+
+def _check_partitions(progress: Progress, described: Mapping[str, Topic]) -> None:
+    for name, offsets in progress.end_offsets.items():
+        if described[name].partitions != len(offsets):
+            raise RefusedError(
+                f"Topic {name} has {described[name].partitions} partitions, it was made with {len(offsets)}: "
+                "keys no longer go where they went.",
+                remedy="Re-partitioning needs a new prefix: change [kafka] prefix and start again.",
+            )
+
+
+def _check_policies(progress: Progress, topics: Topics) -> None:
+    for name, policy in topics.cleanup_policies(progress.end_offsets).items():
+        if policy != "compact":
+            raise RefusedError(
+                f"Topic {name} has cleanup.policy={policy}, expected compact: rows may have been deleted from it.",
+                remedy=f"Set it back to compact. {_RECOVER}",
+            )

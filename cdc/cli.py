@@ -1,0 +1,145 @@
+"""The command `tailrace`: a table of subcommands, each loaded when it is called, and what errors look like.
+
+A new command is one line in COMMANDS. Importing this must stay cheap: `tailrace --help` loads no driver and no Spark.
+"""
+
+from __future__ import annotations
+
+import importlib
+import textwrap
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import NamedTuple
+
+import click
+
+from cdc import __version__
+from cdc.errors import TailraceError
+from cdc.secrets import redact
+
+LOG_LEVELS = ("debug", "info", "warning", "error")
+EXIT_INTERRUPTED = 130
+
+
+class Lazy(NamedTuple):
+    target: str
+    help: str
+
+
+COMMANDS = {
+    "capture": Lazy("cdc.commands.capture:capture", "Publish every change of the source to the topics."),
+    "tail": Lazy("cdc.commands.tail:tail", "Print the changes of a table as they come."),
+    "config": Lazy("cdc.commands.config:config", "Show the effective config, secrets masked."),
+    "stack": Lazy("cdc.commands.stack:stack", "Run the local servers: Postgres, Kafka, Elasticsearch, Redis."),
+    "demo": Lazy("cdc.commands.demo:demo", "Run a small shop on the local servers."),
+}
+
+
+@dataclass(slots=True)
+class Invocation:
+    """What `main` must know about a run after click has unwound."""
+
+    log_level: str = "info"
+
+
+class LazyGroup(click.Group):
+    """Knows its commands by name and one line of help; imports one when it is used."""
+
+    def list_commands(self, ctx: click.Context) -> list[str]:  # noqa: ARG002 - click's signature
+        return list(COMMANDS)
+
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:  # noqa: ARG002 - as above
+        if cmd_name not in COMMANDS:
+            return None
+        module, _, attribute = COMMANDS[cmd_name].target.partition(":")
+        command: click.Command = getattr(importlib.import_module(module), attribute)
+        return command
+
+    def resolve_command(
+        self, ctx: click.Context, args: list[str]
+    ) -> tuple[str | None, click.Command | None, list[str]]:
+        name = args[0]
+        if name not in COMMANDS and not name.startswith("-"):
+            ctx.fail(f"no such command: {name}.{_suggestion(name)}")
+        return super().resolve_command(ctx, args)
+
+    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:  # noqa: ARG002 - as above
+        with formatter.section("Commands"):
+            formatter.write_dl([(name, command.help) for name, command in COMMANDS.items()])
+
+
+@click.group(cls=LazyGroup, context_settings={"help_option_names": ["-h", "--help"]})
+@click.version_option(__version__, prog_name="tailrace")
+@click.option(
+    "--log-level",
+    type=click.Choice(LOG_LEVELS, case_sensitive=False),
+    default="info",
+    show_default=True,
+    envvar="TAILRACE_LOG",
+    show_envvar=True,
+    help="Least important log lines to show; debug also shows tracebacks.",
+)
+@click.pass_context
+def tailrace(ctx: click.Context, log_level: str) -> None:
+    """Keep a search index, a cache and a warehouse in step with a Postgres database.
+
+    Exit codes: 0 good, 1 the answer is no or an error, 2 wrong use or config, 3 refused: a person must decide.
+    """
+    from cdc import logs  # noqa: PLC0415 - structlog is not needed for --help
+
+    ctx.ensure_object(Invocation).log_level = log_level
+    logs.configure(log_level)
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run `tailrace` and turn every ending into an exit code and, where something is wrong, clear lines on stderr."""
+    invocation = Invocation()
+    try:
+        result = tailrace.main(
+            args=None if argv is None else list(argv), prog_name="tailrace", standalone_mode=False, obj=invocation
+        )
+    except TailraceError as error:
+        _report(error, invocation)
+        return error.exit_code
+    except click.ClickException as error:
+        error.show()
+        return error.exit_code
+    except (click.Abort, KeyboardInterrupt):
+        return EXIT_INTERRUPTED
+    except Exception as error:
+        _report_unexpected(error, invocation)
+        return 1
+    return result if type(result) is int else 0
+
+
+def _suggestion(name: str) -> str:
+    import difflib  # noqa: PLC0415 - only when something is wrong
+
+    near = difflib.get_close_matches(name, COMMANDS, n=1)
+    return f" Did you mean {near[0]}?" if near else f" There are: {', '.join(COMMANDS)}."
+
+
+def _report(error: TailraceError, invocation: Invocation) -> None:
+    _traceback(error, invocation)
+    _complain(error.message)
+    if error.remedy:
+        click.echo(textwrap.indent(redact(error.remedy), "  "), err=True)
+
+
+def _report_unexpected(error: Exception, invocation: Invocation) -> None:
+    _traceback(error, invocation)
+    what = str(error).strip().splitlines()
+    _complain(f"{type(error).__name__}: {what[0]}" if what else type(error).__name__)
+    if invocation.log_level != "debug":
+        click.echo("  This is unexpected; `tailrace --log-level debug …` shows where it comes from.", err=True)
+
+
+def _complain(message: str) -> None:
+    click.echo(f"tailrace: error: {redact(message)}", err=True)
+
+
+def _traceback(error: Exception, invocation: Invocation) -> None:
+    if invocation.log_level == "debug":
+        import traceback  # noqa: PLC0415 - only when something is wrong
+
+        click.echo(redact("".join(traceback.format_exception(error))), err=True, nl=False)

@@ -1,0 +1,1 @@
+"""One module per command; each wires configuration to library code and prints the result."""

@@ -1,0 +1,24 @@
+"""`tailrace config`: the effective config, defaults filled in and secrets masked."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import click
+
+from cdc.commands.options import config_option, json_option
+from cdc.config import load_config
+from cdc.config.report import as_plain, as_toml
+
+
+@click.command()
+@config_option
+@json_option
+def config(config_path: Path, as_json: bool) -> None:
+    """Show the effective config: every key with its value or default, secrets masked.
+
+    Also the quickest way to test a config file: all of its problems are listed, exit code 2.
+    """
+    plain = as_plain(load_config(config_path))
+    click.echo(json.dumps(plain, indent=2, ensure_ascii=False) if as_json else as_toml(plain))

@@ -1,0 +1,105 @@
+"""`tailrace tail`: print the changes of a table as they come."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import click
+import orjson
+from confluent_kafka import OFFSET_BEGINNING, OFFSET_END, Consumer, KafkaException, Message, TopicPartition
+
+from cdc.commands.options import config_option, json_option
+from cdc.config import Config, load_config
+from cdc.config.tables import TableSelector
+from cdc.errors import TransientError, UsageError
+from cdc.names import topic
+
+_SIGNS = {"c": "+", "r": "+", "u": "~", "d": "-", "t": "!"}
+
+
+@click.command()
+@click.argument("table")
+@config_option
+@json_option
+@click.option("--from-beginning", is_flag=True, help="Start with what the topic still holds.")
+@click.option("--limit", type=click.IntRange(min=1), help="Stop after so many changes.")
+def tail(table: str, config_path: Path, as_json: bool, from_beginning: bool, limit: int | None) -> None:
+    """Print the changes of TABLE (schema.table) as they come, committed ones only.
+
+    With --json one line per record: topic, partition, offset, version, key and value.
+    """
+    config = load_config(config_path)
+    name = _topic_of(config, table)
+    try:
+        for count, message in enumerate(_changes(config, name, from_beginning=from_beginning), start=1):
+            click.echo(_as_json(message) if as_json else _as_line(message))
+            if count == limit:
+                return
+    except KafkaException as error:
+        raise TransientError(f"Reading {name} failed: {error.args[0].str()}") from error
+
+
+def _topic_of(config: Config, table: str) -> str:
+    try:
+        selector = TableSelector.parse(table)
+    except ValueError as error:
+        raise UsageError(f"{table}: {error}.") from None
+    if selector.table is None:
+        raise UsageError(f"{table}: one table at a time.")
+    return topic(config.kafka.prefix, selector.schema, selector.table)
+
+
+def _changes(config: Config, name: str, *, from_beginning: bool) -> Iterator[Message]:
+    consumer = Consumer(
+        {
+            **config.kafka.client_options(),
+            "group.id": "tailrace-tail",
+            "isolation.level": "read_committed",
+            "enable.auto.commit": False,
+        }
+    )
+    try:
+        found = consumer.list_topics(name, timeout=10).topics[name]
+        if found.error is not None or not found.partitions:
+            raise UsageError(f"There is no topic {name}.", remedy="Is the table captured? See `tailrace config`.")
+        start = OFFSET_BEGINNING if from_beginning else OFFSET_END
+        consumer.assign([TopicPartition(name, partition, start) for partition in found.partitions])
+        while True:
+            message = consumer.poll(1.0)
+            if message is None:
+                continue
+            if message.error() is not None:
+                raise KafkaException(message.error())
+            yield message
+    finally:
+        consumer.close()
+
+
+def _version(message: Message) -> str:
+    headers: dict[str, bytes] = dict(message.headers() or [])  # type: ignore[arg-type]  # ours are bytes
+    return headers.get("v", b"").decode()
+
+
+def _as_json(message: Message) -> str:
+    value = message.value()
+    record: dict[str, Any] = {
+        "topic": message.topic(),
+        "partition": message.partition(),
+        "offset": message.offset(),
+        "version": _version(message),
+        "key": orjson.loads(message.key() or b"null"),
+        "value": None if value is None else orjson.loads(value),
+    }
+    return orjson.dumps(record).decode()
+
+
+def _as_line(message: Message) -> str:
+    key = (message.key() or b"").decode()
+    value = message.value()
+    if value is None:
+        return f"{_version(message)}  x {key} (tombstone)"
+    event = orjson.loads(value)
+    row = "" if event["after"] is None else " " + orjson.dumps(event["after"]).decode()
+    return f"{_version(message)}  {_SIGNS.get(event['op'], event['op'])} {key}{row}"

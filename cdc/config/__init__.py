@@ -1,0 +1,33 @@
+"""The config file `tailrace.toml`: what it may hold (`model`), how it is read (`load_config`), docs/config.md its keys.
+
+Importing this is cheap on purpose (no driver, no Spark): every command imports it. Nothing here connects anywhere.
+"""
+
+from cdc.config.file import load_config, parse_config
+from cdc.config.kafka import Kafka, Sasl
+from cdc.config.model import Capture, Config, Spark
+from cdc.config.source import Source, SourceTls
+from cdc.config.stores import Elasticsearch, Iceberg, Redis, Store
+from cdc.config.tables import ColumnName, Mask, MaskKind, TableSelector
+from cdc.config.tls import Tls
+
+__all__ = [
+    "Capture",
+    "ColumnName",
+    "Config",
+    "Elasticsearch",
+    "Iceberg",
+    "Kafka",
+    "Mask",
+    "MaskKind",
+    "Redis",
+    "Sasl",
+    "Source",
+    "SourceTls",
+    "Spark",
+    "Store",
+    "TableSelector",
+    "Tls",
+    "load_config",
+    "parse_config",
+]

@@ -1,0 +1,109 @@
+"""One connection to Kafka in the words of three clients: librdkafka, kafka-python, and the Java client inside Spark."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from cdc.config.kafka import Sasl
+    from cdc.config.tls import Tls
+
+#: librdkafka properties that the delivery promise hangs on, or that have their own key.
+OWN_SETTINGS = frozenset(
+    {
+        "acks",
+        "bootstrap.servers",
+        "enable.gapless.guarantee",
+        "enable.idempotence",
+        "message.max.bytes",
+        "metadata.broker.list",
+        "partitioner",
+        "request.required.acks",
+        "transaction.timeout.ms",
+        "transactional.id",
+    }
+)
+
+# What a user may set for librdkafka and would expect of the other client too.
+_PYTHON_NAMES = {
+    "client.id": ("client_id", str),
+    "reconnect.backoff.ms": ("reconnect_backoff_ms", int),
+    "reconnect.backoff.max.ms": ("reconnect_backoff_max_ms", int),
+}
+_LOGIN_MODULES = {
+    "PLAIN": "org.apache.kafka.common.security.plain.PlainLoginModule",
+    "SCRAM-SHA-256": "org.apache.kafka.common.security.scram.ScramLoginModule",
+    "SCRAM-SHA-512": "org.apache.kafka.common.security.scram.ScramLoginModule",
+}
+
+
+def librdkafka(bootstrap: str, protocol: str, tls: Tls | None, sasl: Sasl | None) -> dict[str, str]:
+    options = {"bootstrap.servers": bootstrap, "security.protocol": protocol}
+    if tls is not None:
+        files = {"ssl.ca.location": tls.ca, "ssl.certificate.location": tls.cert, "ssl.key.location": tls.key}
+        options |= {name: str(path) for name, path in files.items() if path is not None}
+        if tls.key_password is not None:
+            options["ssl.key.password"] = tls.key_password.reveal()
+        options["ssl.endpoint.identification.algorithm"] = "https" if tls.verify_hostname else "none"
+    if sasl is not None:
+        options["sasl.mechanism"] = sasl.mechanism
+        options["sasl.username"] = sasl.username
+        options["sasl.password"] = sasl.password.reveal()
+    return options
+
+
+def kafka_python(
+    bootstrap: str, protocol: str, tls: Tls | None, sasl: Sasl | None, extra: Mapping[str, str]
+) -> dict[str, Any]:
+    servers = [server.strip() for server in bootstrap.split(",")]
+    options: dict[str, Any] = {"bootstrap_servers": servers, "security_protocol": protocol}
+    if tls is not None:
+        files = {"ssl_cafile": tls.ca, "ssl_certfile": tls.cert, "ssl_keyfile": tls.key}
+        options |= {name: str(path) for name, path in files.items() if path is not None}
+        if tls.key_password is not None:
+            options["ssl_password"] = tls.key_password.reveal()
+        options["ssl_check_hostname"] = tls.verify_hostname
+    if sasl is not None:
+        options["sasl_mechanism"] = sasl.mechanism
+        options["sasl_plain_username"] = sasl.username
+        options["sasl_plain_password"] = sasl.password.reveal()
+    for name, value in extra.items():
+        if name in _PYTHON_NAMES:
+            python_name, convert = _PYTHON_NAMES[name]
+            options[python_name] = convert(value)
+    return options
+
+
+def spark(bootstrap: str, protocol: str, tls: Tls | None, sasl: Sasl | None) -> dict[str, str]:
+    options = {"bootstrap.servers": bootstrap, "security.protocol": protocol}
+    if tls is not None:
+        options |= _java_tls(tls)
+    if sasl is not None:
+        options["sasl.mechanism"] = sasl.mechanism
+        options["sasl.jaas.config"] = _jaas(sasl)
+    return {f"kafka.{name}": value for name, value in options.items()}
+
+
+def _java_tls(tls: Tls) -> dict[str, str]:
+    # Certificates travel as text: executors on other machines have no such files, and the Java client takes a
+    # certificate and its key from one file only.
+    options = {"ssl.endpoint.identification.algorithm": "https" if tls.verify_hostname else ""}
+    if tls.ca is not None:
+        options["ssl.truststore.type"] = "PEM"
+        options["ssl.truststore.certificates"] = tls.ca.read_text()
+    if tls.cert is not None and tls.key is not None:
+        options["ssl.keystore.type"] = "PEM"
+        options["ssl.keystore.certificate.chain"] = tls.cert.read_text()
+        options["ssl.keystore.key"] = tls.key.read_text()
+        if tls.key_password is not None:
+            options["ssl.key.password"] = tls.key_password.reveal()
+    return options
+
+
+def _jaas(sasl: Sasl) -> str:
+    def quoted(text: str) -> str:
+        return '"' + text.replace("\\", "\\\\").replace('"', '\\"') + '"'
+
+    module = _LOGIN_MODULES[sasl.mechanism]
+    return f"{module} required username={quoted(sasl.username)} password={quoted(sasl.password.reveal())};"

@@ -1,0 +1,60 @@
+"""`Config`: the whole of `tailrace.toml` as frozen dataclasses; the sections that need room have their own modules."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from cdc.config.kafka import Kafka
+from cdc.config.settings import about, at_least, between, matching, not_empty
+from cdc.config.source import Source
+from cdc.config.stores import Store
+from cdc.config.tables import ColumnName, Mask
+from cdc.secrets import Options
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Capture:
+    batch_milliseconds: int = field(
+        default=50,
+        metadata=about("Longest wait for more source transactions to share one Kafka transaction", between(0, 10_000)),
+    )
+    transaction_events: int = field(
+        default=100_000,
+        metadata=about("A source transaction up to this many events becomes visible at once", at_least(1)),
+    )
+    transaction_timeout_seconds: int = field(
+        default=60,
+        metadata=about(
+            "Kafka aborts a transaction that stalls for longer (broker's limit: 15 minutes)", between(5, 900)
+        ),
+    )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Spark:
+    master: str = field(
+        default="local[*]", metadata=about("Where jobs run: `local[N]`, `spark://…`, `k8s://…`", not_empty)
+    )
+    options: Options = field(default_factory=Options, metadata=about("Spark properties, passed on as they are"))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Config:
+    source: Source = field(metadata=about("The Postgres database"))
+    kafka: Kafka = field(metadata=about("The log"))
+    capture: Capture = field(default_factory=Capture, metadata=about("How changes are grouped"))
+    mask: Mapping[ColumnName, Mask] = field(
+        default_factory=dict, metadata=about("Columns that leave the database only masked")
+    )
+    stores: Mapping[str, Store] = field(
+        default_factory=dict,
+        metadata=about(
+            "The stores, each by a name",
+            names=matching("[a-z][a-z0-9_-]{0,62}", "a store's name is made of a-z, 0-9, _ and -, a letter first"),
+        ),
+    )
+    spark: Spark = field(default_factory=Spark, metadata=about("Where and how Spark runs"))
+    #: The file that this was read from; not a key.
+    file: Path | None = None

@@ -1,0 +1,72 @@
+"""What one transaction of the shop changed, and what the writer therefore knows to exist.
+
+Reads the shop once per connection; never writes.
+"""
+
+from __future__ import annotations
+
+import datetime as dt
+from dataclasses import dataclass, field
+from random import Random
+from typing import Any
+
+import psycopg
+
+Cursor = psycopg.Cursor[tuple[Any, ...]]
+
+
+@dataclass(frozen=True, slots=True)
+class Changes:
+    """What one transaction did: rows by kind, and the identities that it made and removed."""
+
+    inserted: int = 0
+    updated: int = 0
+    deleted: int = 0
+    new_customers: tuple[int, ...] = ()
+    new_products: tuple[int, ...] = ()
+    new_orders: tuple[int, ...] = ()
+    gone_customers: tuple[int, ...] = ()
+    gone_products: tuple[int, ...] = ()
+    gone_orders: tuple[int, ...] = ()
+
+
+@dataclass(slots=True)
+class Shelves:
+    """What the writer knows to exist, so that it can choose without asking."""
+
+    customers: list[int] = field(default_factory=list)
+    products: list[int] = field(default_factory=list)
+    orders: list[int] = field(default_factory=list)
+    clock: dt.datetime = dt.datetime(2026, 1, 1, tzinfo=dt.timezone.utc)
+
+    @classmethod
+    def read(cls, cursor: Cursor) -> Shelves:
+        shelves = cls()
+        for ids, query in (
+            (shelves.customers, "SELECT id FROM public.customers ORDER BY id"),
+            (shelves.products, "SELECT id FROM public.products ORDER BY id"),
+            (shelves.orders, "SELECT id FROM public.orders ORDER BY id"),
+        ):
+            ids.extend(row[0] for row in cursor.execute(query))
+        last = cursor.execute(
+            "SELECT max(at) FROM (SELECT max(updated_at) FROM public.customers"
+            " UNION ALL SELECT max(updated_at) FROM public.products) AS times (at)"
+        ).fetchone()
+        if last is not None and last[0] is not None:
+            shelves.clock = last[0]
+        return shelves
+
+    def fold(self, changes: Changes) -> None:
+        for ids, new, gone in (
+            (self.customers, changes.new_customers, changes.gone_customers),
+            (self.products, changes.new_products, changes.gone_products),
+            (self.orders, changes.new_orders, changes.gone_orders),
+        ):
+            ids.extend(new)
+            if gone:
+                ids[:] = [known for known in ids if known not in gone]
+
+    def tick(self, random: Random) -> dt.datetime:
+        """The shop has its own clock, so that two runs with one seed write the same rows."""
+        self.clock += dt.timedelta(microseconds=random.randrange(1, 90_000_000))
+        return self.clock

@@ -1,0 +1,228 @@
+"""The shop's business: each function is one multi-row transaction, drawn from a seeded generator.
+
+A function writes through the given cursor and answers with what it changed; it neither commits nor remembers.
+The writer folds the answer into `Shelves` only once the transaction has committed.
+"""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Callable
+from random import Random
+from typing import Final
+
+from cdc.demo import stock
+from cdc.demo.shelves import Changes, Cursor, Shelves
+
+Transaction = Callable[[Cursor, Random, Shelves], Changes]
+
+
+def _some(random: Random, ids: list[int], most: int) -> list[int]:
+    return random.sample(ids, min(len(ids), random.randint(1, most)))
+
+
+def welcome_customers(cursor: Cursor, random: Random, shelves: Shelves) -> Changes:
+    now = shelves.tick(random)
+    made = [
+        _one(
+            cursor.execute(
+                "INSERT INTO public.customers"
+                " (email, name, born_on, newsletter, address, tags, created_at, updated_at)"
+                " VALUES (%s, %s, %s, %s, %s, %s, %s, %s) RETURNING id",
+                (
+                    stock.email(random, random.getrandbits(48)),
+                    stock.full_name(random),
+                    stock.birthday(random),
+                    random.random() < 0.5,
+                    stock.address(random),
+                    stock.tags(random),
+                    now,
+                    now,
+                ),
+            )
+        )
+        for _ in range(random.randint(1, 3))
+    ]
+    return Changes(inserted=len(made), new_customers=tuple(made))
+
+
+def list_products(cursor: Cursor, random: Random, shelves: Shelves) -> Changes:
+    now = shelves.tick(random)
+    made = [
+        _one(
+            cursor.execute(
+                "INSERT INTO public.products"
+                " (sku, name, description, price, weight_kg, stock, attributes, sizes, thumbnail, updated_at)"
+                " VALUES (%s, %s, %s, %s, %s, %s, %s, %s, %s, %s) RETURNING id",
+                (
+                    f"{random.getrandbits(48):012X}",
+                    stock.product_name(random),
+                    stock.description(random),
+                    stock.price(random),
+                    stock.weight(random),
+                    random.randrange(1_000),
+                    stock.attributes(random),
+                    stock.sizes(random),
+                    stock.thumbnail(random),
+                    now,
+                ),
+            )
+        )
+        for _ in range(random.randint(1, 2))
+    ]
+    return Changes(inserted=len(made), new_products=tuple(made))
+
+
+def place_order(cursor: Cursor, random: Random, shelves: Shelves) -> Changes:
+    """An order with its items; stock and customer move with it, the products' long descriptions do not."""
+    now = shelves.tick(random)
+    customer = random.choice(shelves.customers)
+    products = sorted(_some(random, shelves.products, 6))
+    order = _one(
+        cursor.execute(
+            "INSERT INTO public.orders (customer_id, total, ship_to, coupons, placed_at)"
+            " VALUES (%s, 0, %s, %s, %s) RETURNING id",
+            (customer, stock.address(random) if random.random() < 0.7 else None, stock.coupons(random), now),
+        )
+    )
+    cursor.executemany(
+        "INSERT INTO public.order_items"
+        " (order_id, line_no, product_id, quantity, unit_price, discount, gift_note)"
+        " SELECT %s, %s, id, %s, price, %s, %s FROM public.products WHERE id = %s",
+        [
+            (order, line, random.randint(1, 5), stock.discount(random), stock.gift_note(random), product)
+            for line, product in enumerate(products, start=1)
+        ],
+    )
+    items = cursor.rowcount
+    cursor.execute(
+        "UPDATE public.orders SET total ="
+        " (SELECT coalesce(sum(quantity * unit_price), 0) FROM public.order_items WHERE order_id = %s)"
+        " WHERE id = %s",
+        (order, order),
+    )
+    cursor.execute("UPDATE public.products SET stock = stock - 1 WHERE id = ANY(%s)", (products,))
+    stocked = cursor.rowcount
+    cursor.execute(
+        "UPDATE public.customers SET orders_made = orders_made + 1, updated_at = %s WHERE id = %s",
+        (now, customer),
+    )
+    return Changes(inserted=1 + items, updated=1 + stocked + cursor.rowcount, new_orders=(order,))
+
+
+def advance_orders(cursor: Cursor, random: Random, shelves: Shelves) -> Changes:
+    now = shelves.tick(random)
+    tracking = uuid.UUID(int=random.getrandbits(128), version=4)
+    cursor.execute(
+        "UPDATE public.orders SET"
+        " status = CASE status WHEN 'new' THEN 'paid' WHEN 'paid' THEN 'packed' WHEN 'packed' THEN 'shipped'"
+        " ELSE 'returned' END::public.order_status,"
+        " tracking = coalesce(tracking, %s),"
+        " shipped_at = CASE status WHEN 'packed' THEN %s ELSE shipped_at END"
+        " WHERE id = ANY(%s)",
+        (tracking, now, _some(random, shelves.orders, 5)),
+    )
+    return Changes(updated=cursor.rowcount)
+
+
+def revise_products(cursor: Cursor, random: Random, shelves: Shelves) -> Changes:
+    now = shelves.tick(random)
+    updated = 0
+    for product in sorted(_some(random, shelves.products, 4)):
+        text = stock.description(random) if random.random() < 0.4 else None
+        cursor.execute(
+            "UPDATE public.products SET price = %s, attributes = %s, stock = stock + 10,"
+            " description = coalesce(%s, description), updated_at = %s WHERE id = %s",
+            (stock.price(random), stock.attributes(random), text, now, product),
+        )
+        updated += cursor.rowcount
+    return Changes(updated=updated)
+
+
+def revise_items(cursor: Cursor, random: Random, shelves: Shelves) -> Changes:
+    cursor.execute(
+        "UPDATE public.order_items SET quantity = %s, gift_note = %s WHERE order_id = ANY(%s)",
+        (random.randint(1, 9), stock.gift_note(random), _some(random, shelves.orders, 3)),
+    )
+    return Changes(updated=cursor.rowcount)
+
+
+def renumber_items(cursor: Cursor, random: Random, shelves: Shelves) -> Changes:
+    """The primary key itself changes: delete of the old key, insert of the new one, downstream."""
+    cursor.execute(
+        "UPDATE public.order_items SET line_no = line_no + 100 WHERE order_id = %s",
+        (random.choice(shelves.orders),),
+    )
+    return Changes(updated=cursor.rowcount)
+
+
+def cancel_orders(cursor: Cursor, random: Random, shelves: Shelves) -> Changes:
+    return _delete_orders(cursor, _some(random, shelves.orders, 3))
+
+
+def archive_orders(cursor: Cursor, random: Random, shelves: Shelves) -> Changes:
+    """The oldest ones go, a bunch at a time: keeps a demo that runs for days at one size."""
+    return _delete_orders(cursor, sorted(shelves.orders)[: random.randint(20, 40)])
+
+
+def forget_customer(cursor: Cursor, random: Random, shelves: Shelves) -> Changes:
+    customer = random.choice(shelves.customers)
+    found = cursor.execute("SELECT id FROM public.orders WHERE customer_id = %s ORDER BY id", (customer,))
+    orders = _delete_orders(cursor, [row[0] for row in found])
+    cursor.execute("DELETE FROM public.customers WHERE id = %s", (customer,))
+    return Changes(deleted=orders.deleted + cursor.rowcount, gone_customers=(customer,), gone_orders=orders.gone_orders)
+
+
+def drop_products(cursor: Cursor, random: Random, shelves: Shelves) -> Changes:
+    gone = cursor.execute(
+        "DELETE FROM public.products AS p WHERE id = ANY(%s)"
+        " AND NOT EXISTS (SELECT FROM public.order_items WHERE product_id = p.id) RETURNING id",
+        (_some(random, shelves.products, 3),),
+    ).fetchall()
+    return Changes(deleted=len(gone), gone_products=tuple(row[0] for row in gone))
+
+
+def _delete_orders(cursor: Cursor, orders: list[int]) -> Changes:
+    cursor.execute("DELETE FROM public.order_items WHERE order_id = ANY(%s)", (orders,))
+    items = cursor.rowcount
+    cursor.execute("DELETE FROM public.orders WHERE id = ANY(%s)", (orders,))
+    return Changes(deleted=items + cursor.rowcount, gone_orders=tuple(orders))
+
+
+def _one(cursor: Cursor) -> int:
+    row = cursor.fetchone()
+    if row is None:
+        raise LookupError("INSERT … RETURNING gave no row")
+    return int(row[0])
+
+
+_WEIGHTS: Final[dict[Transaction, int]] = {
+    place_order: 36,
+    advance_orders: 16,
+    revise_products: 10,
+    welcome_customers: 10,
+    cancel_orders: 9,
+    revise_items: 8,
+    list_products: 4,
+    renumber_items: 3,
+    drop_products: 2,
+    forget_customer: 2,
+}
+_FEWEST: Final = 20
+_MOST_ORDERS: Final = 5_000
+_MOST_CUSTOMERS: Final = 2_000
+
+
+def choose(random: Random, shelves: Shelves) -> Transaction:
+    """What happens next: anything, once there is enough to work with and not too much."""
+    if len(shelves.products) < _FEWEST:
+        return list_products
+    if len(shelves.customers) < _FEWEST:
+        return welcome_customers
+    if len(shelves.orders) < _FEWEST:
+        return place_order
+    if len(shelves.orders) > _MOST_ORDERS:
+        return archive_orders
+    if len(shelves.customers) > _MOST_CUSTOMERS:
+        return forget_customer
+    return random.choices(list(_WEIGHTS), weights=list(_WEIGHTS.values()))[0]

@@ -1,0 +1,158 @@
+"""The shop's client: writes transactions at a given rate, and goes on after the server was away.
+
+Knows nothing of capture. Deterministic: on a fresh shop, the same seed and the same number of transactions
+leave the same rows, so that a failing test can be run again.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from dataclasses import dataclass, replace
+from random import Random
+from typing import Any, Final
+
+import psycopg
+
+from cdc.demo.shelves import Changes, Shelves
+from cdc.demo.transactions import choose
+
+_ROLLBACK_SHARE: Final = 0.03
+_FIRST_WAIT_SECONDS: Final = 0.2
+_LONGEST_WAIT_SECONDS: Final = 3.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Counts:
+    """What a writer has done so far; `connected` says whether it can write right now."""
+
+    transactions: int = 0
+    inserted: int = 0
+    updated: int = 0
+    deleted: int = 0
+    rolled_back: int = 0
+    reconnects: int = 0
+    connected: bool = False
+
+    @property
+    def rows(self) -> int:
+        return self.inserted + self.updated + self.deleted
+
+
+class _ChangedItsMind(Exception):  # noqa: N818 - not an error: it makes psycopg roll back
+    pass
+
+
+class Writer:
+    """`rate` is transactions a second; 0 means as fast as the server takes them."""
+
+    def __init__(self, dsn: str, seed: int = 1, rate: float = 20.0) -> None:
+        self._dsn = dsn
+        self._rate = rate
+        self._random = Random(seed)  # noqa: S311 - repeatable rows, not secrets
+        self._connection: psycopg.Connection[tuple[Any, ...]] | None = None
+        self._shelves = Shelves()
+        self._stop = threading.Event()
+        self._thread: threading.Thread | None = None
+        self._failure: BaseException | None = None
+        self.counts = Counts()
+
+    def write(self, transactions: int) -> None:
+        """Write so many transactions here and now; a broken connection is the caller's to see."""
+        for _ in range(transactions):
+            self._write_one()
+
+    def start(self) -> None:
+        """Write from a thread of its own until `stop`."""
+        self._thread = threading.Thread(target=self._run_and_keep_failure, name="shop-writer", daemon=True)
+        self._thread.start()
+
+    def stop(self) -> None:
+        """Finish the transaction under way and close; raises what ended the writer early, if anything did."""
+        self._stop.set()
+        if self._thread is not None:
+            self._thread.join()
+            self._thread = None
+        self.close()
+        if self._failure is not None:
+            raise self._failure
+
+    def close(self) -> None:
+        if self._connection is not None:
+            self._connection.close()
+            self._connection = None
+        self.counts = replace(self.counts, connected=False)
+
+    def run(self) -> None:
+        """Write at the rate until stopped; a server that is away is waited for."""
+        wait_seconds = _FIRST_WAIT_SECONDS
+        due = time.monotonic()
+        while not self._stop.is_set():
+            try:
+                self._write_one()
+            except psycopg.OperationalError:
+                self.close()
+                self.counts = replace(self.counts, reconnects=self.counts.reconnects + 1)
+                self._stop.wait(wait_seconds)
+                wait_seconds = min(wait_seconds * 2, _LONGEST_WAIT_SECONDS)
+                due = time.monotonic()
+                continue
+            wait_seconds = _FIRST_WAIT_SECONDS
+            if self._rate > 0:
+                # From the last due time, so that a slow transaction is made up for; no burst after a stall.
+                due = max(due + 1 / self._rate, time.monotonic() - 1)
+                self._stop.wait(max(0.0, due - time.monotonic()))
+
+    def _run_and_keep_failure(self) -> None:
+        try:
+            self.run()
+        except BaseException as failure:
+            self._failure = failure
+            self.close()
+
+    @property
+    def failed(self) -> bool:
+        return self._failure is not None
+
+    def _write_one(self) -> None:
+        connection = self._connect()
+        transaction = choose(self._random, self._shelves)
+        give_up = self._random.random() < _ROLLBACK_SHARE
+        try:
+            with connection.transaction(), connection.cursor() as cursor:
+                changes = transaction(cursor, self._random, self._shelves)
+                if give_up:
+                    raise _ChangedItsMind
+        except _ChangedItsMind:
+            self.counts = replace(self.counts, rolled_back=self.counts.rolled_back + 1)
+        except (psycopg.IntegrityError, psycopg.errors.TransactionRollback):
+            # Somebody else writes to the shop too: what we knew is out of date.
+            self.counts = replace(self.counts, rolled_back=self.counts.rolled_back + 1)
+            self._look_around(connection)
+        else:
+            self._shelves.fold(changes)
+            self._count(changes)
+
+    def _connect(self) -> psycopg.Connection[tuple[Any, ...]]:
+        if self._connection is None:
+            connection: psycopg.Connection[tuple[Any, ...]] = psycopg.connect(
+                self._dsn, autocommit=True, connect_timeout=5, application_name="tailrace-shop"
+            )
+            self._connection = connection
+            self._look_around(connection)
+            self.counts = replace(self.counts, connected=True)
+        return self._connection
+
+    def _look_around(self, connection: psycopg.Connection[tuple[Any, ...]]) -> None:
+        with connection.cursor() as cursor:
+            self._shelves = Shelves.read(cursor)
+
+    def _count(self, changes: Changes) -> None:
+        counts = self.counts
+        self.counts = replace(
+            counts,
+            transactions=counts.transactions + 1,
+            inserted=counts.inserted + changes.inserted,
+            updated=counts.updated + changes.updated,
+            deleted=counts.deleted + changes.deleted,
+        )

@@ -1,0 +1,140 @@
+"""The transactional producer. One Kafka transaction at a time; whatever fails, the producer is thrown away.
+
+A new producer with the same `transactional.id` aborts what the old one left open and fences it, so the answer to every
+trouble is the same: give up this producer, and start again from the progress record.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+
+import orjson
+from confluent_kafka import KafkaError, KafkaException, Producer
+
+from cdc.envelope import Headers
+from cdc.errors import RefusedError, TransientError
+
+_SETTINGS: dict[str, str | int] = {
+    # Java's default partitioner; librdkafka's own agrees with it on a quarter of keys only.
+    "partitioner": "murmur2_random",
+    "enable.idempotence": "true",
+    "acks": "all",
+    "compression.type": "lz4",
+    "linger.ms": 5,
+    "batch.size": 1_000_000,
+    "batch.num.messages": 10_000,
+    # The bound on memory: past it `produce` says BufferError, and we stop reading from Postgres.
+    "queue.buffering.max.kbytes": 49_152,
+    "queue.buffering.max.messages": 100_000,
+    "log_level": 4,
+}
+# Room for what a record batch adds to a single record: headers of batch and record, varints.
+_RECORD_OVERHEAD_BYTES = 256
+
+_HOPELESS = {
+    KafkaError._AUTHENTICATION,
+    KafkaError.TOPIC_AUTHORIZATION_FAILED,
+    KafkaError.TRANSACTIONAL_ID_AUTHORIZATION_FAILED,
+    KafkaError.CLUSTER_AUTHORIZATION_FAILED,
+}
+
+
+class Publisher:
+    """Not thread-safe; capture hands it to its Kafka thread for the blocking calls and back."""
+
+    def __init__(
+        self,
+        options: dict[str, str],
+        *,
+        transactional_id: str,
+        transaction_timeout_seconds: float,
+        max_message_bytes: int,
+        parked_topic: str,
+    ) -> None:
+        self._producer = Producer(
+            {
+                **_SETTINGS,
+                **options,
+                "transactional.id": transactional_id,
+                "transaction.timeout.ms": int(transaction_timeout_seconds * 1000),
+                "delivery.timeout.ms": int(transaction_timeout_seconds * 1000),
+            }
+        )
+        self._produce = self._producer.produce
+        self._largest_value = max_message_bytes - _RECORD_OVERHEAD_BYTES
+        self._parked_topic = parked_topic
+        self.wait_for_room: Callable[[], None] = lambda: time.sleep(0.01)
+        self._open = False
+        self.touched: set[str] = set()
+        self.count = 0
+        self.parked = 0
+
+    def fence(self, timeout_seconds: float) -> None:
+        """Abort whatever an earlier producer of this id left open, and stop it from writing ever again."""
+        self._checked(lambda: self._producer.init_transactions(timeout_seconds))
+
+    def begin(self) -> None:
+        if not self._open:
+            self._checked(self._producer.begin_transaction)
+            self._open = True
+
+    def send(self, topic: str, key: bytes, value: bytes | None, headers: Headers, partition: int = -1) -> None:
+        """Hot: once per record. Blocks (through `wait_for_room`) while the queue is full."""
+        if not self._open:
+            self.begin()
+        if value is not None and len(value) + len(key) > self._largest_value:
+            self._park(topic, key, value, headers)
+            return
+        while True:
+            try:
+                self._produce(topic, value, key, partition, headers=headers)  # type: ignore[arg-type]  # their list is invariant
+                break
+            except BufferError:
+                self.wait_for_room()
+            except KafkaException as error:
+                raise _translated(error) from error
+        self.count += 1
+        self.touched.add(topic)
+
+    def _park(self, topic: str, key: bytes, value: bytes, headers: Headers) -> None:
+        """Found before it is produced: the broker would refuse the record and abort the whole transaction."""
+        reason = {
+            "topic": topic,
+            "key": key.decode(),
+            "version": headers[0][1].decode(),
+            "reason": f"record of {len(key) + len(value)} bytes is over max_message_bytes",
+        }
+        self.parked += 1
+        self.send(self._parked_topic, key[:512], orjson.dumps(reason), headers)
+
+    def flush(self, timeout_seconds: float) -> None:
+        """Everything sent so far is on the brokers, still invisible to read_committed."""
+        if self._producer.flush(timeout_seconds):
+            raise TransientError(f"Kafka took nothing for {timeout_seconds:.0f} seconds.")
+
+    def commit(self, timeout_seconds: float) -> None:
+        self._checked(lambda: self._producer.commit_transaction(timeout_seconds))
+        self._open = False
+        self.touched.clear()
+        self.count = 0
+
+    def abandon(self) -> None:
+        """Drop what is queued; the broker aborts the rest when the next producer fences, or by its timeout."""
+        self._producer.purge()
+
+    @staticmethod
+    def _checked(call: Callable[[], None]) -> None:
+        try:
+            call()
+        except KafkaException as error:
+            raise _translated(error) from error
+
+
+def _translated(error: KafkaException) -> RefusedError | TransientError:
+    cause: KafkaError = error.args[0]
+    if cause.code() in _HOPELESS:
+        return RefusedError(f"Kafka does not let us: {cause.str()}", remedy="Mend [kafka] or the broker's ACLs.")
+    if cause.code() in (KafkaError._FENCED, KafkaError.INVALID_PRODUCER_EPOCH, KafkaError.PRODUCER_FENCED):
+        return TransientError("Another capture has taken over (this producer is fenced).")
+    return TransientError(f"Kafka: {cause.str()}")

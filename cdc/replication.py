@@ -1,0 +1,197 @@
+"""The replication connection: the only file that touches `psycopg.pq`.
+
+`pump` moves bytes both ways and never blocks on Kafka: it reads ahead into a bounded buffer and sends a status update
+whenever one is due, so the server's keepalives are answered whatever else goes on. Once the buffer is full nothing
+more is read, TCP fills up, and the walsender waits: that is the backpressure.
+"""
+
+from __future__ import annotations
+
+import selectors
+import struct
+import time
+from dataclasses import dataclass
+
+import psycopg
+from psycopg import pq, sql
+
+from cdc.errors import RefusedError, TransientError
+from cdc.lsn import LSN
+from cdc.postgres import connect, explain
+
+_XLOG_DATA = struct.Struct("!QQq")
+_KEEPALIVE = struct.Struct("!QqB")
+_STATUS = struct.Struct("!cQQQqB")
+_POSTGRES_EPOCH_SECONDS = 946_684_800
+_COPY_NOTHING_YET, _COPY_ENDED = 0, -1
+
+READ_AHEAD_BYTES = 8 << 20
+STATUS_SECONDS = 1.0
+SILENCE_SECONDS = 30.0
+
+
+@dataclass(frozen=True, slots=True)
+class SlotInUse(Exception):  # noqa: N818 - not an error: it means "be the standby"
+    """Another session holds the slot."""
+
+    detail: str
+
+
+@dataclass(frozen=True, slots=True)
+class Keepalive:
+    """The server has sent everything up to `wal_end`."""
+
+    wal_end: LSN
+
+
+class ReplicationStream:
+    """COPY BOTH on one slot. `confirm` only remembers; the next status update tells the server."""
+
+    def __init__(self, conninfo: str, *, slot: str, publication: str) -> None:
+        self._connection = connect(conninfo, replication="database", application_name=f"tailrace capture {slot}")
+        self._pgconn: pq.abc.PGconn = self._connection.pgconn
+        self._slot = slot
+        self._publication = publication
+        self._selector = selectors.DefaultSelector()
+        self._items: list[tuple[int, bytes] | Keepalive] = []
+        self._buffered_bytes = 0
+        self._received = 0
+        self._confirmed = 0
+        self._sent_at = 0.0
+        self._heard_at = time.monotonic()
+        self._asked = False
+
+    def identify(self) -> tuple[str, int]:
+        """(system identifier, timeline)."""
+        result = self._command(b"IDENTIFY_SYSTEM")
+        return (result.get_value(0, 0) or b"").decode(), int(result.get_value(0, 1) or b"0")
+
+    def create_slot(self) -> LSN:
+        """Create the slot; returns its consistent point: what commits after it will be streamed."""
+        command = sql.SQL("CREATE_REPLICATION_SLOT {} LOGICAL pgoutput (SNAPSHOT 'nothing')")
+        if self._pgconn.server_version < 150000:
+            command = sql.SQL("CREATE_REPLICATION_SLOT {} LOGICAL pgoutput NOEXPORT_SNAPSHOT")
+        result = self._command(command.format(sql.Identifier(self._slot)).as_bytes(self._connection))
+        return LSN.parse((result.get_value(0, 1) or b"").decode())
+
+    def start(self) -> None:
+        """Take the slot: from here on this process is the one capture. Raises SlotInUse when another one is."""
+        command = sql.SQL(
+            "START_REPLICATION SLOT {} LOGICAL 0/0 (proto_version '1', publication_names {}, messages 'true')"
+        ).format(sql.Identifier(self._slot), sql.Literal(sql.Identifier(self._publication).as_string(None)))
+        self._command(command.as_bytes(self._connection), pq.ExecStatus.COPY_BOTH)
+        self._pgconn.nonblocking = 1
+        self._selector.register(self._pgconn.socket, selectors.EVENT_READ)
+        self._heard_at = time.monotonic()
+
+    def watch(self, descriptor: int) -> None:
+        """Also wake up when this file descriptor becomes readable; it is drained by its owner."""
+        self._selector.register(descriptor, selectors.EVENT_READ)
+
+    def take(self) -> list[tuple[int, bytes] | Keepalive]:
+        """Everything read so far, in stream order."""
+        items, self._items, self._buffered_bytes = self._items, [], 0
+        return items
+
+    def pump(self, timeout_seconds: float) -> None:
+        """Wait for bytes or a watched descriptor, at most so long; read what there is; send a status if due."""
+        full = self._buffered_bytes >= READ_AHEAD_BYTES
+        if not full and not self._read_available():
+            self._selector.select(min(timeout_seconds, STATUS_SECONDS))
+            self._consume()
+            self._read_available()
+        elif full and timeout_seconds > 0:
+            time.sleep(min(timeout_seconds, 0.01))
+        self.attend()
+
+    def attend(self) -> None:
+        """Send a status update if one is due, and notice a server that has gone silent."""
+        now = time.monotonic()
+        if now - self._sent_at >= STATUS_SECONDS:
+            silent_seconds = now - self._heard_at
+            # A full buffer is our own silence, not the server's.
+            if silent_seconds > SILENCE_SECONDS and self._buffered_bytes < READ_AHEAD_BYTES:
+                raise TransientError(f"Postgres has been silent for {silent_seconds:.0f} seconds; reconnecting.")
+            self.send_status(ask=silent_seconds > SILENCE_SECONDS / 3)
+
+    def confirm(self, lsn: LSN) -> None:
+        """Everything before `lsn` is durable in Kafka: the server may forget it."""
+        if lsn > self._confirmed:
+            self._confirmed = lsn
+            self._received = max(self._received, lsn)
+
+    def send_status(self, *, ask: bool = False) -> None:
+        now_us = int((time.time() - _POSTGRES_EPOCH_SECONDS) * 1_000_000)
+        status = _STATUS.pack(b"r", self._received, self._confirmed, self._confirmed, now_us, ask)
+        try:
+            self._pgconn.put_copy_data(status)
+            self._pgconn.flush()
+        except psycopg.OperationalError as error:
+            raise TransientError(f"The replication connection broke: {explain(error)}") from error
+        self._sent_at = time.monotonic()
+
+    def close(self) -> None:
+        self._selector.close()
+        self._connection.close()
+
+    def _consume(self) -> None:
+        try:
+            self._pgconn.consume_input()
+        except psycopg.OperationalError as error:
+            raise TransientError(f"The replication connection broke: {explain(error)}") from error
+
+    def _read_available(self) -> bool:
+        """Hot: once per message. Moves what libpq has buffered into `_items`; False when there was nothing."""
+        get_copy_data = self._pgconn.get_copy_data
+        items = self._items
+        size = self._buffered_bytes
+        lsn_of = _XLOG_DATA.unpack_from
+        found = False
+        while size < READ_AHEAD_BYTES:
+            length, data = get_copy_data(1)
+            if length <= _COPY_NOTHING_YET:
+                break
+            found = True
+            raw = bytes(data)
+            if raw[0] == 0x77:  # w: WAL data
+                items.append((lsn_of(raw, 1)[0], raw[25:]))
+                size += length + 100
+            else:
+                self._on_keepalive(raw)
+        else:
+            length = _COPY_NOTHING_YET
+        self._buffered_bytes = size
+        if found:
+            self._heard_at = time.monotonic()
+            self._asked = False
+        if length == _COPY_ENDED:
+            self._raise_end()
+        return found
+
+    def _on_keepalive(self, raw: bytes) -> None:
+        if raw[0] != 0x6B or len(raw) != 1 + _KEEPALIVE.size:  # k
+            raise TransientError(f"unexpected replication message {raw[:1]!r}; reconnecting")
+        wal_end, _clock, reply_now = _KEEPALIVE.unpack_from(raw, 1)
+        self._items.append(Keepalive(LSN(wal_end)))
+        if reply_now:
+            self._sent_at = 0.0  # due at the end of this pump
+
+    def _raise_end(self) -> None:
+        result = self._pgconn.get_result()
+        text = (result.error_message if result else b"").decode(errors="replace").strip()
+        raise TransientError(f"Postgres ended the replication stream: {text or 'no reason given'}")
+
+    def _command(self, command: bytes, expected: pq.ExecStatus = pq.ExecStatus.TUPLES_OK) -> pq.abc.PGresult:
+        try:
+            result = self._pgconn.exec_(command)
+        except psycopg.OperationalError as error:
+            raise TransientError(f"The replication connection broke: {explain(error)}") from error
+        if result.status == expected:
+            return result
+        state = (result.error_field(pq.DiagnosticField.SQLSTATE) or b"").decode()
+        text = result.error_message.decode(errors="replace").strip()
+        if state == "55006":  # object_in_use
+            raise SlotInUse(text)
+        if state.startswith(("57P", "08", "53")):
+            raise TransientError(f"Postgres refused for now: {text}")
+        raise RefusedError(f"Postgres refused: {text}", remedy="Mend this at the source, then start capture again.")

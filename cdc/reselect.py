@@ -1,0 +1,164 @@
+"""The re-select: completes events from the source where the stream does not carry the whole row.
+
+Runs on the primary, in a snapshot that shows every transaction concerned (otherwise it waits and repeats): reading
+the row before the commit is visible would publish the value from before the change under the change's version.
+"""
+
+from __future__ import annotations
+
+import time
+from collections import defaultdict
+from collections.abc import Callable, Iterable, Sequence
+
+import psycopg
+from psycopg import sql
+
+from cdc.changes import Incomplete
+from cdc.envelope import Record
+from cdc.errors import TransientError
+from cdc.messages import Value
+from cdc.relations import unchanged_indexes
+from cdc.snapshots import Snapshot
+
+_NULL = b"null"
+
+# What one key is now: column name -> Postgres text. A column that no longer exists is not in it.
+Row = dict[str, "bytes | None"]
+
+_LIVE_NAMES = """
+select n.nspname, c.relname, a.attname, format_type(a.atttypid, null)
+from pg_class c join pg_namespace n on n.oid = c.relnamespace
+join pg_attribute a on a.attrelid = c.oid and a.attnum > 0 and not a.attisdropped
+where c.oid = %s
+"""
+
+
+class Reselect:
+    """`complete` turns what was held into records, in order."""
+
+    def __init__(self, connect: Callable[[], psycopg.Connection], *, stop: Callable[[], bool]) -> None:
+        self._connect = connect
+        self._connection: psycopg.Connection | None = None
+        self._stop = stop
+
+    def complete(self, held: Sequence[Record | Incomplete]) -> list[Record]:
+        wanted: dict[int, list[Incomplete]] = defaultdict(list)
+        for item in held:
+            if isinstance(item, Incomplete):
+                wanted[item.table.relation.oid].append(item)
+        try:
+            found = self._read_when_visible(wanted)
+        except psycopg.OperationalError as error:
+            self.close()
+            raise TransientError(f"Re-selecting rows failed: {error}") from error
+        records: list[Record] = []
+        for item in held:
+            if isinstance(item, Record):
+                records.append(item)
+            else:
+                records.extend(_fill(item, found.get((item.table.relation.oid, item.key_values))))
+        return records
+
+    def close(self) -> None:
+        if self._connection is not None:
+            self._connection.close()
+            self._connection = None
+
+    def _read_when_visible(self, wanted: dict[int, list[Incomplete]]) -> dict[tuple[int, tuple[bytes, ...]], Row]:
+        if self._connection is None:
+            self._connection = self._connect()
+        xids = {item.xid for items in wanted.values() for item in items}
+        pause_seconds = 0.002
+        while not self._stop():
+            with self._connection.transaction(force_rollback=True):
+                self._connection.execute("set transaction isolation level repeatable read, read only")
+                row = self._connection.execute("select pg_current_snapshot()::text").fetchone()
+                assert row is not None  # noqa: S101  # a select without FROM has one row
+                snapshot = Snapshot.parse(row[0])
+                if all(snapshot.shows(xid) for xid in xids):
+                    return {(oid, key): row for oid, items in wanted.items() for key, row in self._read(items).items()}
+            time.sleep(pause_seconds)
+            pause_seconds = min(pause_seconds * 2, 0.5)
+        raise TransientError("Stopped while waiting for a commit to become visible.")
+
+    def _read(self, items: list[Incomplete]) -> dict[tuple[bytes, ...], Row]:
+        """One query per table. A table or column that is gone by now is simply not in the answer."""
+        assert self._connection is not None  # noqa: S101  # opened by the only caller
+        table = items[0].table
+        live = self._connection.execute(_LIVE_NAMES, [table.relation.oid]).fetchall()
+        types = {name: type_name for _, _, name, type_name in live}
+        if not live or not set(table.key_names) <= types.keys():
+            return {}
+        keys = list({item.key_values: None for item in items})
+        columns = [name for name in _columns(items) if name in types]
+        query = _query(live[0][0], live[0][1], table.key_names, types, columns)
+        parameters = [[key[i].decode() for key in keys] for i in range(len(table.key_names))]
+        cursor = self._connection.execute(query, parameters)
+        result = cursor.pgresult
+        assert result is not None  # noqa: S101  # it is a select
+        rows: dict[tuple[bytes, ...], Row] = {}
+        for number in range(result.ntuples):
+            # Raw text, untouched by loaders: the encoder must see what the stream would have sent.
+            ordinal = result.get_value(number, 0)
+            assert ordinal is not None  # noqa: S101  # ordinality is never NULL
+            rows[keys[int(ordinal) - 1]] = {
+                name: result.get_value(number, index + 1) for index, name in enumerate(columns)
+            }
+        return rows
+
+
+def _columns(items: Iterable[Incomplete]) -> list[str]:
+    wanted: dict[str, None] = {}
+    for item in items:
+        names = [column.name for column in item.table.relation.columns]
+        indexes = range(len(names)) if item.values is None else unchanged_indexes(item.values)
+        wanted.update((names[index], None) for index in indexes)
+    return list(wanted)
+
+
+def _query(
+    schema: str, table: str, key_names: Sequence[str], types: dict[str, str], columns: Sequence[str]
+) -> sql.Composed:
+    arrays = sql.SQL(", ").join(
+        # The type's name comes from format_type, which quotes it; the keys travel as parameters.
+        sql.SQL("%s::text[]::{}[]").format(sql.SQL(types[name]))
+        for name in key_names
+    )
+    wanted = sql.SQL(", ").join(sql.Identifier(f"k{index}") for index in range(len(key_names)))
+    join = sql.SQL(" and ").join(
+        sql.SQL("t.{} = w.{}").format(sql.Identifier(name), sql.Identifier(f"k{index}"))
+        for index, name in enumerate(key_names)
+    )
+    fields = sql.SQL("").join(sql.SQL(", t.{}").format(sql.Identifier(name)) for name in columns)
+    return sql.SQL(
+        "select w.n{fields} from rows from (unnest({arrays})) with ordinality as w({wanted}, n) "
+        "join only {table} t on {join}"
+    ).format(fields=fields, arrays=arrays, wanted=wanted, table=sql.Identifier(schema, table), join=join)
+
+
+def _fill(item: Incomplete, row: Row | None) -> list[Record]:
+    """The finished records of one event; none where the row is gone, since a later event then says so."""
+    table = item.table
+    names = [column.name for column in table.relation.columns]
+    if item.values is None:
+        return _present_state(item, names, row)
+    if row is None:
+        return []
+    holes = unchanged_indexes(item.values)
+    values: list[Value] = list(item.values)
+    for index in holes:
+        values[index] = row.get(names[index])
+    value = item.render(item.op, table.encode_row(values), [names[index] for index in holes])
+    return [Record(table.topic, item.key, value, item.headers)]
+
+
+def _present_state(item: Incomplete, names: list[str], row: Row | None) -> list[Record]:
+    """A key of a deferrable constraint, published as what it is now: a row, or nothing."""
+    topic = item.table.topic
+    if row is None:
+        return [
+            Record(topic, item.key, item.render(b"d", _NULL, names), item.headers),
+            Record(topic, item.key, None, item.headers),
+        ]
+    values: list[Value] = [row.get(name) for name in names]
+    return [Record(topic, item.key, item.render(item.op, item.table.encode_row(values), names), item.headers)]

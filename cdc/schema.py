@@ -1,0 +1,39 @@
+"""Records on `<prefix>.__schema`: each table's columns, types and key by version, so that no job needs the source."""
+
+from __future__ import annotations
+
+from hashlib import sha256
+from typing import Any
+
+import orjson
+
+from cdc.envelope import Record
+from cdc.lsn import Version
+from cdc.relations import Table
+
+FORMAT = 1
+
+
+def describe(table: Table) -> dict[str, Any]:
+    return {
+        "schema": table.relation.schema,
+        "table": table.relation.table,
+        "topic": table.topic,
+        "key": list(table.key_names),
+        "columns": [
+            {"name": column.name, "type": table.type_names[index], "type_modifier": column.type_modifier}
+            for index, column in enumerate(table.relation.columns)
+        ],
+    }
+
+
+def digest(table: Table) -> str:
+    return sha256(orjson.dumps(describe(table))).hexdigest()[:16]
+
+
+def record(table: Table, version: Version, schema_topic: str) -> Record:
+    """Keyed by table *and* version: compaction keeps every state that a table ever had."""
+    stamp = str(version)
+    key = orjson.dumps({"topic": table.topic, "version": stamp})
+    value = orjson.dumps({"format": FORMAT, "version": stamp, **describe(table)})
+    return Record(schema_topic, key, value, [("v", stamp.encode())])

@@ -1,0 +1,27 @@
+"""The one encoder from Postgres's text output to JSON, for the stream and for the copies alike.
+
+A row that is copied and the same row streamed must give the same bytes, so nothing else may turn a value into
+JSON. The forms are fixed by docs/types.md, whose table the tests run against real servers.
+"""
+
+from __future__ import annotations
+
+from cdc.values.builtin import built_in
+from cdc.values.catalog import load_types
+from cdc.values.encoders import encoder_for
+from cdc.values.scalars import IDENTITY, QUOTE
+from cdc.values.session import SESSION_SETTINGS, startup_options
+from cdc.values.types import Encode, Kind, TypeInfo
+
+__all__ = [
+    "IDENTITY",
+    "QUOTE",
+    "SESSION_SETTINGS",
+    "Encode",
+    "Kind",
+    "TypeInfo",
+    "built_in",
+    "encoder_for",
+    "load_types",
+    "startup_options",
+]

@@ -1,0 +1,60 @@
+"""The warehouse's Iceberg catalog, in Spark's words. Pure: settings in, settings out.
+
+The catalog's name is part of its data (a JDBC catalog stores it with every table), so every reader must use this one.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Final
+from urllib.parse import unquote, urlsplit
+
+from cdc.config import Iceberg
+
+NAME: Final = "tailrace"
+# Another writer (a bootstrap beside the sync) may hold the file for as long as its commit takes.
+_SQLITE_BUSY_MILLISECONDS: Final = 30_000
+
+
+def catalog_settings(warehouse: Iceberg) -> dict[str, str]:
+    """Properties for a session; they hold passwords, so they are set at run time and never on a command line."""
+    own = _catalog(warehouse)
+    own["warehouse"] = _location(warehouse)
+    prefix = f"spark.sql.catalog.{NAME}"
+    return {
+        prefix: "org.apache.iceberg.spark.SparkCatalog",
+        **{f"{prefix}.{name}": value for name, value in own.items()},
+    }
+
+
+def _location(warehouse: Iceberg) -> str:
+    return warehouse.path if "://" in warehouse.path else str(Path(warehouse.path).absolute())
+
+
+def _catalog(warehouse: Iceberg) -> dict[str, str]:
+    if warehouse.catalog_uri is None:
+        file = f"{_location(warehouse)}/catalog.db"
+        return {"type": "jdbc", "uri": f"jdbc:sqlite:{file}?busy_timeout={_SQLITE_BUSY_MILLISECONDS}"}
+    parts = urlsplit(warehouse.catalog_uri.reveal())
+    if parts.scheme in ("http", "https"):
+        return {"type": "rest", "uri": warehouse.catalog_uri.reveal(), **_rest_credential(warehouse)}
+    host = parts.hostname if ":" not in (parts.hostname or "") else f"[{parts.hostname}]"
+    port = f":{parts.port}" if parts.port else ""
+    query = f"?{parts.query}" if parts.query else ""
+    settings = {"type": "jdbc", "uri": f"jdbc:postgresql://{host}{port}{parts.path}{query}"}
+    # The JDBC driver takes no user and password from the URL's authority.
+    username = warehouse.catalog_username or unquote(parts.username or "")
+    password = warehouse.catalog_password.reveal() if warehouse.catalog_password else unquote(parts.password or "")
+    if username:
+        settings["jdbc.user"] = username
+    if password:
+        settings["jdbc.password"] = password
+    return settings
+
+
+def _rest_credential(warehouse: Iceberg) -> dict[str, str]:
+    """OAuth's client credentials, as the REST catalog wants them: `id:secret`."""
+    if warehouse.catalog_password is None:
+        return {}
+    secret = warehouse.catalog_password.reveal()
+    return {"credential": f"{warehouse.catalog_username}:{secret}" if warehouse.catalog_username else secret}

@@ -1,0 +1,163 @@
+"""The Spark session, made in one place: packages, catalog, time zone, quiet logs.
+
+Jobs receive a session; nothing else in the project starts one, and none is started at import.
+"""
+
+from __future__ import annotations
+
+import os
+import shlex
+import sys
+import tempfile
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Final
+
+from cdc.config import Config, Iceberg, Spark
+from cdc.errors import UsageError
+from deploy.artifacts import Artifact, cache_folder, fetch
+from deploy.java import Java, find_java
+from deploy.progress import Progress, Quiet
+from deploy.versions import SPARK_PACKAGES
+from spark_jobs.catalog import catalog_settings
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+_LOGGING: Final = Path(__file__).with_name("log4j2.properties")
+_JAVA_OPTIONS: Final = "spark.driver.extraJavaOptions"
+
+
+def spark_session(
+    settings: Spark | Config,
+    app_name: str,
+    *,
+    warehouse: Iceberg | None = None,
+    progress: Progress | None = None,
+) -> SparkSession:
+    """Start the process's Spark session, or give the one that runs already with this warehouse's catalog set.
+
+    The warehouse is the given one, or the config's where it has exactly one. A master elsewhere (`spark://`,
+    `k8s://`) gets the packages from this process; Java is needed here in any case.
+    """
+    from pyspark.sql import SparkSession  # noqa: PLC0415 - takes half a second: only a job needs it
+
+    if isinstance(settings, Config):
+        warehouse = warehouse or _only_warehouse(settings)
+        settings = settings.spark
+    java = find_java()
+    properties = session_properties(settings, app_name, package_jars(progress or Quiet()))
+    with _launching(java, properties, local=_is_local(settings.master)):
+        session = SparkSession.builder.getOrCreate()
+    if warehouse is not None:
+        _use_warehouse(session, warehouse)
+    return session
+
+
+def package_jars(progress: Progress, cache: Path | None = None) -> list[Path]:
+    """The packages' jars, fetched once per machine; afterwards a session starts without any network."""
+    packages = Artifact(label="spark packages", coordinates=SPARK_PACKAGES, unpack=_keep_what_spark_lacks)
+    folder = fetch(packages, cache=cache or cache_folder(os.environ), progress=progress)
+    return sorted(folder.glob("*.jar"))
+
+
+def session_properties(settings: Spark, app_name: str, jars: list[Path]) -> dict[str, str]:
+    """Everything Spark is told, the user's own options last."""
+    properties = {
+        "spark.app.name": app_name,
+        "spark.master": settings.master,
+        "spark.jars": ",".join(str(jar) for jar in jars),
+        "spark.sql.extensions": "org.apache.iceberg.spark.extensions.IcebergSparkSessionExtensions",
+        "spark.sql.session.timeZone": "UTC",
+        "spark.sql.execution.arrow.pyspark.enabled": "true",
+        "spark.ui.enabled": "false",
+        "spark.ui.showConsoleProgress": "false",
+    }
+    if _is_local(settings.master):
+        # A laptop's host name often resolves to nothing, or to a network that is gone after a suspend.
+        properties |= {"spark.driver.host": "127.0.0.1", "spark.driver.bindAddress": "127.0.0.1"}
+    properties |= settings.options
+    own = f"-Dlog4j2.configurationFile={_LOGGING.as_uri()} -Duser.timezone=UTC"
+    properties[_JAVA_OPTIONS] = f"{own} {settings.options.get(_JAVA_OPTIONS, '')}".strip()
+    return properties
+
+
+def _only_warehouse(config: Config) -> Iceberg | None:
+    found = {name: store for name, store in config.stores.items() if isinstance(store, Iceberg)}
+    if len(found) > 1:
+        names = ", ".join(sorted(found))
+        raise UsageError(f"The config has several warehouses ({names}).", remedy="Say which one this job is for.")
+    return next(iter(found.values()), None)
+
+
+def _use_warehouse(session: SparkSession, warehouse: Iceberg) -> None:
+    if warehouse.catalog_uri is None:
+        Path(warehouse.path).mkdir(parents=True, exist_ok=True)  # SQLite makes its file, but no folder
+    for name, value in catalog_settings(warehouse).items():
+        session.conf.set(name, value)
+
+
+def _is_local(master: str) -> bool:
+    return master.startswith("local")
+
+
+def _keep_what_spark_lacks(downloaded: Path, ready: Path) -> None:
+    """Without the packages' own copies of Hadoop, Scala and the like: a second one breaks class loading."""
+    import pyspark  # noqa: PLC0415 - see above
+
+    shipped = {_artifact(jar) for jar in (Path(pyspark.__file__).parent / "jars").glob("*.jar")}
+    for jar in downloaded.glob("*.jar"):
+        if _artifact(jar) not in shipped:
+            jar.rename(ready / jar.name)
+
+
+def _artifact(jar: Path) -> str:
+    """`kafka-clients` of `kafka-clients-3.9.0.jar`: the name up to the first part that starts with a digit."""
+    words = jar.stem.split("-")
+    named = next(
+        (place for place, word in enumerate(words) if place and word[:1].isdigit() and "." in word), len(words)
+    )
+    return "-".join(words[:named])
+
+
+@contextmanager
+def _launching(java: Java, properties: Mapping[str, str], *, local: bool) -> Iterator[None]:
+    """The environment that the JVM is launched in; put back as it was once it runs.
+
+    The properties travel in a private file, since a command line is for everyone on the machine to read.
+    """
+    with tempfile.NamedTemporaryFile("w", suffix=".properties", encoding="ascii") as file:
+        file.writelines(f"{_escape(name)}={_escape(value)}\n" for name, value in properties.items())
+        file.flush()
+        launch = {
+            "JAVA_HOME": str(java.home),
+            "PYSPARK_SUBMIT_ARGS": f"--properties-file {shlex.quote(file.name)} --load-spark-defaults pyspark-shell",
+        }
+        if local:
+            # Otherwise workers run whichever `python3` is on the PATH, not the one with Tailrace in it.
+            launch["PYSPARK_PYTHON"] = launch["PYSPARK_DRIVER_PYTHON"] = sys.executable
+        before = {name: os.environ.get(name) for name in launch}
+        os.environ.update(launch)
+        try:
+            yield
+        finally:
+            for name, value in before.items():
+                if value is None:
+                    del os.environ[name]
+                else:
+                    os.environ[name] = value
+
+
+def _escape(text: str) -> str:
+    """As java.util.Properties reads it."""
+    escaped = "".join(f"\\{letter}" if letter in "\\=:#! " else letter for letter in text)
+    escaped = escaped.replace("\n", "\\n").replace("\r", "\\r").replace("\t", "\\t")
+    return "".join(
+        letter if letter.isascii() else "".join(f"\\u{unit:04x}" for unit in _utf16(letter)) for letter in escaped
+    )
+
+
+def _utf16(letter: str) -> list[int]:
+    data = letter.encode("utf-16-be")
+    return [int.from_bytes(data[at : at + 2], "big") for at in range(0, len(data), 2)]

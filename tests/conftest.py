@@ -1,0 +1,165 @@
+"""Fixtures for every test: real servers on demand, and a database, prefix and processes of the test's own."""
+
+from __future__ import annotations
+
+import os
+import uuid
+from collections.abc import Callable, Generator, Iterator, Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from cdc.config import Iceberg, Spark
+from cdc.config.settings import Location
+from cdc.secrets import Options
+from deploy.stack import Stack
+from tests.harness import leftovers
+from tests.harness.database import Database
+from tests.harness.process import Process, StartProcess, tailrace_argv
+from tests.harness.proxy import Proxy
+from tests.harness.servers import Servers
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+_FIXTURES = {
+    "postgres": "postgres_url",
+    "kafka": "kafka_bootstrap",
+    "elasticsearch": "elasticsearch_url",
+    "redis": "redis_url",
+}
+_PROCESSES = pytest.StashKey[list[Process]]()
+
+
+@pytest.fixture(scope="session")
+def servers(request: pytest.FixtureRequest) -> Iterator[Servers]:
+    """The run's servers; ask for one of the fixtures below instead, which start what they name."""
+    asked = {name for item in request.session.items for name in getattr(item, "fixturenames", ())}
+    running = Servers(os.environ, [name for name, fixture in _FIXTURES.items() if fixture in asked])
+    try:
+        yield running
+    finally:
+        running.close()
+
+
+@pytest.fixture(scope="session")
+def stack(servers: Servers) -> Stack:
+    """For tests that stop, freeze and start servers; they leave them as they found them."""
+    return servers.stack
+
+
+@pytest.fixture(scope="session")
+def postgres_url(servers: Servers) -> str:
+    """The server's maintenance database, as superuser."""
+    return servers.server("postgres").address
+
+
+@pytest.fixture(scope="session")
+def kafka_bootstrap(servers: Servers) -> str:
+    return servers.server("kafka").address
+
+
+@pytest.fixture(scope="session")
+def elasticsearch_url(servers: Servers) -> str:
+    return servers.server("elasticsearch").address
+
+
+@pytest.fixture(scope="session")
+def redis_url(servers: Servers) -> str:
+    return servers.server("redis").address
+
+
+@pytest.fixture
+def database(postgres_url: str, request: pytest.FixtureRequest) -> Iterator[Database]:
+    """A fresh database, dropped afterwards with its slots."""
+    fresh = Database(postgres_url, request.node.name)
+    try:
+        yield fresh
+    finally:
+        fresh.drop()
+
+
+@pytest.fixture
+def postgres_dsn(database: Database) -> str:
+    return database.dsn
+
+
+@pytest.fixture
+def prefix(servers: Servers, request: pytest.FixtureRequest) -> Iterator[str]:
+    """A prefix of the test's own for topics, indices and keys; what is under it goes afterwards."""
+    own = f"t{uuid.uuid4().hex[:10]}"
+    yield own
+    for name, delete in (
+        ("kafka", leftovers.delete_topics),
+        ("elasticsearch", leftovers.delete_indices),
+        ("redis", leftovers.delete_keys),
+    ):
+        if _FIXTURES[name] in request.fixturenames:
+            delete(servers.server(name).address, own)
+
+
+@pytest.fixture
+def start_process(request: pytest.FixtureRequest) -> Iterator[StartProcess]:
+    """Start real processes; each is killed afterwards, and shown where the test fails."""
+    processes = request.node.stash.setdefault(_PROCESSES, [])
+
+    def start(*argv: str, env: Mapping[str, str] | None = None, cwd: Path | None = None) -> Process:
+        process = Process(argv, env=env, cwd=cwd)
+        processes.append(process)
+        return process
+
+    yield start
+    for process in processes:
+        process.kill()
+
+
+@pytest.fixture
+def tailrace(start_process: StartProcess) -> StartProcess:
+    """Start the command under test: `tailrace("stack", "status")`."""
+
+    def start(*args: str, **settings: Any) -> Process:
+        return start_process(*tailrace_argv(*args), **settings)
+
+    return start
+
+
+@pytest.fixture
+def start_proxy() -> Iterator[Callable[[str, int], Proxy]]:
+    """Put a proxy in front of a server: `start_proxy(host, port)`."""
+    proxies: list[Proxy] = []
+
+    def start(host: str, port: int) -> Proxy:
+        proxies.append(Proxy(host, port))
+        return proxies[-1]
+
+    yield start
+    for proxy in proxies:
+        proxy.close()
+
+
+@pytest.fixture(scope="session")
+def warehouse(tmp_path_factory: pytest.TempPathFactory) -> Iceberg:
+    """The run's Iceberg warehouse; a test uses a namespace of its own in it."""
+    return Iceberg(path=Location(tmp_path_factory.mktemp("warehouse")))
+
+
+@pytest.fixture(scope="session")
+def spark(warehouse: Iceberg) -> Iterator[SparkSession]:
+    """The run's one Spark session."""
+    from spark_jobs.session import spark_session  # noqa: PLC0415 - most tests run without Spark
+
+    quick = Options({"spark.sql.shuffle.partitions": "2", "spark.default.parallelism": "2"})
+    session = spark_session(Spark(master="local[2]", options=quick), "tailrace-tests", warehouse=warehouse)
+    yield session
+    session.stop()
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_makereport(item: pytest.Item) -> Generator[None, pytest.TestReport, pytest.TestReport]:
+    """Show what the test's processes said, wherever the test failed."""
+    report = yield
+    if report.failed:
+        for process in item.stash.get(_PROCESSES, []):
+            report.sections.append((f"process {process.pid}", process.transcript()))
+    return report
