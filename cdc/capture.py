@@ -268,8 +268,7 @@ class Capture:
 
     def _look_around(self) -> None:
         """Between rows: is the server still there, and has a huge transaction filled its Kafka transaction?"""
-        if self._gone():
-            raise TransientError("Postgres is stopping or has gone away.")
+        self._raise_if_gone()
         if self._changes.begin is None:
             return
         limit_seconds = self._config.capture.transaction_timeout_seconds / 3
@@ -297,6 +296,10 @@ class Capture:
     def _gone(self) -> bool:
         return self._heartbeat is not None and self._heartbeat.server_lost.is_set()
 
+    def _raise_if_gone(self) -> None:
+        if self._gone():
+            raise TransientError("Postgres is stopping or has gone away.")
+
     def _blocking(self, call: Callable[[], T]) -> T:
         return self._attend(call, self._stream)
 
@@ -306,8 +309,7 @@ class Capture:
         while not future.done():
             stream.pump(0.5)
             self._worker.drain()
-            if self._gone():
-                raise TransientError("Postgres is stopping or has gone away.")
+            self._raise_if_gone()
         self._worker.drain()
         return future.result()
 
@@ -317,7 +319,7 @@ class Capture:
             time.sleep(0.005)
         else:
             self._stream.pump(0.005)
-            self._look_around()
+            self._raise_if_gone()
 
 
 def run_capture(config: Config, stop: threading.Event) -> None:

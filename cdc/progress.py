@@ -54,7 +54,9 @@ class Progress(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
         return msgspec.json.encode(self)
 
     def streaming_from(self, consistent_point: LSN) -> Progress:
-        return replace(self, state="streaming", position=self.base + int(consistent_point), confirm_lsn=int(consistent_point))
+        return replace(
+            self, state="streaming", position=self.base + int(consistent_point), confirm_lsn=int(consistent_point)
+        )
 
     def advanced(
         self,

@@ -27,6 +27,8 @@ _SETTINGS: dict[str, str | int] = {
     # The bound on memory: past it `produce` says BufferError, and we stop reading from Postgres.
     "queue.buffering.max.kbytes": 49_152,
     "queue.buffering.max.messages": 100_000,
+    # Nobody asks for a report per record: the commit fails if any of them did. (Without this, they fill the queue.)
+    "delivery.report.only.error": True,
     "log_level": 4,
 }
 # Room for what a record batch adds to a single record: headers of batch and record, varints.
@@ -59,8 +61,10 @@ class Publisher:
                 "transactional.id": transactional_id,
                 "transaction.timeout.ms": int(transaction_timeout_seconds * 1000),
                 "delivery.timeout.ms": int(transaction_timeout_seconds * 1000),
+                "error_cb": self._remember,
             }
         )
+        self._last_error = ""
         self._produce = self._producer.produce
         self._largest_value = max_message_bytes - _RECORD_OVERHEAD_BYTES
         self._parked_topic = parked_topic
@@ -91,9 +95,10 @@ class Publisher:
                 self._produce(topic, value, key, partition, headers=headers)  # type: ignore[arg-type]  # their list is invariant
                 break
             except BufferError:
+                self._producer.poll(0)
                 self.wait_for_room()
             except KafkaException as error:
-                raise _translated(error) from error
+                raise self._translated(error) from error
         self.count += 1
         self.touched.add(topic)
 
@@ -123,18 +128,21 @@ class Publisher:
         """Drop what is queued; the broker aborts the rest when the next producer fences, or by its timeout."""
         self._producer.purge()
 
-    @staticmethod
-    def _checked(call: Callable[[], None]) -> None:
+    def _checked(self, call: Callable[[], None]) -> None:
         try:
             call()
         except KafkaException as error:
-            raise _translated(error) from error
+            raise self._translated(error) from error
 
+    def _remember(self, error: KafkaError) -> None:
+        """What broke a transaction is told here; the call that fails next only says that it is broken."""
+        self._last_error = f" ({error.str()})"
 
-def _translated(error: KafkaException) -> RefusedError | TransientError:
-    cause: KafkaError = error.args[0]
-    if cause.code() in _HOPELESS:
-        return RefusedError(f"Kafka does not let us: {cause.str()}", remedy="Mend [kafka] or the broker's ACLs.")
-    if cause.code() in (KafkaError._FENCED, KafkaError.INVALID_PRODUCER_EPOCH, KafkaError.PRODUCER_FENCED):
-        return TransientError("Another capture has taken over (this producer is fenced).")
-    return TransientError(f"Kafka: {cause.str()}")
+    def _translated(self, error: KafkaException) -> RefusedError | TransientError:
+        self._producer.poll(0)
+        cause: KafkaError = error.args[0]
+        if cause.code() in _HOPELESS:
+            return RefusedError(f"Kafka does not let us: {cause.str()}", remedy="Mend [kafka] or the broker's ACLs.")
+        if cause.code() in (KafkaError._FENCED, KafkaError.INVALID_PRODUCER_EPOCH, KafkaError.PRODUCER_FENCED):
+            return TransientError("Another capture has taken over (this producer is fenced).")
+        return TransientError(f"Kafka: {cause.str()}{self._last_error}")

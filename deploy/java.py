@@ -6,7 +6,7 @@ import os
 import re
 import shutil
 import subprocess
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
@@ -18,6 +18,7 @@ REMEDY = (
     "Install one (for example: apt-get install openjdk-17-jre-headless, or brew install openjdk@17) "
     "or point JAVA_HOME at it."
 )
+USUAL_FOLDERS = (Path("/usr/lib/jvm"), Path("/opt/homebrew/opt"))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -33,10 +34,10 @@ class Java:
         return self.home / "bin" / "java"
 
 
-def find_java(environ: Mapping[str, str] | None = None) -> Java:
-    """JAVA_HOME's, else PATH's, else one under the usual folder; the first that has a fitting version."""
+def find_java(environ: Mapping[str, str] | None = None, folders: Sequence[Path] = USUAL_FOLDERS) -> Java:
+    """JAVA_HOME's, else PATH's, else one under the usual folders; the first that has a fitting version."""
     seen: list[str] = []
-    for binary in _candidates(os.environ if environ is None else environ):
+    for binary in _candidates(os.environ if environ is None else environ, folders):
         major = _major(binary)
         if major in JAVA_MAJORS:
             return Java(home=binary.parent.parent, major=major)
@@ -46,13 +47,13 @@ def find_java(environ: Mapping[str, str] | None = None) -> Java:
     raise UsageError(f"Java {wanted} is needed ({found}).", remedy=REMEDY)
 
 
-def _candidates(environ: Mapping[str, str]) -> Iterator[Path]:
+def _candidates(environ: Mapping[str, str], folders: Sequence[Path]) -> Iterator[Path]:
     if environ.get("JAVA_HOME"):
         yield Path(environ["JAVA_HOME"]) / "bin" / "java"
     on_path = shutil.which("java", path=environ.get("PATH", ""))
     if on_path:
         yield Path(on_path).resolve()
-    for folder in (Path("/usr/lib/jvm"), Path("/opt/homebrew/opt")):
+    for folder in folders:
         yield from sorted(folder.glob("*/bin/java"))
 
 

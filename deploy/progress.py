@@ -64,7 +64,7 @@ class Terminal:
         self._rich = RichProgress(
             SpinnerColumn(finished_text="[green]✓[/]"),
             TextColumn("{task.fields[part]:<14}"),
-            TextColumn("{task.description}"),
+            TextColumn("{task.description}", markup=False),
             TimeElapsedColumn(),
             console=console,
         )

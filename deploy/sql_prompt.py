@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import TextIO
@@ -21,6 +22,8 @@ HELP = r"""End a statement with ; and press Enter. It may span lines.
 \dt         tables          \d NAME     columns of a table
 \?          this help       \q          leave (or Ctrl-D)"""
 
+WIDE = 100_000  # off a terminal no line is folded or cut
+
 TABLES = """
 SELECT n.nspname AS schema, c.relname AS name,
        CASE c.relkind WHEN 'r' THEN 'table' WHEN 'p' THEN 'partitioned table' ELSE 'view' END AS kind
@@ -31,7 +34,7 @@ SELECT n.nspname AS schema, c.relname AS name,
 COLUMNS = """
 SELECT a.attname AS column, format_type(a.atttypid, a.atttypmod) AS type,
        CASE WHEN a.attnotnull THEN 'not null' ELSE '' END AS null,
-       pg_get_expr(d.adbin, d.adrelid) AS default,
+       coalesce(pg_get_expr(d.adbin, d.adrelid), '') AS default,
        CASE WHEN a.attnum = ANY (i.indkey) THEN 'primary key' ELSE '' END AS key
   FROM pg_attribute a
   LEFT JOIN pg_attrdef d ON d.adrelid = a.attrelid AND d.adnum = a.attnum
@@ -64,7 +67,7 @@ class SqlPrompt:
         self._dsn = dsn
         self._out = out
         self._as_json = as_json
-        self._console = Console(file=out, soft_wrap=not out.isatty())
+        self._console = Console(file=out, width=None if out.isatty() else WIDE, highlight=False)
         self._session = self._connect()
 
     def close(self) -> None:
@@ -73,10 +76,15 @@ class SqlPrompt:
 
     def run_script(self, text: str) -> int:
         """Runs every statement; gives the number that failed. The last may lack its semicolon."""
-        statements, rest = split_statements(text)
-        if not is_blank(rest):
-            statements.append(rest.strip())
-        return sum(not self.run(statement) for statement in statements)
+        # Line by line only where backslash commands are among them: a long statement is cut anew with each line.
+        lines = text.splitlines(keepends=True) if re.search(r"(?m)^\s*\\", text) else [text]
+        failed, typed = 0, ""
+        for line in lines:
+            if is_blank(typed) and line.strip() == "\\q":
+                return failed
+            more, typed = self._take(typed, line)
+            failed += more
+        return failed if is_blank(typed) else failed + (not self.run(typed.strip()))
 
     def run_interactive(self, read_line: Callable[[str], str]) -> None:
         """Reads until `\\q` or the end of input; `read_line` gets the prompt to show."""
@@ -91,15 +99,17 @@ class SqlPrompt:
                 self._console.print()
                 typed = ""
                 continue
-            if not typed and line.strip().startswith("\\"):
-                if line.strip() == "\\q":
-                    return
-                self._command(line.strip())
-                continue
-            statements, rest = split_statements(typed + line + "\n")
-            typed = "" if is_blank(rest) else rest
-            for statement in statements:
-                self.run(statement)
+            if not typed and line.strip() == "\\q":
+                return
+            _, typed = self._take(typed, line + "\n")
+
+    def _take(self, typed: str, line: str) -> tuple[int, str]:
+        """Runs what the line completes; gives the number that failed and what is still open."""
+        if is_blank(typed) and line.strip().startswith("\\"):
+            return int(not self._command(line.strip())), ""
+        statements, rest = split_statements(typed + line)
+        failed = sum(not self.run(statement) for statement in statements)
+        return failed, "" if is_blank(rest) else rest
 
     def run(self, statement: str, parameters: Sequence[str] | None = None) -> bool:
         """Runs one statement and shows its answer; False where the server refused it."""
@@ -143,14 +153,26 @@ class SqlPrompt:
             facts = {"status": answer.status, "columns": answer.columns, "rows": answer.rows}
             self._out.write(json.dumps(facts, ensure_ascii=False) + "\n")
         elif answer.columns:
-            table = Table(*map(escape, answer.columns))
-            for row in answer.rows:
-                table.add_row(*("[dim]NULL[/]" if value is None else escape(value) for value in row))
-            self._console.print(table)
+            self._show_rows(answer)
             self._console.print(f"({len(answer.rows)} row{'' if len(answer.rows) == 1 else 's'})")
         else:
             self._console.print(escape(answer.status))
         self._out.flush()
+
+    def _show_rows(self, answer: Answer) -> None:
+        """A table where it fits, else one line per column."""
+        table = Table(*map(escape, answer.columns))
+        for row in answer.rows:
+            table.add_row(*map(_shown, row))
+        if len(answer.columns) == 1 or self._console.measure(table).maximum < self._console.width:
+            self._console.print(table)
+            return
+        for number, row in enumerate(answer.rows, start=1):
+            self._console.rule(f"row {number}", align="left")
+            columns = Table.grid(padding=(0, 2))
+            for name, value in zip(answer.columns, row, strict=True):
+                columns.add_row(escape(name), _shown(value))
+            self._console.print(columns)
 
     def _complain(self, text: str) -> None:
         if self._as_json:
@@ -158,22 +180,24 @@ class SqlPrompt:
         else:
             self._console.print(f"[red]{escape(text)}[/]")
 
-    def _command(self, line: str) -> None:
-        word, _, argument = line.partition(" ")
-        if word == "\\dt":
-            self.run(TABLES)
-        elif word == "\\d" and argument:
-            self.run(COLUMNS, [argument.strip().rstrip(";")])
-        elif word == "\\d":
-            self.run(TABLES)
-        else:
-            self._console.print(escape(HELP))
+    def _command(self, line: str) -> bool:
+        word, _, argument = line.rstrip(";").partition(" ")
+        if word in {"\\dt", "\\d"} and not argument:
+            return self.run(TABLES)
+        if word == "\\d":
+            return self.run(COLUMNS, [argument.strip()])
+        self._console.print(escape(HELP))
+        return word == "\\?"
 
     def _prompt(self, *, continued: bool) -> str:
         info = self._session.info
         state = "?" if self._session.closed else _STATE[info.transaction_status]
         name = "" if self._session.closed else info.dbname
         return f"{name}{'-' if continued else '='}{state}> "
+
+
+def _shown(value: str | None) -> str:
+    return "[dim]NULL[/]" if value is None else escape(value)
 
 
 def _text(value: bytes | None) -> str | None:

@@ -26,7 +26,12 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 _LOGGING: Final = Path(__file__).with_name("log4j2.properties")
-_JAVA_OPTIONS: Final = "spark.driver.extraJavaOptions"
+_LISTS: Final = {
+    "spark.jars": ",",
+    "spark.driver.extraClassPath": os.pathsep,
+    "spark.driver.extraJavaOptions": " ",
+    "spark.sql.extensions": ",",
+}
 
 
 def spark_session(
@@ -63,11 +68,13 @@ def package_jars(progress: Progress, cache: Path | None = None) -> list[Path]:
 
 
 def session_properties(settings: Spark, app_name: str, jars: list[Path]) -> dict[str, str]:
-    """Everything Spark is told, the user's own options last."""
-    properties = {
+    """Everything Spark is told; an option of the user's wins, or is added to ours where ours are a list."""
+    own = {
         "spark.app.name": app_name,
         "spark.master": settings.master,
-        "spark.jars": ",".join(str(jar) for jar in jars),
+        # On the class path from the start: JDBC does not find a driver that is added later.
+        "spark.driver.extraClassPath": os.pathsep.join(str(jar) for jar in jars),
+        "spark.driver.extraJavaOptions": f"-Dlog4j2.configurationFile={_LOGGING.as_uri()} -Duser.timezone=UTC",
         "spark.sql.extensions": "org.apache.iceberg.spark.extensions.IcebergSparkSessionExtensions",
         "spark.sql.session.timeZone": "UTC",
         "spark.sql.execution.arrow.pyspark.enabled": "true",
@@ -76,11 +83,15 @@ def session_properties(settings: Spark, app_name: str, jars: list[Path]) -> dict
     }
     if _is_local(settings.master):
         # A laptop's host name often resolves to nothing, or to a network that is gone after a suspend.
-        properties |= {"spark.driver.host": "127.0.0.1", "spark.driver.bindAddress": "127.0.0.1"}
-    properties |= settings.options
-    own = f"-Dlog4j2.configurationFile={_LOGGING.as_uri()} -Duser.timezone=UTC"
-    properties[_JAVA_OPTIONS] = f"{own} {settings.options.get(_JAVA_OPTIONS, '')}".strip()
-    return properties
+        own |= {"spark.driver.host": "127.0.0.1", "spark.driver.bindAddress": "127.0.0.1"}
+    else:
+        own["spark.jars"] = ",".join(str(jar) for jar in jars)
+    added = {
+        name: f"{own[name]}{separator}{settings.options[name]}"
+        for name, separator in _LISTS.items()
+        if own.get(name) and settings.options.get(name)
+    }
+    return own | dict(settings.options) | added
 
 
 def _only_warehouse(config: Config) -> Iceberg | None:

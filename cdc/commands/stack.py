@@ -12,13 +12,14 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 import click
+from rich.box import SIMPLE_HEAD
 from rich.console import Console
-from rich.table import Table
+from rich.table import Column, Table
 
 from cdc.commands.options import json_option
 from cdc.errors import TailraceError
 from deploy.progress import Progress, Terminal, lines_on_stderr
-from deploy.sql_prompt import SqlPrompt
+from deploy.sql_prompt import WIDE, SqlPrompt
 from deploy.stack import CONTAINERS, NAMES, PROCESSES, Server, Stack, open_stack
 from deploy.versions import POSTGRES, POSTGRES_DEFAULT_MAJOR
 
@@ -232,8 +233,8 @@ def _report(servers: Stack, found: Sequence[Server], *, as_json: bool) -> None:
     if not found:
         click.echo(f"Nothing was started in {servers.folder}. Run: tailrace stack up")
         return
-    table = Table("server", "address", "version", "pid", "health")
+    table = Table("server", Column("address", overflow="fold"), "version", "pid", "health", box=SIMPLE_HEAD)
     for server in found:
         health = "[green]healthy[/]" if server.healthy else "[red]not healthy[/]" if server.pid else "[dim]stopped[/]"
         table.add_row(server.name, server.address, server.version, str(server.pid or "-"), health)
-    Console(soft_wrap=not sys.stdout.isatty()).print(table)
+    Console(width=None if sys.stdout.isatty() else WIDE).print(table)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
@@ -16,16 +17,14 @@ def _prefix_problem(prefix: str) -> str | None:
     return None if names.is_prefix(prefix) else names.PREFIX_RULE
 
 
+_SERVER = re.compile(r"\s*[^\s/@,]+:(\d{1,5})\s*", re.ASCII)
+
+
 def _bootstrap_problem(bootstrap: str) -> str | None:
-    for server in bootstrap.split(","):
-        host, colon, port = server.strip().rpartition(":")
-        if (
-            not (host and colon and port.isascii() and port.isdigit() and 0 < int(port) < 65536)
-            or "/" in host
-            or "@" in host
-        ):
-            return "must be host:port, several separated by commas"
-    return None
+    servers = [_SERVER.fullmatch(server) for server in bootstrap.split(",")]
+    if all(server is not None and 0 < int(server[1]) < 65536 for server in servers):
+        return None
+    return "must be host:port, several separated by commas"
 
 
 def _own_settings(options: Options) -> str | None:
@@ -60,20 +59,20 @@ class Kafka:
             "Largest record (the topics' `max.message.bytes`); a larger row is parked", between(10_000, 100_000_000)
         ),
     )
-    delete_retention_hours: int = field(
+    delete_retention_hours: float = field(
         default=168,
-        metadata=about("How long a store may be behind: tombstones are kept this long", between(1, 87_600)),
+        metadata=about("How long a store may be behind: tombstones are kept this long", between(0.001, 87_600)),
     )
-    tls: Tls | None = field(default=None, metadata=about("TLS to the brokers; the section turns it on"))
-    sasl: Sasl | None = field(default=None, metadata=about("SASL; the section turns it on"))
     options: Options = field(
         default_factory=Options,
         metadata=about("librdkafka properties for the producer, passed on as they are", _own_settings),
     )
+    tls: Tls | None = field(default=None, metadata=about("TLS to the brokers; the section turns it on"))
+    sasl: Sasl | None = field(default=None, metadata=about("SASL; the section turns it on"))
 
     @property
     def delete_retention_milliseconds(self) -> int:
-        return self.delete_retention_hours * 3_600_000
+        return round(self.delete_retention_hours * 3_600_000)
 
     @property
     def security_protocol(self) -> str:

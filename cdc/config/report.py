@@ -22,14 +22,14 @@ def as_plain(section: Any) -> dict[str, Any]:
         for declared in dataclasses.fields(section)
         if is_setting(declared)
     }
-    return {name: _plain(value) for name, value in values.items() if value is not None}
+    return {name: plain_value(value) for name, value in values.items() if value is not None}
 
 
 def as_toml(plain: Mapping[str, Any]) -> str:
     return "\n".join(_toml_lines(plain, ())).strip("\n")
 
 
-def _plain(value: Any) -> Any:
+def plain_value(value: Any) -> Any:
     if isinstance(value, bool | int | float):
         return value
     if isinstance(value, str | Path | Location):
@@ -37,9 +37,9 @@ def _plain(value: Any) -> Any:
     if isinstance(value, Options):
         return value.masked()
     if isinstance(value, Mapping):
-        return {str(name): _plain(member) for name, member in value.items()}
+        return {str(name): plain_value(member) for name, member in value.items()}
     if isinstance(value, tuple):
-        return [_plain(member) for member in value]
+        return [plain_value(member) for member in value]
     # What the user writes as a string (a selector, a mask, a secret) says so by `parse`, and prints as it is written.
     return str(value) if hasattr(value, "parse") else as_plain(value)
 
@@ -51,18 +51,18 @@ def _toml_lines(table: Mapping[str, Any], place: tuple[str, ...]) -> Iterator[st
             yield ""
             yield f"[{'.'.join(map(_toml_key, place))}]"
         for name, value in scalars.items():
-            yield f"{_toml_key(name)} = {_toml_value(value)}"
+            yield f"{_toml_key(name)} = {toml_value(value)}"
     for name, value in table.items():
         if isinstance(value, Mapping):
             yield from _toml_lines(value, (*place, name))
 
 
 def _toml_key(name: str) -> str:
-    return name if _BARE_KEY.fullmatch(name) else _toml_value(name)
+    return name if _BARE_KEY.fullmatch(name) else toml_value(name)
 
 
-def _toml_value(value: Any) -> str:
+def toml_value(value: Any) -> str:
     if isinstance(value, list):
-        return "[" + ", ".join(map(_toml_value, value)) + "]"
+        return "[" + ", ".join(map(toml_value, value)) + "]"
     # JSON's strings, numbers and booleans are TOML's, save for DEL, which TOML wants escaped.
     return json.dumps(value, ensure_ascii=False).replace("\x7f", "\\u007f")

@@ -65,7 +65,7 @@ class Source:
         metadata=about("Tables to capture: `schema.table`, or `schema.*` for all", not_empty),
     )
     heartbeat_seconds: float = field(
-        default=10.0,
+        default=10,
         metadata=about("How often a heartbeat moves the slot and measures lag", between(0.1, 3600)),
     )
     tls: SourceTls | None = field(default=None, metadata=about("TLS settings, instead of ssl… in the DSN"))

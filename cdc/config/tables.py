@@ -18,7 +18,7 @@ _IDENTIFIER_BYTES = 63  # NAMEDATALEN - 1: Postgres cuts longer names, so none s
 
 def quote_identifier(name: str) -> str:
     """`name` as the config (and SQL) would write it, quoted only where it must be."""
-    if _BARE.fullmatch(name) and name == name.lower():
+    if _BARE.fullmatch(name) and name == name.lower() and not any(map(str.isspace, name)):
         return name
     return '"' + name.replace('"', '""') + '"'
 

@@ -8,6 +8,8 @@ from __future__ import annotations
 
 import re
 
+import orjson
+
 from cdc.errors import ProtocolError
 from cdc.values.scalars import IDENTITY, text, unescape
 from cdc.values.types import Encode
@@ -17,8 +19,6 @@ _BRACKETS = bytes.maketrans(b"{}", b"[]")
 
 
 def array(element: Encode, delimiter: str) -> Encode:
-    if element is IDENTITY and delimiter == ",":
-        return _integers
     separator = delimiter.encode()
     escaped = re.escape(separator)
     token = re.compile(rb'"(?:[^"\\]|\\.)*"|[^{}"' + escaped + rb"]+|[{}]|" + escaped, re.DOTALL)
@@ -35,17 +35,18 @@ def array(element: Encode, delimiter: str) -> Encode:
             return _with_bounds(value)
         if b'"' in value or value.find(b"{", 1) != -1 or value == b"{}":
             return token.sub(translate, value)
+        if element is text and b"NULL" not in value:
+            return orjson.dumps(value[1:-1].decode().split(delimiter))
         items = value[1:-1].split(separator)
         return b"[%b]" % b",".join([b"null" if item == b"NULL" else element(item) for item in items])
 
-    return encode
+    def encode_numbers(value: bytes) -> bytes:
+        """Numbers need no quotes, so that changing the brackets is all. (A vector is quoted, being a list itself.)"""
+        if value[0] == _OPEN and b'"' not in value:
+            return value.translate(_BRACKETS).replace(b"NULL", b"null")
+        return encode(value)
 
-
-def _integers(value: bytes) -> bytes:
-    """Numbers need no quotes, so that changing the brackets is all."""
-    if value[0] != _OPEN:
-        return _with_bounds(value)
-    return value.translate(_BRACKETS).replace(b"NULL", b"null")
+    return encode_numbers if element is IDENTITY and delimiter == "," else encode
 
 
 def _with_bounds(value: bytes) -> bytes:

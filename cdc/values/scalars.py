@@ -17,6 +17,8 @@ import orjson
 from cdc.errors import ProtocolError
 from cdc.values.types import Encode
 
+_POINT, _EXPONENT = b".e"
+
 
 def _identity(text: bytes) -> bytes:
     return text
@@ -37,7 +39,7 @@ def text(value: bytes, _dumps: Callable[[str], bytes] = orjson.dumps) -> bytes:
 
 def floating(value: bytes) -> bytes:
     """Keep a float's look (`100.0`), so that a reader without a schema does not take it for an integer."""
-    if b"." in value or b"e" in value:
+    if _POINT in value or _EXPONENT in value:
         return value
     if value[-1] > 57:  # NaN, Infinity, -Infinity: not numbers in JSON
         return QUOTE(value)

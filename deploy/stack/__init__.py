@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from pathlib import Path
 
+from cdc.errors import UsageError
 from deploy.progress import Progress, Quiet
 from deploy.stack.choices import Wishes
 from deploy.stack.containers import KIND as CONTAINERS
@@ -33,6 +34,11 @@ def open_stack(
     folder = folder.expanduser().resolve()
     wishes = Wishes(postgres_major=postgres_major, postgres_settings=postgres_settings, ports=ports or {})
     state = load_state(folder)
+    if state and kind not in {None, state.kind}:
+        raise UsageError(
+            f"The stack in {folder} is made of {state.kind}.",
+            remedy="Run `tailrace stack down --wipe` first, or use another --folder.",
+        )
     chosen = state.kind if state else kind or (CONTAINERS if engine_answers() else PROCESSES)
     make = ContainerStack if chosen == CONTAINERS else LocalStack
     return make(folder, wishes, progress or Quiet())

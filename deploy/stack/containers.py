@@ -1,7 +1,7 @@
 """The stack as containers, where a Docker engine answers: the same servers, settings and interface as local.py.
 
 A container is found by its name, which follows from the folder, so `down` finds what a killed `up` left. Data is in
-one named volume per server. Container images are durable and complete; nothing else may be assumed of them.
+one named volume per server. Not exercised where the tests run without Docker: what differs from local.py is kept small.
 """
 
 from __future__ import annotations

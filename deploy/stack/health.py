@@ -10,6 +10,8 @@ from collections.abc import Callable, Mapping
 
 import psycopg
 import redis
+from redis.backoff import NoBackoff
+from redis.retry import Retry
 
 from deploy.stack.model import HOST, address_of
 from deploy.versions import ELASTICSEARCH_VERSION, KAFKA_VERSION
@@ -69,7 +71,13 @@ def _elasticsearch(port: int) -> str | None:
 
 
 def _redis(port: int) -> str | None:
-    client = redis.Redis(host=HOST, port=port, socket_timeout=TIMEOUT_SECONDS, socket_connect_timeout=TIMEOUT_SECONDS)
+    client = redis.Redis(
+        host=HOST,
+        port=port,
+        socket_timeout=TIMEOUT_SECONDS,
+        socket_connect_timeout=TIMEOUT_SECONDS,
+        retry=Retry(NoBackoff(), 0),  # the caller asks again; the client's own patience would be added to that
+    )
     try:
         facts = client.info("server")
         client.ping()  # INFO answers while data is still loading, PING does not

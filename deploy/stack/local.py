@@ -6,8 +6,10 @@ Downloads happen before the folder's lock is taken, starts under it, and the wai
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import os
+import re
 import shutil
 import signal
 import time
@@ -46,6 +48,7 @@ class LocalStack:
         self.folder = folder
         self._wishes = wishes
         self._progress = progress
+        self._log_starts: dict[str, int] = {}
 
     def up(self, names: Sequence[str] = NAMES) -> None:
         """Starts what does not run yet, in parallel, and waits until all of it is healthy."""
@@ -128,7 +131,7 @@ class LocalStack:
         for name in names:
             base = self.folder
             if account and programs[name].refuses_root and not account.can_enter(base):
-                base = SYSTEM_DATA / hashlib.sha256(str(self.folder).encode()).hexdigest()[:12]
+                base = self._elsewhere()
             key = _home_key(name, state)
             state.homes.setdefault(key, str(base / key))
         save_state(self.folder, state)
@@ -167,6 +170,7 @@ class LocalStack:
         program.prepare(install, site)
         log = self.log_path(name)
         _rotate(log)
+        self._log_starts[name] = log.stat().st_size if log.exists() else 0
         process.launch(
             name,
             program.command(install, site),
@@ -183,7 +187,7 @@ class LocalStack:
             record = load_record(self.folder, name)
             if record is None or not record.alive:
                 raise TailraceError(
-                    f"{name} ended while it started: {_last_line(self.log_path(name))}",
+                    f"{name} ended while it started: {self._last_words(name)}",
                     remedy=f"Its log is {self.log_path(name)}.",
                 )
             if probe(name, record.port):
@@ -195,6 +199,14 @@ class LocalStack:
                     remedy=f"Its log is {self.log_path(name)}.",
                 )
             time.sleep(0.1)
+
+    def _last_words(self, name: str) -> str:
+        """The line of the log, since this start, that most likely says why."""
+        log = self.log_path(name)
+        text = log.read_bytes()[self._log_starts.get(name, 0) :].decode(errors="replace") if log.exists() else ""
+        lines = [line.strip() for line in text.splitlines() if line.strip()]
+        telling = [line for line in lines if re.search(r"FATAL|ERROR|Exception|fatal", line)]
+        return (telling or lines or ["it wrote nothing."])[-1]
 
     def _end(self, name: str) -> None:
         record = load_record(self.folder, name)
@@ -237,10 +249,16 @@ class LocalStack:
     def _mark(self, name: str) -> str:
         return f"{self.folder}#{name}"
 
+    def _elsewhere(self) -> Path:
+        """Where data goes that cannot be below our folder."""
+        return SYSTEM_DATA / hashlib.sha256(str(self.folder).encode()).hexdigest()[:12]
+
     def _wipe(self) -> None:
         state = self._load() or State()
         for name in (*state.homes.values(), "logs", "run"):
             shutil.rmtree(self.folder / name, ignore_errors=True)  # a home's path is absolute, and stays as it is
+        with contextlib.suppress(OSError):  # there is none, unless a server's account may not enter our folder
+            self._elsewhere().rmdir()
         (self.folder / "state.json").unlink(missing_ok=True)
 
 
@@ -252,11 +270,3 @@ def _home_key(name: str, state: State) -> str:
 def _rotate(log: Path) -> None:
     if log.exists() and log.stat().st_size > LOG_KEPT_BYTES:
         log.replace(log.with_suffix(".log.1"))
-
-
-def _last_line(log: Path) -> str:
-    try:
-        lines = log.read_text(errors="replace").splitlines()
-    except FileNotFoundError:
-        return "it wrote no log."
-    return next((line.strip() for line in reversed(lines) if line.strip()), "its log is empty.")

@@ -65,6 +65,9 @@ class Postgres:
             with (part / "postgresql.conf").open("a") as conf:
                 conf.write("include_if_exists = '../settings.conf'\n")
             part.rename(data)
+        # The stack knows that no server runs on this data. Postgres would not: where nobody collects dead processes
+        # (a container without an init), the pid in its lock file still exists.
+        (data / "postmaster.pid").unlink(missing_ok=True)
         site.write("settings.conf", self._configuration(site.port))
 
     def command(self, install: Path, site: Site) -> Launch:

@@ -1,7 +1,7 @@
 """Records what a real Debezium makes of script.sql and of the examples in docs/types.md (`make golden`).
 
 Writes events.json and types.json beside this file; both are committed, so that the comparing tests need no Debezium.
-Uses a stack of its own that is thrown away, unless it is given a Postgres and a Kafka without `golden.*` topics.
+Uses a stack of its own that is thrown away, unless it is given a Postgres and a Kafka without topics of that prefix.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ import argparse
 import json
 import re
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -28,7 +28,6 @@ from tests.golden.documented import Example, read_examples, read_setup
 from tests.golden.script import GOLDEN, read_script, run_setup, run_steps
 
 PREFIX = "golden"
-END_TOPIC = f"{PREFIX}.public.end_of_recording"
 COLUMNS_PER_TABLE = 30
 _JAVA_IDENTITY = re.compile(r"@[0-9a-f]+(?=\")")  # [Ljava.lang.String;@61929de6: another one at each run
 
@@ -56,12 +55,12 @@ def record(server_dsn: str, bootstrap: str) -> None:
     script, examples = read_script(), read_examples()
     with fresh_database(server_dsn) as dsn, psycopg.connect(dsn, autocommit=True) as connection:
         run_setup(connection, script)
-        events = capture(dsn, bootstrap, lambda: run_steps(connection, script), suffix="script")
+        events = capture(dsn, bootstrap, lambda: run_steps(connection, script), prefix=PREFIX)
     _write(GOLDEN / "events.json", events)
     with fresh_database(server_dsn) as dsn, psycopg.connect(dsn, autocommit=True) as connection:
         connection.execute(read_setup().encode())
         create_example_tables(connection, examples)
-        events = capture(dsn, bootstrap, lambda: insert_examples(connection, examples), suffix="types")
+        events = capture(dsn, bootstrap, lambda: insert_examples(connection, examples), prefix=f"{PREFIX}_types")
     _write(GOLDEN / "types.json", values_of_examples(events, examples))
 
 
@@ -79,10 +78,9 @@ def fresh_database(server_dsn: str) -> Iterator[str]:
             server.execute(sql.SQL("DROP DATABASE {} WITH (FORCE)").format(sql.Identifier(name)))
 
 
-def capture(dsn: str, bootstrap: str, write: Any, *, suffix: str) -> dict[str, list[Record]]:
-    """Everything that Debezium publishes of what `write` does; its topics start with `golden.`."""
+def capture(dsn: str, bootstrap: str, write: Callable[[], None], *, prefix: str) -> dict[str, list[Record]]:
+    """Everything that Debezium publishes of what `write` does; its topics start with `prefix`."""
     slot = f"golden_{uuid4().hex[:8]}"
-    prefix = f"{PREFIX}.{suffix}"
     with psycopg.connect(dsn, autocommit=True) as connection, TemporaryDirectory() as folder:
         connection.execute("CREATE TABLE public.end_of_recording (id integer PRIMARY KEY)")
         connection.execute("CREATE PUBLICATION golden FOR ALL TABLES")

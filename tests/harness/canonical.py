@@ -27,13 +27,15 @@ class Malformed:
 
 
 def from_text(type_: PgType, text: str | None) -> Any:
-    """From what the type's output function wrote (DateStyle ISO, TimeZone UTC, bytea_output hex)."""
+    """From what the type's output function wrote under the comparer's session settings."""
     if text is None:
         return None
     if type_.element is not None:
         bounds, elements = literals.array(text, type_.delimiter)
         inner = type_.element
         return bounds, _each(elements, lambda element: from_text(inner, element))
+    if type_.name == "bit" and type_.typmod == 1:
+        return text == "1"
     return _FROM_TEXT.get(type_.name, str)(text)
 
 
@@ -44,6 +46,8 @@ def from_json(type_: PgType, value: Any) -> Any:
     if type_.element is not None:
         return _array_from_json(type_, type_.element, value)
     expected, read = _FROM_JSON.get(type_.name, (str, str))
+    if type_.name == "bit" and type_.typmod == 1:
+        expected, read = bool, bool
     if not isinstance(value, expected) or (isinstance(value, bool) and expected is not bool):
         return Malformed(value, f"{type_.name} as JSON {type(value).__name__}")
     try:
@@ -123,6 +127,23 @@ def _hstore_json(text: str) -> tuple[tuple[str, str | None], ...]:
     return tuple(sorted(parsed.items()))
 
 
+def _bits_json(text: str) -> int:
+    return int.from_bytes(base64.b64decode(text, validate=True), "little")
+
+
+def _point(text: str) -> tuple[str, ...]:
+    return tuple(_float8(number) for number in text.strip("()").split(","))
+
+
+def _point_json(value: dict[str, Any]) -> tuple[str, ...]:
+    """Both coordinates, which the well-known binary beside them must repeat."""
+    point = _float8(value["x"]), _float8(value["y"])
+    binary = struct.unpack("<BIdd", base64.b64decode(value["wkb"], validate=True))
+    if (1, 1, *point) != (*binary[:2], *map(_float8, binary[2:])):
+        raise ValueError("wkb is another point")
+    return point
+
+
 def _bool_text(text: str) -> bool:
     return {"t": True, "f": False}[text]
 
@@ -145,6 +166,8 @@ _FROM_TEXT: Final[dict[str, Callable[[str], Any]]] = {
     "json": _json,
     "jsonb": _jsonb,
     "money": _money,
+    "bit": lambda text: int(text, 2),
+    "point": _point,
     "hstore": lambda text: tuple(sorted(literals.hstore(text).items())),
 }
 
@@ -167,5 +190,7 @@ _FROM_JSON: Final[dict[str, tuple[Any, Callable[[Any], Any]]]] = {
     "json": (str, _json),
     "jsonb": (str, _jsonb),
     "money": (str, _money),
+    "bit": (str, _bits_json),
+    "point": (dict, _point_json),
     "hstore": (str, _hstore_json),
 }

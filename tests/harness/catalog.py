@@ -77,7 +77,7 @@ def _type(cursor: psycopg.Cursor[Any], oid: int, typmod: int) -> PgType:
         return _type(cursor, base, base_typmod)
     # A fixed-length type may have elements too (point, name): only category A is an array to its users.
     # int2vector and oidvector are in it as well, but write their elements with spaces between.
-    if category == "A" and not name.endswith("vector"):
+    if category == "A" and name not in ("int2vector", "oidvector"):
         inner = _type(cursor, element, typmod)
         delimiter = cursor.execute("SELECT typdelim FROM pg_type WHERE oid = %s", (element,)).fetchone()
         assert delimiter is not None

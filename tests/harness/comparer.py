@@ -24,8 +24,16 @@ _SHOWN_DIFFERENCES: Final = 20
 _SHOWN_CHARACTERS: Final = 200
 _ABSENT: Final = "<no such column>"
 # What the output functions depend on; the product may set what it likes, this reading stays the same.
-_SETTINGS: Final = (
-    "-c datestyle=ISO -c timezone=UTC -c intervalstyle=postgres -c extra_float_digits=1 -c bytea_output=hex"
+_SETTINGS: Final = " ".join(
+    f"-c {setting}"
+    for setting in (
+        "datestyle=ISO",
+        "timezone=UTC",
+        "intervalstyle=postgres",
+        "extra_float_digits=1",
+        "bytea_output=hex",
+        "lc_monetary=C",
+    )
 )
 
 

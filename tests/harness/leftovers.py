@@ -8,15 +8,6 @@ from typing import Any
 from urllib.parse import urlsplit
 
 import redis
-from confluent_kafka.admin import AdminClient
-
-
-def delete_topics(bootstrap: str, prefix: str) -> None:
-    admin = AdminClient({"bootstrap.servers": bootstrap})
-    topics = [name for name in admin.list_topics(timeout=10).topics if name.startswith(f"{prefix}.")]
-    if topics:
-        for deleted in admin.delete_topics(topics, operation_timeout=10).values():
-            deleted.result()
 
 
 def delete_indices(url: str, prefix: str) -> None:

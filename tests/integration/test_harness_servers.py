@@ -12,7 +12,6 @@ import psutil
 import psycopg
 import redis
 from confluent_kafka import Producer
-from confluent_kafka.admin import AdminClient, NewTopic  # type: ignore[attr-defined]
 
 from cdc import names
 from cdc.demo import shop
@@ -23,6 +22,7 @@ from tests.harness.comparer import Reader, assert_same, differences, source_read
 from tests.harness.database import Database
 from tests.harness.proxy import Proxy
 from tests.harness.records import read_topic
+from tests.harness.topics import create_topic, delete_topics, list_topics
 from tests.harness.waiting import eventually
 
 _TYPES = """
@@ -69,8 +69,7 @@ def test_the_source_is_read_with_its_types(database: Database) -> None:
 
 
 def _write_topic(bootstrap: str, topic: str, records: list[tuple[bytes, bytes | None, Version]]) -> None:
-    admin = AdminClient({"bootstrap.servers": bootstrap})
-    admin.create_topics([NewTopic(topic, 2, 1, config={"cleanup.policy": "compact"})])[topic].result(30)
+    create_topic(bootstrap, topic, 2, cleanup_policy="compact")
     producer = Producer({"bootstrap.servers": bootstrap, "transactional.id": topic})
     producer.init_transactions(30)
     producer.begin_transaction()
@@ -117,21 +116,20 @@ def test_a_prefix_takes_its_traces_along(
     kafka_bootstrap: str, elasticsearch_url: str, redis_url: str, prefix: str
 ) -> None:
     """Topics, indices and keys under a prefix go after the test; others' stay."""
-    admin = AdminClient({"bootstrap.servers": kafka_bootstrap})
     topic, kept = f"{prefix}.public.x", f"{prefix}2.public.x"
-    for created in admin.create_topics([NewTopic(topic, 1, 1), NewTopic(kept, 1, 1)]).values():
-        created.result(30)
+    create_topic(kafka_bootstrap, topic)
+    create_topic(kafka_bootstrap, kept)
     index = f"{elasticsearch_url}/{prefix}.public.x"
     assert leftovers.request("PUT", index)[0] == 200
     with redis.Redis.from_url(redis_url) as client:
         client.hset(f"{prefix}:public.x:1", "row", "{}")
-        leftovers.delete_topics(kafka_bootstrap, prefix)
+        delete_topics(kafka_bootstrap, prefix)
         leftovers.delete_indices(elasticsearch_url, prefix)
         leftovers.delete_keys(redis_url, prefix)
         assert client.keys(f"{prefix}*") == []
-    eventually(lambda: topic not in admin.list_topics(timeout=10).topics, what="the topic to go")
-    assert kept in admin.list_topics(timeout=10).topics
-    leftovers.delete_topics(kafka_bootstrap, f"{prefix}2")
+    eventually(lambda: topic not in list_topics(kafka_bootstrap), what="the topic to go")
+    assert kept in list_topics(kafka_bootstrap)
+    delete_topics(kafka_bootstrap, f"{prefix}2")
     assert leftovers.request("GET", index)[0] == 404
 
 

@@ -108,6 +108,7 @@ def test_wrong_use_is_exit_2(arguments: list[str], capsys: pytest.CaptureFixture
     assert ("Did you mean config?" in error) == (arguments == ["confg"])
 
 
+@pytest.mark.filterwarnings("ignore:(read|open)_text is deprecated")  # kafka-python, when it is imported
 @pytest.mark.parametrize("name", sorted(cli.COMMANDS))
 def test_every_command_loads_and_explains_itself(name: str, capsys: pytest.CaptureFixture[str]) -> None:
     """Each line of the table leads to a command whose --help reads well."""

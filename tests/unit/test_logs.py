@@ -34,7 +34,7 @@ def lines(capsys: pytest.CaptureFixture[str]) -> list[dict[str, Any]]:
 
 
 def test_off_a_terminal_every_line_is_json(capsys: pytest.CaptureFixture[str]) -> None:
-    """Event, level, logger and a UTC time in ISO form, and the facts as fields; stdout stays free for results."""
+    """Event, level, component and a UTC time in ISO form, and the facts as fields; stdout stays free for results."""
     logs.configure("info")
     logs.get_logger("capture").info("slot_created", slot="tailrace", lsn=LSN(16), rows=3)
     (line,) = lines(capsys)
@@ -43,7 +43,7 @@ def test_off_a_terminal_every_line_is_json(capsys: pytest.CaptureFixture[str]) -
     assert line == {
         "event": "slot_created",
         "level": "info",
-        "logger": "capture",
+        "component": "capture",
         "slot": "tailrace",
         "lsn": "0/10",
         "rows": 3,
@@ -80,7 +80,7 @@ def test_no_password_in_any_line(capsys: pytest.CaptureFixture[str], as_json: bo
     logs.configure("info", json=as_json)
     logger = logs.get_logger("x")
     logger.info("a", dsn=Dsn(URL), url=URL, password="hunter2", nested={"options": [{"sasl.password": "hunter2"}]})
-    logger.info("connecting to " + URL)
+    logger.info("connecting_to_%s", URL)
     try:
         local = "hunter2"
         raise RuntimeError(f"cannot reach {URL}" + local[:0])

@@ -1,0 +1,76 @@
+"""What runs in the demo: each part is started in order, reports while it runs, and is stopped in reverse order.
+
+The writer is the first; capture, syncs and the dashboard are further parts with the same four members.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Sequence
+from typing import NamedTuple, Protocol
+
+from cdc.demo.writer import Counts, Writer
+
+
+class Figure(NamedTuple):
+    """One thing to show: `label` says what, `value` is ready to print."""
+
+    label: str
+    value: str
+
+
+class Part(Protocol):
+    """`stop` raises what ended the part early; `healthy` turns false when that has happened."""
+
+    name: str
+
+    @property
+    def healthy(self) -> bool: ...
+
+    def start(self) -> None: ...
+
+    def stop(self) -> None: ...
+
+    def figures(self) -> Sequence[Figure]: ...
+
+
+class WriterPart:
+    """The shop's writer, with its rates since the last look."""
+
+    name = "shop"
+
+    def __init__(self, writer: Writer, clock: Callable[[], float] = time.monotonic) -> None:
+        self._writer = writer
+        self._clock = clock
+        self._seen = (clock(), writer.counts)
+
+    @property
+    def healthy(self) -> bool:
+        return not self._writer.failed
+
+    def start(self) -> None:
+        self._writer.start()
+        self._seen = (self._clock(), self._writer.counts)
+
+    def stop(self) -> None:
+        self._writer.stop()
+
+    def figures(self) -> Sequence[Figure]:
+        now, counts = self._clock(), self._writer.counts
+        (then, before), self._seen = self._seen, (now, counts)
+        if not counts.connected:
+            return [Figure("writer", f"waiting for Postgres, {counts.transactions:,} transactions so far")]
+        return [*_rates(before, counts, now - then), Figure("written", f"{counts.rows:,} rows")]
+
+
+def _rates(before: Counts, now: Counts, seconds: float) -> list[Figure]:
+    per_second = 1 / seconds if seconds > 0 else 0.0
+    return [
+        Figure(label, f"{(after - earlier) * per_second:,.1f}/s")
+        for label, earlier, after in (
+            ("transactions", before.transactions, now.transactions),
+            ("inserts", before.inserted, now.inserted),
+            ("updates", before.updated, now.updated),
+            ("deletes", before.deleted, now.deleted),
+        )
+    ]

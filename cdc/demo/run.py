@@ -1,0 +1,63 @@
+"""Runs the demo: servers up, parts started, shown until the time is over or someone stops it, then all down again."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager, ExitStack
+from dataclasses import dataclass
+
+from cdc.demo.interruption import interruptible
+from cdc.demo.parts import Part
+from cdc.demo.view import View
+from deploy.stack import Stack
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Demo:
+    """`bring_up` starts the servers and shows how; `parts` is called once they run; `say` gets a word at the end."""
+
+    stack: Stack
+    bring_up: Callable[[], None]
+    parts: Callable[[Stack], Sequence[Part]]
+    view: Callable[[], AbstractContextManager[View]]
+    say: Callable[[str], None]
+    seconds: float | None
+    keep: bool
+
+    def run(self) -> None:
+        """Returns when the time is over, or on Ctrl-C or SIGTERM; raises what went wrong, after all is stopped."""
+        with interruptible() as interruption, ExitStack() as cleaning:
+            # Servers that ran before belong to someone else.
+            if not self.keep and not any(server.healthy for server in self.stack.status()):
+                cleaning.callback(self._down)
+            try:
+                self.bring_up()
+                self._watch(self._start_parts(cleaning))
+            except KeyboardInterrupt:
+                return
+            finally:
+                interruption.ignore()
+
+    def _down(self) -> None:
+        self.say("Stopping the servers.")
+        self.stack.down()
+
+    def _start_parts(self, cleaning: ExitStack) -> Sequence[Part]:
+        parts = self.parts(self.stack)
+        for part in parts:
+            part.start()
+            cleaning.callback(part.stop)
+        return parts
+
+    def _watch(self, parts: Sequence[Part]) -> None:
+        end = None if self.seconds is None else time.monotonic() + self.seconds
+        with self.view() as view:
+            while all(part.healthy for part in parts):
+                view.show(self.stack.status(), parts)
+                pause_seconds = view.interval_seconds
+                if end is not None:
+                    pause_seconds = min(pause_seconds, end - time.monotonic())
+                if pause_seconds <= 0:
+                    return
+                time.sleep(pause_seconds)

@@ -1,0 +1,104 @@
+"""The demo as a newcomer runs it: a real process, real servers, real signals."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from pathlib import Path
+from signal import SIGKILL
+
+import psutil
+import psycopg
+import pytest
+
+from cdc.demo import shop
+from deploy.stack import NAMES, Stack, open_stack
+from tests.harness.process import Process, StartProcess
+from tests.harness.servers import Servers
+
+_RATES = r"^shop: transactions [1-9]\d*\.\d/s, inserts .*/s, updates .*/s, deletes .*/s, written [\d,]+ rows"
+
+
+@pytest.fixture
+def running_stack(servers: Servers) -> Iterator[Stack]:
+    """All servers of the run, with no shop in them before or after."""
+    addresses = {name: servers.server(name).address for name in NAMES}
+    yield servers.stack
+    with psycopg.connect(addresses["postgres"], autocommit=True) as admin:
+        admin.execute(f"DROP DATABASE IF EXISTS {shop.DATABASE} WITH (FORCE)")
+
+
+@pytest.fixture
+def own_folder(tmp_path: Path) -> Iterator[Path]:
+    """A folder for a stack of the demo's own; whatever the test did to the demo, its servers go."""
+    yield tmp_path / "stack"
+    open_stack(tmp_path / "stack").down(wipe=True)
+
+
+def _running(folder: Path) -> set[int]:
+    return {server.pid for server in open_stack(folder).status() if server.pid is not None}
+
+
+def _alive(pids: set[int]) -> list[psutil.Process]:
+    """Those that still run; where nobody reaps orphans, a dead one keeps its entry."""
+    found = [psutil.Process(pid) for pid in pids if psutil.pid_exists(pid)]
+    return [process for process in found if process.status() != psutil.STATUS_ZOMBIE]
+
+
+def _written(process: Process) -> int:
+    found = re.search(r"^Wrote ([\d,]+) transactions", process.output, re.MULTILINE)
+    assert found, process.transcript()
+    return int(found[1].replace(",", ""))
+
+
+def test_the_demo_ends_by_itself(running_stack: Stack, tailrace: StartProcess) -> None:
+    """`--for` ends with exit 0, having written; addresses are shown, and servers that ran before go on running."""
+    process = tailrace("demo", "--for", "2", "--folder", str(running_stack.folder), "--seed", "1")
+    process.expect_exit(0, 60)
+    for server in running_stack.status():
+        assert f"{server.name}: {server.address}" in process.output
+        assert server.healthy
+    assert re.search(_RATES, process.output, re.MULTILINE), process.transcript()
+    assert _written(process) > 5
+    dsn = shop.create_database(running_stack.server("postgres").address)
+    with psycopg.connect(dsn) as connection:
+        for table in shop.TABLES[:2]:
+            assert connection.execute(f"SELECT count(*) > 0 FROM {table}").fetchone() == (True,)
+
+
+def test_the_writer_survives_a_crash_of_postgres(running_stack: Stack, tailrace: StartProcess) -> None:
+    """Postgres killed and started again: the demo says that it waits, and then writes on; SIGTERM ends it well."""
+    process = tailrace("demo", "--folder", str(running_stack.folder))
+    process.wait_for_line(_RATES, 60)
+    running_stack.stop("postgres", SIGKILL)
+    process.wait_for_line("writer waiting for Postgres", 60)
+    running_stack.start("postgres")
+    seen = len(re.findall(_RATES, process.output, re.MULTILINE))
+    process.wait_for(lambda: len(re.findall(_RATES, process.output, re.MULTILINE)) > seen, 60, "rates after the crash")
+    process.terminate()
+    process.expect_exit(0, 60)
+
+
+def test_ctrl_c_stops_everything_that_the_demo_started(own_folder: Path, tailrace: StartProcess) -> None:
+    """Ctrl-C on a running demo: exit 0, every server gone, a second Ctrl-C meanwhile changes nothing."""
+    process = tailrace("demo", "--folder", str(own_folder))
+    process.wait_for_line(_RATES, 200)
+    pids = _running(own_folder)
+    assert len(pids) == len(NAMES)
+    process.interrupt()
+    process.wait_for_line("Stopping the servers", 60)
+    process.interrupt()
+    process.expect_exit(0, 60)
+    assert _written(process) > 0
+    assert (_alive(pids), _running(own_folder)) == ([], set())
+
+
+def test_ctrl_c_while_servers_start_leaves_nothing(own_folder: Path, tailrace: StartProcess) -> None:
+    """Too early is no excuse: whatever had been started is stopped again."""
+    process = tailrace("demo", "--folder", str(own_folder))
+    process.wait_for_line("^redis: ready", 200)
+    pids = _running(own_folder)
+    assert pids
+    process.interrupt()
+    process.expect_exit(0, 60)
+    assert (_alive(pids), _running(own_folder)) == ([], set())

@@ -1,0 +1,153 @@
+"""The Spark session on real servers: every package is there, the catalog works, nothing is said without need."""
+
+from __future__ import annotations
+
+import sys
+import uuid
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+from confluent_kafka import Producer
+
+from cdc.config import Iceberg, Spark, parse_config
+from cdc.config.settings import Location
+from cdc.errors import UsageError
+from cdc.secrets import Options, Secret, Url
+from spark_jobs.catalog import catalog_settings
+from spark_jobs.session import session_properties, spark_session
+from tests.harness.database import Database
+from tests.harness.process import StartProcess
+from tests.harness.topics import create_topic
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+
+def test_the_session_reads_a_topic(spark: SparkSession, kafka_bootstrap: str, prefix: str) -> None:
+    """The Kafka package is there and fits: keys, values and headers come as they were written."""
+    topic = f"{prefix}.public.x"
+    create_topic(kafka_bootstrap, topic, 2)
+    producer = Producer({"bootstrap.servers": kafka_bootstrap})
+    for number in range(10):
+        producer.produce(topic, f"value {number}", f"key {number}", headers={"v": b"1"})
+    assert producer.flush(30) == 0
+    rows = (
+        spark.read.format("kafka")
+        .option("kafka.bootstrap.servers", kafka_bootstrap)
+        .option("subscribe", topic)
+        .option("includeHeaders", "true")
+        .load()
+        .selectExpr("string(key)", "string(value)", "string(headers[0].value) AS version")
+        .collect()
+    )
+    assert {tuple(row) for row in rows} == {(f"key {n}", f"value {n}", "1") for n in range(10)}
+
+
+def test_the_session_writes_and_reads_iceberg(spark: SparkSession, warehouse: Iceberg) -> None:
+    """The warehouse is a catalog of its own: a table is made, merged into and read; the catalog is one SQLite file."""
+    table = f"tailrace.t{uuid.uuid4().hex[:8]}.x"
+    spark.sql(f"CREATE NAMESPACE {table.rpartition('.')[0]}")
+    spark.sql(f"CREATE TABLE {table} (id bigint, at timestamp) USING iceberg")
+    spark.sql(f"INSERT INTO {table} VALUES (1, TIMESTAMP '2026-01-01 00:00:00'), (2, NULL)")
+    spark.sql(
+        f"MERGE INTO {table} AS t USING (SELECT 2 AS id) AS s ON t.id = s.id"
+        " WHEN MATCHED THEN DELETE WHEN NOT MATCHED THEN INSERT (id) VALUES (s.id)"
+    )
+    rows = spark.sql(f"SELECT id, unix_seconds(at) FROM {table}").collect()
+    assert [tuple(row) for row in rows] == [(1, 1_767_225_600)], "the session's time zone is UTC"
+    assert Path(warehouse.path, "catalog.db").exists()
+
+
+def test_the_session_reads_postgres(spark: SparkSession, database: Database) -> None:
+    """Postgres's JDBC driver is there."""
+    database.execute("CREATE TABLE x AS SELECT n AS id FROM generate_series(1, 5) AS n")
+    host, _, rest = database.dsn.partition("@")[2].partition("/")
+    rows = spark.read.jdbc(f"jdbc:postgresql://{host}/{rest}", "x", properties={"user": "postgres"}).collect()
+    assert sorted(row.id for row in rows) == [1, 2, 3, 4, 5]
+
+
+def test_workers_run_this_python(spark: SparkSession) -> None:
+    """Python code in tasks runs on the interpreter that Tailrace is installed in."""
+    found = spark.sparkContext.parallelize([1], 1).map(lambda _: sys.executable).collect()
+    assert found == [sys.executable]
+
+
+def test_the_session_is_quiet_and_tells_no_secrets(start_process: StartProcess) -> None:
+    """Starting and using a session prints nothing but the JVM's own line, and no option shows on a command line."""
+    script = (
+        "import psutil; from cdc.config import Spark; from cdc.secrets import Options;"
+        "from spark_jobs.session import spark_session;"
+        "options = Options({'spark.hadoop.fs.s3a.secret.key': 'h=i:d den'});"
+        "spark = spark_session(Spark(master='local[1]', options=options), 'quiet');"
+        "assert spark.range(3).count() == 3;"
+        "assert spark.conf.get('spark.hadoop.fs.s3a.secret.key') == 'h=i:d den';"
+        "alive = [p for p in psutil.Process().children(recursive=True) if p.status() != psutil.STATUS_ZOMBIE];"
+        "lines = [' '.join(p.cmdline()) for p in alive];"
+        "assert lines and not any('h=i' in line for line in lines), lines; spark.stop()"
+    )
+    process = start_process(sys.executable, "-c", script)
+    process.expect_exit(0, deadline_seconds=120)
+    said = [line for line in process.errors.splitlines() if "incubator modules" not in line]
+    assert (process.output, said) == ("", [])
+
+
+def test_the_users_options_come_last() -> None:
+    """An option of the config wins over ours; what is a list is added to ours, which a session cannot do without."""
+    options = Options({"spark.ui.enabled": "true", "spark.driver.extraJavaOptions": "-Dx=1", "spark.jars": "/b.jar"})
+    properties = session_properties(Spark(master="spark://host:7077", options=options), "job", [Path("/a.jar")])
+    assert properties["spark.jars"] == "/a.jar,/b.jar"
+    assert properties["spark.ui.enabled"] == "true"
+    assert properties["spark.master"] == "spark://host:7077"
+    assert "spark.driver.host" not in properties
+    assert properties["spark.driver.extraJavaOptions"].startswith("-Dlog4j2.configurationFile=file:/")
+    assert properties["spark.driver.extraJavaOptions"].endswith(" -Dx=1")
+
+
+@pytest.mark.parametrize(
+    ("warehouse", "expected"),
+    [
+        (
+            Iceberg(path=Location("s3://bucket/w"), catalog_uri=Url("https://catalog/x"), catalog_password=Secret("s")),
+            {"type": "rest", "uri": "https://catalog/x", "warehouse": "s3://bucket/w", "credential": "s"},
+        ),
+        (
+            Iceberg(path=Location("/w"), catalog_uri=Url("postgresql://me:p%40ss@[::1]:5433/db?sslmode=require")),
+            {
+                "type": "jdbc",
+                "uri": "jdbc:postgresql://[::1]:5433/db?sslmode=require",
+                "warehouse": "/w",
+                "jdbc.user": "me",
+                "jdbc.password": "p@ss",
+            },
+        ),
+        (
+            Iceberg(path=Location("/w")),
+            {"type": "jdbc", "uri": "jdbc:sqlite:/w/catalog.db?busy_timeout=30000", "warehouse": "/w"},
+        ),
+    ],
+)
+def test_the_catalog_is_what_the_config_names(warehouse: Iceberg, expected: dict[str, str]) -> None:
+    """SQLite beside the data by default; Postgres or REST where the config says so."""
+    settings = catalog_settings(warehouse)
+    assert settings.pop("spark.sql.catalog.tailrace") == "org.apache.iceberg.spark.SparkCatalog"
+    assert {name.removeprefix("spark.sql.catalog.tailrace."): value for name, value in settings.items()} == expected
+
+
+def test_two_warehouses_need_a_choice() -> None:
+    """A job is for one warehouse: with two in the config and none chosen, it says so."""
+    text = """
+        [source]
+        dsn = "postgresql://x@localhost/x"
+        [kafka]
+        bootstrap = "localhost:9092"
+        prefix = "x"
+        [stores.a]
+        kind = "iceberg"
+        path = "a"
+        [stores.b]
+        kind = "iceberg"
+        path = "b"
+    """
+    with pytest.raises(UsageError, match=r"several warehouses \(a, b\)"):
+        spark_session(parse_config(text, file=Path("tailrace.toml"), environment={}), "never started")
