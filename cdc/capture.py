@@ -15,21 +15,22 @@ from typing import TypeVar
 import psycopg
 
 from cdc import catalog, checks, schema
-from cdc.changes import Changes, Incomplete
+from cdc.changes import Changes
 from cdc.config import Config
 from cdc.decoder import decode
-from cdc.envelope import Record, clock
+from cdc.envelope import clock
 from cdc.errors import TransientError
 from cdc.heartbeat import PREFIX as HEARTBEAT_PREFIX
 from cdc.heartbeat import Heartbeat
 from cdc.logs import get_logger
 from cdc.lsn import LSN, Version
-from cdc.messages import Begin, Commit, Delete, Insert, LogicalMessage, Relation, Truncate, Update
+from cdc.messages import Begin, Commit, Delete, Insert, LogicalMessage, Message, Relation, Truncate, Update
 from cdc.names import Control, control_topic, topic
 from cdc.postgres import connect, explain
 from cdc.progress import KEY as PROGRESS_KEY
 from cdc.progress import Progress
 from cdc.publisher import Publisher
+from cdc.records import Held
 from cdc.relations import Table
 from cdc.replication import Keepalive, ReplicationStream
 from cdc.reselect import Reselect
@@ -148,6 +149,7 @@ class Capture:
         """Hot: one turn per message."""
         changes = self._changes
         changes.now = clock()
+        take_quickly = changes.take_quickly
         for number, item in enumerate(items):
             if not number % _ROWS_BETWEEN_LOOKS:
                 self._stream.attend()
@@ -157,22 +159,20 @@ class Capture:
                     self._idle_lsn = item.wal_end
                 continue
             lsn, data = item  # type: ignore[misc]  # the other kind is a Keepalive
-            message = decode(data)
-            kind = type(message)
-            if kind is Insert:
-                changes.on_insert(message, lsn)  # type: ignore[arg-type]  # mypy does not narrow by `type() is`
-            elif kind is Update:
-                changes.on_update(message, lsn)  # type: ignore[arg-type]
-            elif kind is Delete:
-                changes.on_delete(message, lsn)  # type: ignore[arg-type]
-            else:
-                self._handle_rare(message, lsn)
+            if not take_quickly(data, lsn):
+                self._handle(decode(data), lsn)
             if len(changes.held) >= _HELD_EVENTS:
                 self._release_held()
 
-    def _handle_rare(self, message: object, lsn: int) -> None:
+    def _handle(self, message: Message, lsn: int) -> None:
         changes = self._changes
-        if isinstance(message, Begin):
+        if isinstance(message, Insert):
+            changes.on_insert(message, lsn)
+        elif isinstance(message, Update):
+            changes.on_update(message, lsn)
+        elif isinstance(message, Delete):
+            changes.on_delete(message, lsn)
+        elif isinstance(message, Begin):
             changes.on_begin(message)
             self._split_at = 0
             if not self._batch_started:
@@ -205,7 +205,7 @@ class Capture:
         if self._progress.schemas.get(table.topic) != digest:
             self._progress = self._progress.with_schema(table.topic, digest)
             self._publisher.send(*schema.record(table, self._changes.version, self._schema_topic))
-        self._changes.on_relation(table)
+        self._changes.on_table(table)
 
     def _add_topic(self, name: str) -> None:
         made = self._blocking(lambda: self._topics.ensure_tables([name]))
@@ -240,7 +240,7 @@ class Capture:
         self._last_commit = None
         self._split_at = changes.seq if inside else 0
 
-    def _publish(self, held: list[Record | Incomplete], draft: Progress, *, heartbeat: bool) -> Progress:
+    def _publish(self, held: Held, draft: Progress, *, heartbeat: bool) -> Progress:
         """In the worker thread."""
         publisher = self._publisher
         timeout = self._config.capture.transaction_timeout_seconds

@@ -18,67 +18,58 @@ from cdc.messages import Begin
 from cdc.relations import Table
 
 # pgoutput counts microseconds from 2000-01-01 UTC.
-_POSTGRES_EPOCH_US = 946_684_800_000_000
+POSTGRES_EPOCH_US = 946_684_800_000_000
+NULL = b"null"
 
-Headers = list[tuple[str, bytes]]
 
+class Place(NamedTuple):
+    """Where a change stands: its own LSN, its number in the transaction, and Debezium's two event counts."""
 
-class Record(NamedTuple):
-    """What goes to Kafka. `value` None is a tombstone; `partition` -1 leaves the choice to the key."""
-
-    topic: str
-    key: bytes
-    value: bytes | None
-    headers: Headers
-    partition: int = -1
+    lsn: int
+    seq: int
+    order: int
+    table_order: int
 
 
 class Envelope:
-    """The fixed part of the events of one table in one transaction."""
+    """The events of one table in one transaction: what they share, and how many there were."""
 
-    __slots__ = ("template",)
+    __slots__ = ("table_order", "template")
 
     def __init__(
         self, table: Table, begin: Begin, *, pipeline: str, database: str, position: int, previous_commit: LSN
     ) -> None:
-        commit_us = begin.commit_time_us + _POSTGRES_EPOCH_US
-        relation = table.relation
-        head = (
-            f'{{"version":"{__version__}","connector":"postgresql","name":{_text(pipeline)},'
-            f'"ts_ms":{commit_us // 1000},"snapshot":"false","db":{_text(database)},'
-        )
-        middle = (
-            f'"ts_us":{commit_us},"ts_ns":{commit_us}000,"schema":{_text(relation.schema)},'
-            f'"table":{_text(relation.table)},"txId":{begin.xid},'
-        )
+        self.table_order = 0
+        commit_us = begin.commit_time_us + POSTGRES_EPOCH_US
+        # Filled by `render`, and by the hot path in `changes`, in this order:
+        # before, after, lsn, lsn, seq, mark of re-selected columns, order, table order, op, clock().
         self.template = (
-            b'{"before":%b,"after":%b,"source":'
-            + head.encode().replace(b"%", b"%%")
-            + rb'"sequence":"[\"'
-            + str(int(previous_commit)).encode()
-            + rb'\",\"%d\"]",'
-            + middle.encode().replace(b"%", b"%%")
-            + b'"lsn":%d,"xmin":null,"commit_lsn":'
-            + f'{int(begin.final_lsn)},"position":{position},"seq":'.encode()
-            + b'%d%b},"transaction":{"id":"'
-            + f'{begin.xid}:{int(begin.final_lsn)}","total_order":'.encode()
-            + b'%d,"data_collection_order":%d},"op":"%b",%b}'
+            b'{"before":%%b,"after":%%b,"source":{"version":"%b","connector":"postgresql","name":%b,"ts_ms":%d,'
+            b'"snapshot":"false","db":%b,"sequence":"[\\"%d\\",\\"%%d\\"]","ts_us":%d,"ts_ns":%d000,"schema":%b,'
+            b'"table":%b,"txId":%d,"lsn":%%d,"xmin":null,"commit_lsn":%d,"position":%d,"seq":%%d%%b},'
+            b'"transaction":{"id":"%d:%d","total_order":%%d,"data_collection_order":%%d},"op":"%%b",%%b}'
+        ) % (
+            __version__.encode(),
+            _text(pipeline),
+            commit_us // 1000,
+            _text(database),
+            previous_commit,
+            commit_us,
+            commit_us,
+            _text(table.relation.schema),
+            _text(table.relation.table),
+            begin.xid,
+            begin.final_lsn,
+            position,
+            begin.xid,
+            begin.final_lsn,
         )
 
     def render(
-        self,
-        *,
-        op: bytes,
-        before: bytes,
-        after: bytes,
-        lsn: int,
-        seq: int,
-        order: int,
-        table_order: int,
-        now: bytes,
-        reselected: Sequence[str] = (),
+        self, op: bytes, before: bytes, after: bytes, place: Place, now: bytes, reselected: Sequence[str] = ()
     ) -> bytes:
         mark = b',"reselected":' + orjson.dumps(reselected) if reselected else b""
+        lsn, seq, order, table_order = place
         return self.template % (before, after, lsn, lsn, seq, mark, order, table_order, op, now)
 
 
@@ -88,5 +79,6 @@ def clock() -> bytes:
     return b'"ts_ms":%d,"ts_us":%d,"ts_ns":%d' % (ns // 1_000_000, ns // 1000, ns)
 
 
-def _text(value: str) -> str:
-    return orjson.dumps(value).decode()
+def _text(value: str) -> bytes:
+    """JSON, safe to be formatted once more."""
+    return orjson.dumps(value).replace(b"%", b"%%")

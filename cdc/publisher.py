@@ -12,8 +12,8 @@ from collections.abc import Callable
 import orjson
 from confluent_kafka import KafkaError, KafkaException, Producer
 
-from cdc.envelope import Headers
 from cdc.errors import RefusedError, TransientError
+from cdc.records import Headers
 
 _SETTINGS: dict[str, str | int] = {
     # Java's default partitioner; librdkafka's own agrees with it on a quarter of keys only.

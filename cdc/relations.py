@@ -1,7 +1,7 @@
 """A table as capture sees it: how its rows and keys become JSON, compiled once per Relation message.
 
-`encode_row` runs for every row of every event; it is one bytes template filled with one encoder call per column,
-which is the fastest plain Python that we measured for this (docs/architecture.md, "Speed").
+Two ways give the same bytes: `read_row` straight from a message, for the usual whole row; `encode_row` and
+`encode_key` from decoded values, for everything else.
 """
 
 from __future__ import annotations
@@ -12,6 +12,7 @@ import orjson
 
 from cdc.errors import RefusedError
 from cdc.messages import UNCHANGED, Relation, Value
+from cdc.row_reader import compile_row_reader
 from cdc.values import Encode, TypeInfo, encoder_for
 
 
@@ -27,6 +28,7 @@ class Table:
         "key_indexes",
         "key_names",
         "name",
+        "read_row",
         "relation",
         "topic",
         "type_names",
@@ -54,6 +56,7 @@ class Table:
         self.key_indexes = _key_indexes(relation, self.key_names)
         self._key_encoders = [self._encoders[index] for index in self.key_indexes]
         self._key_template = _object_template(self.key_names)
+        self.read_row = compile_row_reader(self._encoders, self._template, self.key_indexes, self._key_template)
 
     def encode_row(self, values: Sequence[Value]) -> bytes:
         """The row as a JSON object. Must not be given a row with UNCHANGED values: fill them first."""

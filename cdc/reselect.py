@@ -13,14 +13,12 @@ from collections.abc import Callable, Iterable, Sequence
 import psycopg
 from psycopg import sql
 
-from cdc.changes import Incomplete
-from cdc.envelope import Record
+from cdc.envelope import NULL
 from cdc.errors import TransientError
 from cdc.messages import Value
+from cdc.records import Held, Incomplete, Record
 from cdc.relations import unchanged_indexes
 from cdc.snapshots import Snapshot
-
-_NULL = b"null"
 
 # What one key is now: column name -> Postgres text. A column that no longer exists is not in it.
 Row = dict[str, "bytes | None"]
@@ -41,7 +39,7 @@ class Reselect:
         self._connection: psycopg.Connection | None = None
         self._stop = stop
 
-    def complete(self, held: Sequence[Record | Incomplete]) -> list[Record]:
+    def complete(self, held: Held) -> list[Record]:
         wanted: dict[int, list[Incomplete]] = defaultdict(list)
         for item in held:
             if isinstance(item, Incomplete):
@@ -157,7 +155,7 @@ def _present_state(item: Incomplete, names: list[str], row: Row | None) -> list[
     topic = item.table.topic
     if row is None:
         return [
-            Record(topic, item.key, item.render(b"d", _NULL, names), item.headers),
+            Record(topic, item.key, item.render(b"d", NULL, names), item.headers),
             Record(topic, item.key, None, item.headers),
         ]
     values: list[Value] = [row.get(name) for name in names]

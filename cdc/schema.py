@@ -7,8 +7,8 @@ from typing import Any
 
 import orjson
 
-from cdc.envelope import Record
 from cdc.lsn import Version
+from cdc.records import Record
 from cdc.relations import Table
 
 FORMAT = 1
