@@ -19,7 +19,7 @@ from cdc.changes import Changes
 from cdc.config import Config
 from cdc.decoder import decode
 from cdc.envelope import clock
-from cdc.errors import TransientError
+from cdc.errors import RefusedError, TransientError
 from cdc.heartbeat import PREFIX as HEARTBEAT_PREFIX
 from cdc.heartbeat import Heartbeat
 from cdc.logs import get_logger
@@ -48,6 +48,8 @@ _HELD_EVENTS = 2_000
 # Between two looks at the clock, the split limit and the keepalives, while rows rush by.
 _ROWS_BETWEEN_LOOKS = 512
 _IDLE_PROGRESS_SECONDS = 1.0
+# How long a stop may wait for Kafka.
+_STOP_SECONDS = 5.0
 # Between two lives.
 _FIRST_PAUSE_SECONDS, _LAST_PAUSE_SECONDS, _LONG_LIFE_SECONDS = 0.25, 5.0, 30.0
 
@@ -113,23 +115,21 @@ class Capture:
 
     def _finish(self) -> None:
         """Asked to stop: publish what is whole, leave the rest to the next start."""
-        if self._changes.begin is None and self._batch_has_anything():
+        if self._batch_is_whole():
             self._commit_batch()
         self._stream.send_status()
         log.info("stopped", version=str(self._progress.version))
 
     def _close(self) -> None:
         """The replication connection first: a server that is shutting down waits for nothing but that."""
-        self._worker.close()
-        if not hasattr(self, "_stream"):
-            return
-        self._stream.close()
         if self._heartbeat is not None:
+            self._stream.close()
             self._heartbeat.close()
-        self._reselect.close()
-        self._catalog.close()
-        self._publisher.abandon()
-        self._topics.close()
+            self._reselect.close()
+            self._catalog.close()
+            self._publisher.abandon()
+            self._topics.close()
+        self._worker.close()
 
     # -- the stream ------------------------------------------------------------------------------------------
 
@@ -139,7 +139,7 @@ class Capture:
             if items:
                 self._handle_all(items)
             elif self._batch_is_whole():
-                self._commit_batch()
+                self._end_batch()
             else:
                 self._note_idle()
                 self._stream.pump(0.5)
@@ -161,8 +161,6 @@ class Capture:
             lsn, data = item  # type: ignore[misc]  # the other kind is a Keepalive
             if not take_quickly(data, lsn):
                 self._handle(decode(data), lsn)
-            if len(changes.held) >= _HELD_EVENTS:
-                self._release_held()
 
     def _handle(self, message: Message, lsn: int) -> None:
         changes = self._changes
@@ -182,7 +180,7 @@ class Capture:
             self._last_commit = message
             waited = time.monotonic() - self._batch_started
             if self._publisher.count >= _GROUP_EVENTS or waited >= self._config.capture.batch_milliseconds / 1000:
-                self._commit_batch()
+                self._end_batch()
         elif isinstance(message, Relation):
             self._on_relation(message)
         elif isinstance(message, Truncate):
@@ -213,11 +211,17 @@ class Capture:
 
     # -- batches ---------------------------------------------------------------------------------------------
 
-    def _batch_has_anything(self) -> bool:
-        return self._last_commit is not None or self._publisher.count > 0 or bool(self._changes.held)
-
     def _batch_is_whole(self) -> bool:
         return self._last_commit is not None and self._changes.begin is None
+
+    def _end_batch(self) -> None:
+        """Transactions that published nothing (Postgres 14 sends them all) are worth no Kafka transaction."""
+        if self._publisher.count or self._changes.held or self._heartbeat_seen or self._last_commit is None:
+            self._commit_batch()
+        else:
+            self._idle_lsn = self._last_commit.end_lsn
+            self._last_commit = None
+            self._batch_started = 0.0
 
     def _commit_batch(self) -> None:
         """Blocks until Kafka has it, with the stream attended to meanwhile; then the slot may be confirmed."""
@@ -247,9 +251,7 @@ class Capture:
         if heartbeat:
             checks.check_topics(self._progress, self._topics)
         publisher.begin()
-        if held:
-            for completed in self._reselect.complete(held):
-                publisher.send(*completed)
+        self._send_completed(held)
         publisher.flush(timeout)
         touched = {name: len(draft.end_offsets[name]) for name in publisher.touched if name in draft.end_offsets}
         progress = draft.with_end_offsets(self._topics.end_offsets(touched) if touched else {})
@@ -263,12 +265,18 @@ class Capture:
     def _release_held(self) -> None:
         """Too many wait for a re-select: complete them in the middle of the batch, so that memory stays flat."""
         held, self._changes.held = self._changes.held, []
-        for record in self._blocking(lambda: self._reselect.complete(held)):
+        self._blocking(lambda: self._send_completed(held))
+
+    def _send_completed(self, held: Held) -> None:
+        """In the worker thread; the other one waits for it, so it does not produce at the same time."""
+        for record in self._reselect.complete(held):
             self._publisher.send(*record)
 
     def _look_around(self) -> None:
-        """Between rows: is the server still there, and has a huge transaction filled its Kafka transaction?"""
+        """Between rows: is the server there, do too many wait, has a huge transaction filled its Kafka transaction?"""
         self._raise_if_gone()
+        if len(self._changes.held) >= _HELD_EVENTS:
+            self._release_held()
         if self._changes.begin is None:
             return
         limit_seconds = self._config.capture.transaction_timeout_seconds / 3
@@ -306,10 +314,13 @@ class Capture:
     def _attend(self, call: Callable[[], T], stream: ReplicationStream) -> T:
         """Make the call in the worker thread; the replication connection is read ahead and answered meanwhile."""
         future = self._worker.submit(call)
+        asked_at = time.monotonic()
         while not future.done():
             stream.pump(0.5)
             self._worker.drain()
             self._raise_if_gone()
+            if self._stop.is_set() and time.monotonic() > asked_at + _STOP_SECONDS:
+                raise TransientError("Asked to stop; Kafka does not answer. What is not published stays in the slot.")
         self._worker.drain()
         return future.result()
 
@@ -330,8 +341,12 @@ def run_capture(config: Config, stop: threading.Event) -> None:
         try:
             Capture(config, stop).run()
             continue
-        except psycopg.OperationalError as error:
+        except (psycopg.OperationalError, psycopg.InterfaceError) as error:
             reason = explain(error)
+        except psycopg.Error as error:
+            raise RefusedError(
+                f"Postgres refused: {explain(error)}", remedy="Mend this at the source, then start capture again."
+            ) from error
         except TransientError as error:
             reason = str(error)
         if time.monotonic() - born > _LONG_LIFE_SECONDS:

@@ -76,6 +76,10 @@ class Changes:
         """A Relation message: new, or changed since the last one."""
         old = self.tables.get(table.relation.oid)
         self.tables[table.relation.oid] = table
+        if old in self._envelopes:  # altered in the middle of a transaction: the counts go on
+            self._envelope(table).table_order = self._envelopes.pop(old).table_order
+        if old in self._key_traffic:
+            self._key_traffic[table] = self._key_traffic.pop(old)
         tag, count = table.relation.oid.to_bytes(4, "big"), len(table.relation.columns).to_bytes(2, "big")
         ways = {
             b"I" + tag + b"N" + count: (table, b"c", None),

@@ -14,7 +14,10 @@ from cdc.lsn import LSN
 from cdc.progress import Progress
 from cdc.topics import Topic, Topics
 
-_RECOVER = "Run `tailrace recover`: it takes a new slot and publishes what was missed."
+_RECOVER = (
+    "Start again under a new [kafka] prefix and [source] slot. "
+    "(`tailrace recover`, which will mend this in place, is not in this version yet.)"
+)
 
 
 def check_server(progress: Progress, system_identifier: str, timeline: int) -> None:

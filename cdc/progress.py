@@ -106,7 +106,8 @@ def decode(data: bytes) -> Progress:
         return msgspec.json.decode(data, type=Progress)
     except msgspec.DecodeError as error:
         raise RefusedError(
-            f"The progress record cannot be read: {error}.", remedy="Restore the topic, or run `tailrace recover`."
+            f"The progress record cannot be read: {error}.",
+            remedy="Restore the topic, or start again under a new [kafka] prefix and [source] slot.",
         ) from error
 
 

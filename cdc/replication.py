@@ -7,9 +7,11 @@ more is read, TCP fills up, and the walsender waits: that is the backpressure.
 
 from __future__ import annotations
 
+import select
 import selectors
 import struct
 import time
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import psycopg
@@ -30,11 +32,8 @@ STATUS_SECONDS = 1.0
 SILENCE_SECONDS = 30.0
 
 
-@dataclass(frozen=True, slots=True)
 class SlotInUse(Exception):  # noqa: N818 - not an error: it means "be the standby"
     """Another session holds the slot."""
-
-    detail: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,10 +46,11 @@ class Keepalive:
 class ReplicationStream:
     """COPY BOTH on one slot. `confirm` only remembers; the next status update tells the server."""
 
-    def __init__(self, conninfo: str, *, slot: str, publication: str) -> None:
+    def __init__(self, conninfo: str, *, slot: str, publication: str, stop: Callable[[], bool]) -> None:
         self._connection = connect(conninfo, replication="database", application_name=f"tailrace capture {slot}")
         self._pgconn: pq.abc.PGconn = self._connection.pgconn
         self._slot = slot
+        self._stop = stop
         self._publication = publication
         self._selector = selectors.DefaultSelector()
         self._items: list[tuple[int, bytes] | Keepalive] = []
@@ -59,7 +59,6 @@ class ReplicationStream:
         self._confirmed = 0
         self._sent_at = 0.0
         self._heard_at = time.monotonic()
-        self._asked = False
 
     def identify(self) -> tuple[str, int]:
         """(system identifier, timeline)."""
@@ -100,7 +99,8 @@ class ReplicationStream:
             self._selector.select(min(timeout_seconds, STATUS_SECONDS))
             self._consume()
             self._read_available()
-        elif full and timeout_seconds > 0:
+        elif full:
+            self._heard_at = time.monotonic()  # it is we who do not listen
             time.sleep(min(timeout_seconds, 0.01))
         self.attend()
 
@@ -109,8 +109,7 @@ class ReplicationStream:
         now = time.monotonic()
         if now - self._sent_at >= STATUS_SECONDS:
             silent_seconds = now - self._heard_at
-            # A full buffer is our own silence, not the server's.
-            if silent_seconds > SILENCE_SECONDS and self._buffered_bytes < READ_AHEAD_BYTES:
+            if silent_seconds > SILENCE_SECONDS:
                 raise TransientError(f"Postgres has been silent for {silent_seconds:.0f} seconds; reconnecting.")
             self.send_status(ask=silent_seconds > SILENCE_SECONDS / 3)
 
@@ -163,7 +162,6 @@ class ReplicationStream:
         self._buffered_bytes = size
         if found:
             self._heard_at = time.monotonic()
-            self._asked = False
         if length == _COPY_ENDED:
             self._raise_end()
         return found
@@ -183,10 +181,21 @@ class ReplicationStream:
 
     def _command(self, command: bytes, expected: pq.ExecStatus = pq.ExecStatus.TUPLES_OK) -> pq.abc.PGresult:
         try:
-            result = self._pgconn.exec_(command)
+            self._pgconn.send_query(command)
+            while self._pgconn.is_busy():
+                # Not a blocking call: making a slot waits for every open transaction to end.
+                select.select([self._pgconn.socket], [], [], 0.2)
+                if self._stop():
+                    raise TransientError("Stopped while Postgres was still at it.")
+                self._pgconn.consume_input()
+            result = self._pgconn.get_result()
         except psycopg.OperationalError as error:
             raise TransientError(f"The replication connection broke: {explain(error)}") from error
+        if result is None:
+            raise TransientError("Postgres gave no answer.")
         if result.status == expected:
+            if expected == pq.ExecStatus.TUPLES_OK:
+                self._pgconn.get_result()  # the None that ends every simple query
             return result
         state = (result.error_field(pq.DiagnosticField.SQLSTATE) or b"").decode()
         text = result.error_message.decode(errors="replace").strip()

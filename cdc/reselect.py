@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import time
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 
 import psycopg
 from psycopg import sql
@@ -16,9 +16,13 @@ from psycopg import sql
 from cdc.envelope import NULL
 from cdc.errors import TransientError
 from cdc.messages import Value
+from cdc.postgres import explain
 from cdc.records import Held, Incomplete, Record
 from cdc.relations import unchanged_indexes
 from cdc.snapshots import Snapshot
+
+_FIRST_ROWS, _MOST_ROWS = 64, 1024
+_BYTES_AT_ONCE = 8 << 20
 
 # What one key is now: column name -> Postgres text. A column that no longer exists is not in it.
 Row = dict[str, "bytes | None"]
@@ -38,24 +42,40 @@ class Reselect:
         self._connect = connect
         self._connection: psycopg.Connection | None = None
         self._stop = stop
+        self._rows_at_once = _FIRST_ROWS
 
-    def complete(self, held: Held) -> list[Record]:
+    def complete(self, held: Held) -> Iterator[Record]:
+        """In the order given. The number of rows asked for at once follows their size, so that memory stays flat."""
+        at = 0
+        while at < len(held):
+            some = held[at : at + self._rows_at_once]
+            at += len(some)
+            yield from self._complete_some(some)
+
+    def _complete_some(self, held: Held) -> Iterator[Record]:
         wanted: dict[int, list[Incomplete]] = defaultdict(list)
         for item in held:
             if isinstance(item, Incomplete):
                 wanted[item.table.relation.oid].append(item)
-        try:
-            found = self._read_when_visible(wanted)
-        except psycopg.OperationalError as error:
-            self.close()
-            raise TransientError(f"Re-selecting rows failed: {error}") from error
-        records: list[Record] = []
+        found: dict[tuple[int, tuple[bytes, ...]], Row] = {}
+        if wanted:
+            try:
+                found = self._read_when_visible(wanted)
+            except (psycopg.OperationalError, psycopg.InterfaceError) as error:
+                raise TransientError(f"Re-selecting rows failed: {explain(error)}") from error
+            self._adapt(found)
         for item in held:
             if isinstance(item, Record):
-                records.append(item)
+                yield item
             else:
-                records.extend(_fill(item, found.get((item.table.relation.oid, item.key_values))))
-        return records
+                yield from _fill(item, found.get((item.table.relation.oid, item.key_values)))
+
+    def _adapt(self, found: dict[tuple[int, tuple[bytes, ...]], Row]) -> None:
+        size = sum(len(value) for row in found.values() for value in row.values() if value is not None)
+        if size > _BYTES_AT_ONCE:
+            self._rows_at_once = max(1, self._rows_at_once // 2)
+        elif size < _BYTES_AT_ONCE // 4:
+            self._rows_at_once = min(_MOST_ROWS, self._rows_at_once * 2)
 
     def close(self) -> None:
         if self._connection is not None:

@@ -56,14 +56,14 @@ def start(config: Config, attend: Attend, *, stop: threading.Event) -> Started |
         topics.ensure_control()
         connection = connect(config.source.conninfo(), application_name="tailrace catalog")
         try:
-            start_once = _Start(config, attend, topics, connection)
+            start_once = _Start(config, attend, topics, connection, stop)
             announced = False
             while not stop.is_set():
                 try:
                     return start_once.try_to_take()
                 except SlotInUse as in_use:
                     if not announced:
-                        log.info("standby", slot=config.source.slot, reason=in_use.detail)
+                        log.info("standby", slot=config.source.slot, reason=str(in_use))
                         announced = True
                     stop.wait(_STANDBY_SECONDS)
         except BaseException:
@@ -78,17 +78,23 @@ def start(config: Config, attend: Attend, *, stop: threading.Event) -> Started |
 
 
 class _Start:
-    def __init__(self, config: Config, attend: Attend, topics: Topics, connection: psycopg.Connection) -> None:
+    def __init__(
+        self, config: Config, attend: Attend, topics: Topics, connection: psycopg.Connection, stop: threading.Event
+    ) -> None:
         self._config = config
         self._source = config.source
         self._attend = attend
         self._topics = topics
         self._connection = connection
+        self._stop = stop
         self._progress_topic = control_topic(config.kafka.prefix, Control.PROGRESS)
 
     def try_to_take(self) -> Started:
         stream = ReplicationStream(
-            self._source.conninfo(), slot=self._source.slot, publication=self._source.publication
+            self._source.conninfo(),
+            slot=self._source.slot,
+            publication=self._source.publication,
+            stop=self._stop.is_set,
         )
         try:
             identity = stream.identify()

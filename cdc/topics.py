@@ -42,12 +42,12 @@ class Topics:
 
     def describe(self, names: Iterable[str]) -> dict[str, Topic]:
         """Those of the topics that exist."""
-        wanted = set(names)
-        found = _translated(self._admin.describe_topics)
+        wanted = list(names)
+        found = _translated(lambda: self._admin.describe_topics(wanted)) if wanted else []
         return {
             topic["name"]: Topic(str(topic["topic_id"]), len(topic["partitions"]))
             for topic in found
-            if topic["name"] in wanted
+            if topic["error_code"] == 0
         }
 
     def ensure_tables(self, names: Iterable[str]) -> dict[str, Topic]:
@@ -120,7 +120,7 @@ class Topics:
             if policies.get(name) != policy:
                 raise RefusedError(
                     f"Topic {name} has cleanup.policy={policies.get(name)}, expected {policy}: rows may be gone.",
-                    remedy=f"Set it back to {policy}, then run `tailrace recover` to publish what was deleted.",
+                    remedy=f"Set it back to {policy}, and start again under a new [kafka] prefix if rows were deleted.",
                 )
 
     def _table_settings(self) -> dict[str, str]:

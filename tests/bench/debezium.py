@@ -19,7 +19,7 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from types import TracebackType
 from urllib.error import URLError
-from urllib.request import urlopen
+from urllib.request import Request, urlopen
 
 import psutil
 import psycopg
@@ -145,7 +145,8 @@ class Debezium:
         folder.mkdir(parents=True, exist_ok=True)
         self._dsn = dsn
         self._connector = connector
-        self._rest_port = _free_port()
+        rest_port = _free_port()
+        self._address = f"http://127.0.0.1:{rest_port}/connectors/{connector['name']}"
         self.log = folder / "connect.log"
         worker_file = folder / "worker.properties"
         _write_properties(
@@ -155,7 +156,7 @@ class Debezium:
                 "bootstrap.servers": bootstrap,
                 "offset.storage.file.filename": str(folder / "offsets"),
                 "plugin.path": str(installation.plugins),
-                "listeners": f"http://127.0.0.1:{self._rest_port}",
+                "listeners": f"http://127.0.0.1:{rest_port}",
                 **(worker or {}),
             },
         )
@@ -192,6 +193,27 @@ class Debezium:
                 return str(task["trace"])
         return None
 
+    @property
+    def pid(self) -> int:
+        return self._process.pid
+
+    def check(self) -> None:
+        """Raise with the reason if the worker ended or its task died."""
+        ended = self._process.poll()
+        trace = self.failure()
+        if ended is not None or trace is not None:
+            tail = trace or self.log.read_text(errors="replace")[-3000:]
+            raise RuntimeError(f"Debezium failed (exit {ended}):\n{tail}")
+
+    def halt(self, timeout_seconds: float = 60) -> None:
+        """Take the connector off its slot; the worker lives on, with its code compiled as it is."""
+        self._order("stop")
+        self._wait("let go of its slot", self._is_idle, timeout_seconds)
+
+    def resume(self) -> None:
+        """Let the halted connector go on from where it was."""
+        self._order("resume")
+
     def stop(self, timeout_seconds: float = 60) -> None:
         if self._process.poll() is None:
             self._process.send_signal(signal.SIGTERM)
@@ -200,6 +222,17 @@ class Debezium:
             except subprocess.TimeoutExpired:
                 self._process.kill()
                 self._process.wait()
+
+    def _order(self, what: str) -> None:
+        with urlopen(Request(f"{self._address}/{what}", method="PUT"), timeout=30):
+            pass
+
+    def _is_idle(self) -> bool:
+        with psycopg.connect(self._dsn, autocommit=True) as connection:
+            row = connection.execute(
+                "SELECT active FROM pg_replication_slots WHERE slot_name = %s", [self._connector["slot.name"]]
+            ).fetchone()
+        return row is not None and not row[0]
 
     def _is_streaming(self) -> bool:
         tasks = self._status().get("tasks", [])
@@ -214,9 +247,8 @@ class Debezium:
         return row is not None
 
     def _status(self) -> dict[str, list[dict[str, str]]]:
-        address = f"http://127.0.0.1:{self._rest_port}/connectors/{self._connector['name']}/status"
         try:
-            with urlopen(address, timeout=5) as answer:
+            with urlopen(f"{self._address}/status", timeout=5) as answer:
                 status: dict[str, list[dict[str, str]]] = json.load(answer)
         except (URLError, OSError):  # not up yet; the deadline of the caller decides
             return {}
@@ -225,11 +257,10 @@ class Debezium:
     def _wait(self, what: str, condition: Callable[[], bool], timeout_seconds: float) -> None:
         deadline = time.monotonic() + timeout_seconds
         while not condition():
-            ended = self._process.poll()
-            trace = self.failure()
-            if ended is not None or trace is not None or time.monotonic() > deadline:
-                tail = trace or self.log.read_text(errors="replace")[-3000:]
-                raise RuntimeError(f"Debezium does not {what} (exit {ended}):\n{tail}")
+            self.check()
+            if time.monotonic() > deadline:
+                tail = self.log.read_text(errors="replace")[-3000:]
+                raise RuntimeError(f"Debezium does not {what} after {timeout_seconds:.0f} s:\n{tail}")
             time.sleep(0.2)
 
 

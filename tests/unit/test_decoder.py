@@ -128,11 +128,11 @@ def test_trailing_bytes_are_refused(data: bytes, message: Message, rest: bytes) 
         decode(data + rest)
 
 
-@pytest.mark.parametrize("first", sorted(set(range(256)) - set(b"BCRYIUDTMO")))
-def test_unknown_types_are_refused(first: int) -> None:
+def test_unknown_types_are_refused() -> None:
     """Streamed and two-phase transactions (protocol 2 and up) among them: we never ask for them."""
-    with pytest.raises(ProtocolError, match="unknown pgoutput message type"):
-        decode(bytes([first]) + b"\0" * 40)
+    for first in set(range(256)) - set(b"BCRYIUDTMO"):
+        with pytest.raises(ProtocolError, match="unknown pgoutput message type"):
+            decode(bytes([first]) + b"\0" * 40)
 
 
 @pytest.mark.parametrize(
