@@ -18,13 +18,13 @@ from cdc import catalog, checks, schema
 from cdc.changes import Changes
 from cdc.config import Config
 from cdc.decoder import decode
-from cdc.envelope import clock
+from cdc.envelope import POSTGRES_EPOCH_US, clock
 from cdc.errors import RefusedError, TransientError
 from cdc.heartbeat import PREFIX as HEARTBEAT_PREFIX
 from cdc.heartbeat import Heartbeat
 from cdc.logs import get_logger
 from cdc.lsn import LSN, Version
-from cdc.messages import Begin, Commit, Delete, Insert, LogicalMessage, Message, Relation, Truncate, Update
+from cdc.messages import Begin, Commit, Delete, Insert, LogicalMessage, Message, Origin, Relation, Truncate, Update
 from cdc.names import Control, control_topic, topic
 from cdc.postgres import connect, explain
 from cdc.progress import KEY as PROGRESS_KEY
@@ -183,6 +183,8 @@ class Capture:
                 self._end_batch()
         elif isinstance(message, Relation):
             self._on_relation(message)
+        elif isinstance(message, Origin):
+            changes.on_origin(message)
         elif isinstance(message, Truncate):
             changes.on_truncate(message, lsn)
         elif isinstance(message, LogicalMessage) and message.prefix == HEARTBEAT_PREFIX:
@@ -232,7 +234,7 @@ class Capture:
         draft = self._progress.advanced(
             changes.version,
             confirm_lsn=last.end_lsn if last else LSN(self._progress.confirm_lsn),
-            commit_time_us=last.commit_time_us if last else None,
+            commit_time_us=last.commit_time_us + POSTGRES_EPOCH_US if last else None,
             inside_transaction=inside,
         )
         heartbeat, self._heartbeat_seen = self._heartbeat_seen, False

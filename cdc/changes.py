@@ -10,7 +10,7 @@ from cdc.envelope import NULL, Envelope, Place, clock
 from cdc.errors import ProtocolError
 from cdc.key_traffic import KeyTraffic
 from cdc.lsn import LSN, Version
-from cdc.messages import UNCHANGED, Begin, Commit, Delete, Insert, Truncate, Update, Value
+from cdc.messages import UNCHANGED, Begin, Commit, Delete, Insert, Origin, Truncate, Update, Value
 from cdc.records import Emit, Headers, Held, Incomplete, Record
 from cdc.relations import Table
 
@@ -34,7 +34,8 @@ class Changes:
         self._resume_after = resume_after
         self._emit = emit
         self._partitions = partitions
-        self._previous_commit = LSN(0)
+        self._previous_commit_end: LSN | None = None
+        self._origin: Origin | None = None
         self._order = 0
         self._envelopes: dict[Table, Envelope] = {}
         self._key_traffic: dict[Table, KeyTraffic] = {}
@@ -45,8 +46,8 @@ class Changes:
 
     @property
     def version(self) -> Version:
-        """Everything up to here has been handed to `emit` or `held`."""
-        return Version(self.position, self.seq)
+        """Everything up to here has been handed to `emit` or `held`, in this life or before: a replay does not fall."""
+        return max(Version(self.position, self.seq), self._resume_after)
 
     # -- the transaction -------------------------------------------------------------------------------------
 
@@ -54,6 +55,7 @@ class Changes:
         if self.begin is not None:
             raise ProtocolError(f"Begin at {message.final_lsn} inside the transaction of {self.begin.final_lsn}")
         self.begin = message
+        self._origin = None
         self.position = self._base + message.final_lsn
         self.seq = 0
         self._order = 0
@@ -70,7 +72,11 @@ class Changes:
         if self._key_traffic:
             self._settle_ambiguous_keys(message)
         self.begin = None
-        self._previous_commit = message.commit_lsn
+        self._previous_commit_end = message.end_lsn
+
+    def on_origin(self, message: Origin) -> None:
+        """Where a transaction came from that this server only replays itself; it follows the Begin."""
+        self._origin = message
 
     def on_table(self, table: Table) -> None:
         """A Relation message: new, or changed since the last one."""
@@ -125,7 +131,7 @@ class Changes:
         return True
 
     def on_insert(self, message: Insert, lsn: int) -> None:
-        table = self._table(message.relation_oid)
+        table = self._table(message.relation_oid, message.new)
         self.seq += 1
         key = table.encode_key(message.new)
         if table.deferrable_key:
@@ -133,14 +139,15 @@ class Changes:
         self._upsert(table, b"c", NULL, message.new, key, lsn)
 
     def on_update(self, message: Update, lsn: int) -> None:
-        table = self._table(message.relation_oid)
+        table = self._table(message.relation_oid, message.new, message.old)
         self.seq += 1
         old, new = message.old, message.new
         before = NULL
         if old is not None:
+            # The new row says "unchanged" even where the old one has the value; a key can be stored out of line too.
+            known = range(len(old)) if message.old_is_whole else table.key_indexes
+            new = [old[i] if value is UNCHANGED and i in known else value for i, value in enumerate(new)]
             if message.old_is_whole:
-                # The new row says "unchanged" even though the old one has the value: the old row is the source.
-                new = [old[i] if value is UNCHANGED else value for i, value in enumerate(new)]
                 before = table.encode_row(old)
             if any(old[i] != new[i] for i in table.key_indexes):
                 self._change_key(table, old, new, lsn)
@@ -148,7 +155,7 @@ class Changes:
         self._upsert(table, b"u", before, new, table.encode_key(new), lsn)
 
     def on_delete(self, message: Delete, lsn: int) -> None:
-        table = self._table(message.relation_oid)
+        table = self._table(message.relation_oid, message.old)
         self.seq += 1
         key = table.encode_key(message.old)
         if table.deferrable_key:
@@ -196,7 +203,7 @@ class Changes:
         envelope = self._envelope(table)
         value = envelope.render(b"d", table.encode_row(old), NULL, self._place(envelope, lsn), self.now)
         self._send(Record(table.topic, key, value, self._headers(*headers)))
-        self._send(Record(table.topic, key, None, self._headers()))
+        self._send(Record(table.topic, key, None, self._headers(*headers)))
 
     # -- what waits for a query ------------------------------------------------------------------------------
 
@@ -242,10 +249,12 @@ class Changes:
         else:
             self._emit(*record)
 
-    def _table(self, oid: int) -> Table:
+    def _table(self, oid: int, *rows: list[Value] | None) -> Table:
         table = self.tables.get(oid)
         if table is None:
             raise ProtocolError(f"a change of relation {oid} came without its Relation message")
+        if any(row is not None and len(row) != len(table.relation.columns) for row in rows):
+            raise ProtocolError(f"a row of {table.name} has another number of columns than its Relation message")
         return table
 
     def _traffic(self, table: Table) -> KeyTraffic:
@@ -267,7 +276,8 @@ class Changes:
                 pipeline=self._pipeline,
                 database=self._database,
                 position=self.position,
-                previous_commit=self._previous_commit,
+                previous_commit_end=self._previous_commit_end,
+                origin=self._origin,
             )
         return envelope
 

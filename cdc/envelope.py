@@ -14,7 +14,7 @@ import orjson
 
 from cdc import __version__
 from cdc.lsn import LSN
-from cdc.messages import Begin
+from cdc.messages import Begin, Origin
 from cdc.relations import Table
 
 # pgoutput counts microseconds from 2000-01-01 UTC.
@@ -37,7 +37,15 @@ class Envelope:
     __slots__ = ("table_order", "template")
 
     def __init__(
-        self, table: Table, begin: Begin, *, pipeline: str, database: str, position: int, previous_commit: LSN
+        self,
+        table: Table,
+        begin: Begin,
+        *,
+        pipeline: str,
+        database: str,
+        position: int,
+        previous_commit_end: LSN | None,
+        origin: Origin | None,
     ) -> None:
         self.table_order = 0
         commit_us = begin.commit_time_us + POSTGRES_EPOCH_US
@@ -45,20 +53,22 @@ class Envelope:
         # before, after, lsn, lsn, seq, mark of re-selected columns, order, table order, op, clock().
         self.template = (
             b'{"before":%%b,"after":%%b,"source":{"version":"%b","connector":"postgresql","name":%b,"ts_ms":%d,'
-            b'"snapshot":"false","db":%b,"sequence":"[\\"%d\\",\\"%%d\\"]","ts_us":%d,"ts_ns":%d000,"schema":%b,'
-            b'"table":%b,"txId":%d,"lsn":%%d,"xmin":null,"commit_lsn":%d,"position":%d,"seq":%%d%%b},'
+            b'"snapshot":"false","db":%b,"sequence":"[%b,\\"%%d\\"]","ts_us":%d,"ts_ns":%d000,"schema":%b,'
+            b'"table":%b,"txId":%d,"lsn":%%d,"xmin":null,"origin":%b,"origin_lsn":%b,"commit_lsn":%d,"position":%d,"seq":%%d%%b},'
             b'"transaction":{"id":"%d:%d","total_order":%%d,"data_collection_order":%%d},"op":"%%b",%%b}'
         ) % (
             __version__.encode(),
             _text(pipeline),
             commit_us // 1000,
             _text(database),
-            previous_commit,
+            NULL if previous_commit_end is None else b'\\"%d\\"' % previous_commit_end,
             commit_us,
             commit_us,
             _text(table.relation.schema),
             _text(table.relation.table),
             begin.xid,
+            NULL if origin is None else _text(origin.name),
+            NULL if origin is None else b"%d" % origin.commit_lsn,
             begin.final_lsn,
             position,
             begin.xid,

@@ -73,6 +73,8 @@ def _configure_libraries(
     root = logging.getLogger()
     root.handlers = [*(other for other in root.handlers if not isinstance(other, _StderrHandler)), handler]
     root.setLevel(level if level < logging.INFO else max(level, logging.WARNING))
+    # Reports every attempt to connect as an error; what it cannot mend by itself it raises, and we say that once.
+    logging.getLogger("kafka.net").setLevel(level if level < logging.INFO else logging.CRITICAL)
 
 
 class _StderrHandler(logging.Handler):

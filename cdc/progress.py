@@ -115,6 +115,7 @@ def read_progress(options: dict[str, str], topic: str, *, timeout_seconds: float
     """The last committed record, or None where there is none. Call after fencing: an open transaction hides it."""
     consumer = Consumer(
         {
+            "log_level": 0,  # as in publisher: it comes as an exception
             **options,
             "group.id": "tailrace-unused",
             "isolation.level": "read_committed",

@@ -29,7 +29,8 @@ _SETTINGS: dict[str, str | int] = {
     "queue.buffering.max.messages": 100_000,
     # Nobody asks for a report per record: the commit fails if any of them did. (Without this, they fill the queue.)
     "delivery.report.only.error": True,
-    "log_level": 4,
+    # librdkafka prints to stderr past our log; what is wrong comes as an exception, with the cause from error_cb.
+    "log_level": 0,
 }
 # Room for what a record batch adds to a single record: headers of batch and record, varints.
 _RECORD_OVERHEAD_BYTES = 256

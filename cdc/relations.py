@@ -10,7 +10,7 @@ from collections.abc import Mapping, Sequence
 
 import orjson
 
-from cdc.errors import RefusedError
+from cdc.errors import ProtocolError, RefusedError
 from cdc.messages import UNCHANGED, Relation, Value
 from cdc.row_reader import compile_row_reader
 from cdc.values import Encode, TypeInfo, encoder_for
@@ -60,25 +60,38 @@ class Table:
 
     def encode_row(self, values: Sequence[Value]) -> bytes:
         """The row as a JSON object. Must not be given a row with UNCHANGED values: fill them first."""
-        return self._template % tuple(
-            [
-                b"null" if value is None else encode(value)  # type: ignore[arg-type]  # UNCHANGED: see docstring
-                for encode, value in zip(self._encoders, values, strict=True)
-            ]
-        )
+        try:
+            return self._template % tuple(
+                [
+                    b"null" if value is None else encode(value)  # type: ignore[arg-type]  # UNCHANGED: see docstring
+                    for encode, value in zip(self._encoders, values, strict=True)
+                ]
+            )
+        except (IndexError, KeyError, TypeError, ValueError) as error:
+            raise self._malformed(error) from None
 
     def encode_key(self, values: Sequence[Value]) -> bytes:
         """The primary key as a JSON object, columns in key order: the record's key, so its bytes must never vary."""
-        return self._key_template % tuple(
-            [
-                encode(values[index])  # type: ignore[arg-type]  # a key column is never NULL, never TOASTed away
-                for encode, index in zip(self._key_encoders, self.key_indexes, strict=True)
-            ]
-        )
+        try:
+            return self._key_template % tuple(
+                [
+                    encode(values[index])  # type: ignore[arg-type]  # a key column is never NULL, never left out
+                    for encode, index in zip(self._key_encoders, self.key_indexes, strict=True)
+                ]
+            )
+        except (IndexError, KeyError, TypeError, ValueError) as error:
+            raise self._malformed(error) from None
 
     def key_values(self, values: Sequence[Value]) -> tuple[bytes, ...]:
         """The primary key as Postgres text, for a query."""
         return tuple([values[index] for index in self.key_indexes])  # type: ignore[misc]  # as in encode_key
+
+    def _malformed(self, error: Exception) -> ProtocolError:
+        """Without the value, and without the error that would show it."""
+        return ProtocolError(
+            f"A row of {self.name} is not what its columns promise ({type(error).__name__}).",
+            remedy="Is the database's encoding SQL_ASCII, with text that is not UTF-8?",
+        )
 
 
 def unchanged_indexes(values: Sequence[Value]) -> list[int]:

@@ -28,7 +28,7 @@ _BYTES_AT_ONCE = 8 << 20
 Row = dict[str, "bytes | None"]
 
 _LIVE_NAMES = """
-select n.nspname, c.relname, a.attname, format_type(a.atttypid, null)
+select n.nspname, c.relname, a.attname, format_type(a.atttypid, -1)
 from pg_class c join pg_namespace n on n.oid = c.relnamespace
 join pg_attribute a on a.attrelid = c.oid and a.attnum > 0 and not a.attisdropped
 where c.oid = %s
@@ -87,7 +87,7 @@ class Reselect:
             self._connection = self._connect()
         xids = {item.xid for items in wanted.values() for item in items}
         pause_seconds = 0.002
-        while not self._stop():
+        while True:
             with self._connection.transaction(force_rollback=True):
                 self._connection.execute("set transaction isolation level repeatable read, read only")
                 row = self._connection.execute("select pg_current_snapshot()::text").fetchone()
@@ -95,9 +95,10 @@ class Reselect:
                 snapshot = Snapshot.parse(row[0])
                 if all(snapshot.shows(xid) for xid in xids):
                     return {(oid, key): row for oid, items in wanted.items() for key, row in self._read(items).items()}
+            if self._stop():
+                raise TransientError("Stopped while waiting for a commit to become visible.")
             time.sleep(pause_seconds)
             pause_seconds = min(pause_seconds * 2, 0.5)
-        raise TransientError("Stopped while waiting for a commit to become visible.")
 
     def _read(self, items: list[Incomplete]) -> dict[tuple[bytes, ...], Row]:
         """One query per table. A table or column that is gone by now is simply not in the answer."""
@@ -111,8 +112,8 @@ class Reselect:
         columns = [name for name in _columns(items) if name in types]
         query = _query(live[0][0], live[0][1], table.key_names, types, columns)
         parameters = [[key[i].decode() for key in keys] for i in range(len(table.key_names))]
-        cursor = self._connection.execute(query, parameters)
-        result = cursor.pgresult
+        # A raw cursor: names may hold a `%`, which an ordinary one takes for a placeholder.
+        result = psycopg.RawCursor(self._connection).execute(query, parameters).pgresult
         assert result is not None  # noqa: S101  # it is a select
         rows: dict[tuple[bytes, ...], Row] = {}
         for number in range(result.ntuples):
@@ -137,14 +138,11 @@ def _columns(items: Iterable[Incomplete]) -> list[str]:
 def _query(
     schema: str, table: str, key_names: Sequence[str], types: dict[str, str], columns: Sequence[str]
 ) -> sql.Composed:
-    arrays = sql.SQL(", ").join(
-        # The type's name comes from format_type, which quotes it; the keys travel as parameters.
-        sql.SQL("%s::text[]::{}[]").format(sql.SQL(types[name]))
-        for name in key_names
-    )
+    arrays = sql.SQL(", ").join(sql.SQL(f"${index + 1}::text[]") for index in range(len(key_names)))
     wanted = sql.SQL(", ").join(sql.Identifier(f"k{index}") for index in range(len(key_names)))
     join = sql.SQL(" and ").join(
-        sql.SQL("t.{} = w.{}").format(sql.Identifier(name), sql.Identifier(f"k{index}"))
+        # The type's name comes from format_type, which quotes it; cast one by one, since a key may be an array itself.
+        sql.SQL("t.{} = w.{}::{}").format(sql.Identifier(name), sql.Identifier(f"k{index}"), sql.SQL(types[name]))
         for index, name in enumerate(key_names)
     )
     fields = sql.SQL("").join(sql.SQL(", t.{}").format(sql.Identifier(name)) for name in columns)
@@ -173,10 +171,11 @@ def _fill(item: Incomplete, row: Row | None) -> list[Record]:
 def _present_state(item: Incomplete, names: list[str], row: Row | None) -> list[Record]:
     """A key of a deferrable constraint, published as what it is now: a row, or nothing."""
     topic = item.table.topic
-    if row is None:
+    values: list[Value] = [row.get(name) for name in names] if row is not None else []
+    # Found by equality, but another text (citext, numeric): that row has a record key of its own.
+    if row is None or item.table.encode_key(values) != item.key:
         return [
             Record(topic, item.key, item.render(b"d", NULL, names), item.headers),
             Record(topic, item.key, None, item.headers),
         ]
-    values: list[Value] = [row.get(name) for name in names]
     return [Record(topic, item.key, item.render(item.op, item.table.encode_row(values), names), item.headers)]

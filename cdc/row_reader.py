@@ -18,7 +18,7 @@ from cdc.values import IDENTITY, Encode
 ReadRow = Callable[[bytes, int], "tuple[bytes, bytes, int] | None"]
 
 _PER_COLUMN = """
-    kind, length = unpack(data, at) if at <= last_head else (data[at] if at < size else 0, 0)
+    kind, length = unpack(data, at) if at <= last_head else (data[at], 0)
     if kind == {text}:
         start = at + 5
         at = start + length
@@ -54,8 +54,9 @@ def compile_row_reader(
     key = "".join(f"c{index}, " for index in key_indexes)
     row = "".join(f"c{index}, " for index in range(len(encoders)))
     source = (
-        f"def read_row(data, at):\n    size = len(data)\n    last_head = size - 5\n{columns}"
+        f"def read_row(data, at):\n  try:\n    last_head = len(data) - 5\n{columns}"
         f"    return key_template % ({key}), row_template % ({row}), at\n"
+        "  except (IndexError, KeyError, TypeError, ValueError):\n    return None\n"
     )
     exec(source, scope)  # noqa: S102 - the text is made of numbers and the lines above
     read_row: ReadRow = scope["read_row"]

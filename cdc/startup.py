@@ -20,7 +20,7 @@ from cdc.config import Config
 from cdc.errors import RefusedError, TransientError
 from cdc.logs import get_logger
 from cdc.names import Control, control_topic, topic
-from cdc.postgres import connect
+from cdc.postgres import connect, explain
 from cdc.progress import KEY as PROGRESS_KEY
 from cdc.progress import Progress, read_progress
 from cdc.publisher import Publisher
@@ -131,6 +131,7 @@ class _Start:
             existing_tables=catalog.existing_tables(self._connection, progress.publication_tables),
         )
         self._attend(lambda: checks.check_topics(progress, self._topics), stream)
+        self._warn_of_left_out(progress)
         return publisher, progress
 
     def _begin_without_slot(
@@ -158,7 +159,7 @@ class _Start:
         chosen = self._choose_tables()
         publication = catalog.publication(self._connection, self._source.publication)
         if publication is None:
-            catalog.create_publication(self._connection, self._source.publication, chosen)
+            self._create_publication(chosen)
             publication = catalog.publication(self._connection, self._source.publication)
             log.info("publication_created", publication=self._source.publication, tables=len(chosen))
         assert publication is not None  # noqa: S101  # just made
@@ -206,6 +207,23 @@ class _Start:
         if not chosen:
             raise RefusedError("No table to capture.", remedy="See [source] tables; each needs a primary key.")
         return chosen
+
+    def _create_publication(self, chosen: list[SourceTable]) -> None:
+        name = self._source.publication
+        try:
+            catalog.create_publication(self._connection, name, chosen)
+        except psycopg.errors.InsufficientPrivilege as error:
+            tables = ", ".join(str(table) for table in chosen)
+            raise RefusedError(
+                f"The role may not make publication {name}: {explain(error)}.",
+                remedy=f"As the tables' owner run: create publication {name} for table {tables};",
+            ) from error
+
+    def _warn_of_left_out(self, progress: Progress) -> None:
+        """The tables are chosen once; one that came later is not published, and must not be missed in silence."""
+        for table in catalog.tables(self._connection, self._source.tables):
+            if str(table.oid) not in progress.publication_tables and _why_not(table) is None:
+                log.warning("table_not_captured", table=str(table), reason="it was not there at the first start")
 
     def _refuse_uncovered(self, chosen: list[SourceTable], publication: catalog.Publication) -> None:
         missing = [str(table) for table in chosen if str(table.oid) not in publication.tables]

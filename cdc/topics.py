@@ -22,6 +22,8 @@ T = TypeVar("T")
 
 # Kept beyond the last use: __positions answers "where was the log when?", for lag and `wait`.
 _POSITIONS_RETENTION_MS = 7 * 24 * 3_600_000
+# Nobody can stop us while the client tries to reach the first broker.
+_FIRST_ANSWER_MS = 5_000
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,7 +37,8 @@ class Topics:
 
     def __init__(self, kafka: Kafka) -> None:
         self._kafka = kafka
-        self._admin = _translated(lambda: KafkaAdminClient(**kafka.python_options()))
+        options = {"bootstrap_timeout_ms": _FIRST_ANSWER_MS, **kafka.python_options()}
+        self._admin = _translated(lambda: KafkaAdminClient(**options))
 
     def close(self) -> None:
         self._admin.close()
@@ -138,7 +141,7 @@ def _translated(call: Callable[[], T]) -> T:
     try:
         return call()
     except KafkaError as error:
-        text = f"{type(error).__name__}: {error}"
+        text = str(error)  # begins with the kind of error
         if "Authentication" in text or "Authorization" in text:
             raise RefusedError(f"Kafka does not let us: {text}", remedy="Mend [kafka] or the broker's ACLs.") from error
         raise TransientError(f"Kafka did not answer: {text}") from error

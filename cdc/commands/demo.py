@@ -11,6 +11,7 @@ from pathlib import Path
 import click
 from rich.console import Console
 
+from cdc.demo.capture_part import CapturePart
 from cdc.demo.parts import Part, WriterPart
 from cdc.demo.run import Demo
 from cdc.demo.shop import DATABASE, create_database
@@ -46,8 +47,8 @@ def demo(seconds: float | None, folder: Path, rate: float, seed: int | None, kee
     """Run a small shop on the local servers.
 
     Starts Postgres, Kafka, Elasticsearch and Redis, creates the database `shop` (customers, products, orders,
-    order_items), and inserts, updates and deletes in it all the time, in transactions of many rows. Ctrl-C stops
-    everything; servers that ran before are left alone, and the data stays in the folder.
+    order_items), inserts, updates and deletes in it all the time, in transactions of many rows, and captures every
+    change to Kafka. Ctrl-C stops everything; servers that ran before are left alone, and the data stays in the folder.
     """
     console = Console()
     seed = secrets.randbelow(2**31) if seed is None else seed
@@ -56,13 +57,15 @@ def demo(seconds: float | None, folder: Path, rate: float, seed: int | None, kee
     def parts(stack: Stack) -> Sequence[Part]:
         dsn = create_database(stack.server("postgres").address)
         writers.append(Writer(dsn, seed=seed, rate=rate))
-        return [WriterPart(writers[0])]
+        capture = CapturePart(stack.folder, dsn=dsn, bootstrap=stack.server("kafka").address)
+        return [capture, WriterPart(writers[0])]
 
     shown = _progress()
     stack = open_stack(folder, progress=shown)
 
     inside = f"tailrace stack sql --database {DATABASE}" + ("" if folder == _FOLDER else f" --folder {folder}")
-    hint = f"Look inside with `{inside}`; Ctrl-C stops the demo."
+    changes = f"tailrace tail public.orders --config {folder / 'tailrace.toml'}"
+    hint = f"Look inside with `{inside}`, watch changes with `{changes}`; Ctrl-C stops the demo."
 
     def bring_up() -> None:
         with shown:

@@ -8,7 +8,7 @@ from typing import Any
 
 import click
 import orjson
-from confluent_kafka import OFFSET_BEGINNING, OFFSET_END, Consumer, KafkaException, Message, TopicPartition
+from confluent_kafka import OFFSET_BEGINNING, OFFSET_END, Consumer, KafkaError, KafkaException, Message, TopicPartition
 
 from cdc.commands.options import config_option, json_option
 from cdc.config import Config, load_config
@@ -24,21 +24,29 @@ _SIGNS = {"c": "+", "r": "+", "u": "~", "d": "-", "t": "!"}
 @config_option
 @json_option
 @click.option("--from-beginning", is_flag=True, help="Start with what the topic still holds.")
-@click.option("--limit", type=click.IntRange(min=1), help="Stop after so many changes.")
-def tail(table: str, config_path: Path, as_json: bool, from_beginning: bool, limit: int | None) -> None:
+@click.option("--no-follow", is_flag=True, help="Stop at the end of what the topic holds now.")
+@click.option("--limit", type=click.IntRange(min=1), metavar="N", help="Stop after so many records.")
+def tail(
+    table: str, config_path: Path, as_json: bool, from_beginning: bool, no_follow: bool, limit: int | None
+) -> None:
     """Print the changes of TABLE (schema.table) as they come, committed ones only.
 
-    With --json one line per record: topic, partition, offset, version, key and value.
+    A line is the version, what happened (+ insert, ~ update, - delete, x its tombstone, ! truncate), the key and the
+    row as it is now. With --json it is the whole record: topic, partition, offset, version, key and value.
     """
     config = load_config(config_path)
     name = _topic_of(config, table)
+    records = _changes(config, name, from_beginning=from_beginning, follow=not no_follow)
     try:
-        for count, message in enumerate(_changes(config, name, from_beginning=from_beginning), start=1):
+        for count, message in enumerate(records, start=1):
             click.echo(_as_json(message) if as_json else _as_line(message))
             if count == limit:
                 return
     except KafkaException as error:
-        raise TransientError(f"Reading {name} failed: {error.args[0].str()}") from error
+        raise TransientError(
+            f"Reading {name} failed: {error.args[0].str()}.",
+            remedy=f"Does Kafka answer at {config.kafka.bootstrap}? That is [kafka] bootstrap.",
+        ) from error
 
 
 def _topic_of(config: Config, table: str) -> str:
@@ -51,28 +59,38 @@ def _topic_of(config: Config, table: str) -> str:
     return topic(config.kafka.prefix, selector.schema, selector.table)
 
 
-def _changes(config: Config, name: str, *, from_beginning: bool) -> Iterator[Message]:
+def _changes(config: Config, name: str, *, from_beginning: bool, follow: bool) -> Iterator[Message]:
     consumer = Consumer(
         {
+            "log_level": 0,  # what is wrong comes as an exception; librdkafka would print it twenty times a second
             **config.kafka.client_options(),
             "group.id": "tailrace-tail",
             "isolation.level": "read_committed",
             "enable.auto.commit": False,
+            "enable.partition.eof": not follow,
         }
     )
     try:
         found = consumer.list_topics(name, timeout=10).topics[name]
         if found.error is not None or not found.partitions:
-            raise UsageError(f"There is no topic {name}.", remedy="Is the table captured? See `tailrace config`.")
+            raise UsageError(
+                f"There is no topic {name}.",
+                remedy="`tailrace capture` makes it on its first start, for the tables that [source] tables selects.",
+            )
         start = OFFSET_BEGINNING if from_beginning else OFFSET_END
         consumer.assign([TopicPartition(name, partition, start) for partition in found.partitions])
-        while True:
+        unfinished = set(found.partitions)
+        while unfinished:
             message = consumer.poll(1.0)
             if message is None:
                 continue
-            if message.error() is not None:
-                raise KafkaException(message.error())
-            yield message
+            error = message.error()
+            if error is None:
+                yield message
+            elif error.code() == KafkaError._PARTITION_EOF:
+                unfinished.discard(message.partition())
+            else:
+                raise KafkaException(error)
     finally:
         consumer.close()
 

@@ -11,6 +11,7 @@ from tests.harness.database import Database
 from tests.harness.pipeline import MakePipeline, Pipeline
 from tests.harness.process import StartProcess
 
+
 @pytest.fixture
 def make_pipeline(
     database: Database, kafka_bootstrap: str, prefix: str, tmp_path: Path, tailrace: StartProcess

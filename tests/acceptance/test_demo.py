@@ -15,6 +15,7 @@ from cdc.demo import shop
 from deploy.stack import NAMES, Stack, open_stack
 from tests.harness.process import Process, StartProcess
 from tests.harness.servers import Servers
+from tests.harness.topics import delete_topics
 
 _RATES = r"^shop: transactions [1-9]\d*\.\d/s, inserts .*/s, updates .*/s, deletes .*/s, written [\d,]+ rows"
 
@@ -25,6 +26,10 @@ def running_stack(servers: Servers) -> Iterator[Stack]:
     addresses = {name: servers.server(name).address for name in NAMES}
     yield servers.stack
     with psycopg.connect(addresses["postgres"], autocommit=True) as admin:
+        admin.execute(
+            "SELECT pg_drop_replication_slot(slot_name) FROM pg_replication_slots WHERE database = %s", [shop.DATABASE]
+        )
+        delete_topics(addresses["kafka"], shop.DATABASE)
         admin.execute(f"DROP DATABASE IF EXISTS {shop.DATABASE} WITH (FORCE)")
 
 
@@ -59,6 +64,7 @@ def test_the_demo_ends_by_itself(running_stack: Stack, tailrace: StartProcess) -
         assert f"{server.name}: {server.address}" in process.output
         assert server.healthy
     assert re.search(_RATES, process.output, re.MULTILINE), process.transcript()
+    assert re.search(r"capture: records [1-9][\d,]*, behind [\d.,]+ kB", process.output), process.transcript()
     assert _written(process) > 5
     dsn = shop.create_database(running_stack.server("postgres").address)
     with psycopg.connect(dsn) as connection:

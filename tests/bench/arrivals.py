@@ -12,7 +12,8 @@ from collections.abc import Callable
 from typing import Any
 
 from confluent_kafka import Consumer, IsolationLevel, KafkaError, KafkaException, TopicPartition
-from confluent_kafka.admin import AdminClient, OffsetSpec
+from confluent_kafka.admin import AdminClient
+from confluent_kafka.admin._listoffsets import OffsetSpec
 
 from tests.bench.source import FINISH
 
@@ -38,7 +39,8 @@ class Arrivals:
         """Each partition's end offset."""
         places = self._places(table)
         level = IsolationLevel.READ_COMMITTED if committed else IsolationLevel.READ_UNCOMMITTED
-        asked = self._admin.list_offsets(dict.fromkeys(places, OffsetSpec.latest()), isolation_level=level)
+        latest: OffsetSpec = OffsetSpec.latest()  # type: ignore[no-untyped-call]
+        asked = self._admin.list_offsets(dict.fromkeys(places, latest), isolation_level=level)
         found = {place.partition: answer.result().offset for place, answer in asked.items()}
         return [found[partition] for partition in sorted(found)]
 
@@ -54,24 +56,27 @@ class Arrivals:
             time.sleep(_POLL_SECONDS)
         return time.monotonic()
 
-    def wait_for_last(self, table: str, before: list[int], rows: int, finish: int) -> float:
-        """When readers of committed records could see all of it."""
+    def wait_for_finish(self, finish: int) -> None:
+        """Until readers of committed records see the row that was written behind everything else."""
         deadline = time.monotonic() + DRAIN_SECONDS
-        consumer = self._finish
+        consumer, self._finish = self._finish, None
         assert consumer is not None
         while True:
             message = consumer.poll(1.0)
             if message is not None and message.error() is None and _id(message.key()) == finish:
                 break
             self._go_on(deadline, "the last record")
+        consumer.close()
+
+    def wait_for_last(self, table: str, before: list[int], rows: int, finish: int) -> float:
+        """When readers of committed records could see all of it."""
+        self.wait_for_finish(finish)
+        deadline = time.monotonic() + DRAIN_SECONDS
         # Debezium's producer keeps no order between topics: the row behind may have overtaken the last ones.
         while sum(self.ends(table, committed=True)) < sum(before) + rows:
             self._go_on(deadline, "the last record")
             time.sleep(_POLL_SECONDS)
-        arrived = time.monotonic()
-        consumer.close()
-        self._finish = None
-        return arrived
+        return time.monotonic()
 
     def count(self, table: str, before: list[int]) -> int:
         """How many records committed readers see after those offsets."""

@@ -34,7 +34,7 @@ POSTGRES_SETTINGS: Final = {
 _SIX_COLUMNS = (
     "(id bigint PRIMARY KEY, customer text, email text, amount numeric(12,2), created timestamptz, active boolean)"
 )
-_SIX_VALUES = "i, 'customer name ' || i, 'customer' || i || '@example.com', i * 1.25, now(), i % 2 = 0"
+_SIX_VALUES = "i, 'customer name ' || i, 'customer' || i || '@example.com', i * 1.25, now(), mod(i, 2) = 0"
 
 _TABLES = f"""
 CREATE TABLE orders {_SIX_COLUMNS};
@@ -114,10 +114,10 @@ class Source:
         self.connection.execute("SET synchronous_commit = off")
         backlog.write(self, backlog.rows)
         self.connection.execute("SET synchronous_commit = on")
-        finish = self._write_finish()
+        finish = self.write_finish()
         row = self.connection.execute("SELECT pg_current_wal_insert_lsn()::text").fetchone()
         assert row is not None
-        self._write_finish()
+        self.write_finish()
         self.connection.execute("CHECKPOINT")
         return Job(name=backlog.name, table=backlog.table, rows=backlog.rows, finish=finish, end=LSN.parse(row[0]))
 
@@ -135,6 +135,12 @@ class Source:
     def update_documents(self, rows: int) -> None:
         self.connection.execute("CALL update_documents(%s, %s)", [rows, ROWS_PER_UPDATE_TRANSACTION])
 
+    def write_finish(self) -> int:
+        """A row whose arrival shows that everything before it was read; its id."""
+        self._finish += 1
+        self.connection.execute(f"INSERT INTO {FINISH} VALUES (%s)".encode(), [self._finish])
+        return self._finish
+
     def create_slot(self, name: str) -> None:
         self.connection.execute("SELECT pg_create_logical_replication_slot(%s, 'pgoutput')", [name])
 
@@ -144,15 +150,8 @@ class Source:
         )
 
     def slot_is_active(self, name: str) -> bool:
-        row = self.connection.execute(
-            "SELECT active FROM pg_replication_slots WHERE slot_name = %s", [name]
-        ).fetchone()
+        row = self.connection.execute("SELECT active FROM pg_replication_slots WHERE slot_name = %s", [name]).fetchone()
         return row is not None and bool(row[0])
-
-    def _write_finish(self) -> int:
-        self._finish += 1
-        self.connection.execute(f"INSERT INTO {FINISH} VALUES (%s)".encode(), [self._finish])
-        return self._finish
 
     def _take_ids(self, amount: int) -> int:
         first = self._next_id

@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
 
-from confluent_kafka import KafkaException
+from confluent_kafka import Consumer, KafkaException, TopicPartition
 
 from cdc.lsn import LSN, Version
 from cdc.names import Control, control_topic, topic
@@ -90,6 +90,15 @@ class Pipeline:
         process.wait_for_line('"streaming"', deadline_seconds)
         return process
 
+    def lives(self, process: Process) -> int:
+        """How many times it has come to stream: once, and once more after every trouble that it mended itself."""
+        return process.errors.count('"streaming"')
+
+    def wait_for_life(self, process: Process, number: int, deadline_seconds: float = 60.0) -> None:
+        process.wait_for(
+            lambda: self.lives(process) >= number, deadline_seconds, f"start number {number} of the stream"
+        )
+
     # -- what is where -----------------------------------------------------------------------------------------
 
     def topic(self, table: str) -> str:
@@ -106,6 +115,16 @@ class Pipeline:
             return len(self.records(table))
         except (AssertionError, KafkaException):
             return 0
+
+    def end_offsets(self, table: str) -> int:
+        """How far its topic's partitions reach in all, open transactions included."""
+        consumer = Consumer({"bootstrap.servers": self.bootstrap, "group.id": "harness"})
+        try:
+            name = self.topic(table)
+            partitions = consumer.list_topics(name, timeout=10).topics[name].partitions
+            return sum(consumer.get_watermark_offsets(TopicPartition(name, each), timeout=10)[1] for each in partitions)
+        finally:
+            consumer.close()
 
     def progress_records(self) -> list[dict[str, Any]]:
         """The recovery records that are still there, oldest first."""

@@ -1,0 +1,200 @@
+"""Keys through a real capture: changed, swapped, re-used, and of every type that Postgres can index."""
+
+from __future__ import annotations
+
+import pytest
+
+from cdc.names import topic
+from tests.harness.comparer import assert_exactly_once
+from tests.harness.pipeline import MakePipeline
+
+# Random text, so that it neither compresses nor fits into the row: Postgres keeps it outside, and leaves it out of
+# the stream when an update does not touch it.
+TOASTED = "(SELECT string_agg(md5(random()::text), '') FROM generate_series(1, 400))"
+
+# How a table's rows pass through each other's keys within one transaction; each starts with the rows 1 to 6.
+DEFERRED_MOVES = {
+    "shift": ["UPDATE shift SET id = id + 1"],
+    "shift_back": ["UPDATE shift_back SET id = id - 1"],
+    "swap": ["UPDATE swap SET id = CASE id WHEN 1 THEN 2 ELSE 1 END WHERE id IN (1, 2)"],
+    "chain": ["UPDATE chain SET id = id % 6 + 1"],
+    "in_steps": [
+        "UPDATE in_steps SET id = 2 WHERE who = 'row 1'",
+        "UPDATE in_steps SET who = 'changed in between' WHERE who = 'row 2'",
+        "UPDATE in_steps SET id = 3 WHERE who = 'changed in between'",
+        "DELETE FROM in_steps WHERE who = 'row 3'",
+    ],
+    "there_and_back": ["UPDATE there_and_back SET id = id + 10", "UPDATE there_and_back SET id = id - 10"],
+    "onto_a_deleted": ["DELETE FROM onto_a_deleted WHERE id = 4", "UPDATE onto_a_deleted SET id = 4 WHERE id = 5"],
+    "before_the_delete": [
+        "UPDATE before_the_delete SET id = 4 WHERE id = 5",
+        "DELETE FROM before_the_delete WHERE who = 'row 4'",
+    ],
+    "insert_first": [
+        "INSERT INTO insert_first VALUES (2, 'a second two', 'x')",
+        "UPDATE insert_first SET id = 20 WHERE who = 'row 2'",
+    ],
+    "vanish": ["UPDATE vanish SET id = id + 1", "DELETE FROM vanish"],
+    "emptied": ["TRUNCATE emptied", "INSERT INTO emptied VALUES (3, 'new', 'x')"],
+    "undone": ["SAVEPOINT a", "UPDATE undone SET id = id + 1", "ROLLBACK TO a", "UPDATE undone SET id = 7 - id"],
+}
+
+# A type, and the text of one value of it: the re-select must find the row again by the text that the stream gave.
+KEY_TYPES = {
+    "char(5)": "abc",
+    "bit(4)": "1010",
+    "bit varying": "10101",
+    "int[]": "{1,2,NULL}",
+    "text[]": '{"a,b","{}",NULL}',
+    "bytea": r"\x00ff5c27",
+    "uuid": "a0eebc99-9c0b-4ef8-bb6d-6bb9bd380a11",
+    "numeric": "1.500",
+    "float8": "0.1",
+    "date": "0044-03-15 BC",
+    "timestamptz": "2024-02-29 12:34:56.789+02",
+    "interval": "1 year 2 months -3 days 04:05:06",
+    "colour": "bl'ue, dark",
+    "positive": "42",
+    "pair": '(1,"a, ""b""")',
+    "boolean": "t",
+    '"char"': "x",
+    "inet": "10.0.0.1/8",
+    "jsonb": '{"a": [1, "x"]}',
+    "int4range": "[1,10)",
+    "money": "-1234.56",
+    "name": "pg_class",
+    "regclass": "pg_class",
+    "varchar(20)": '{"quoted\\\\" \'; --',
+    "text": "",
+    "oid": "4294967295",
+    "pg_lsn": "1/2",
+}
+
+
+def test_a_primary_key_change_moves_the_row(make_pipeline: MakePipeline) -> None:
+    """The old key ends in a delete and a tombstone, the new key has the whole row, both under one version."""
+    pipeline = make_pipeline()
+    database = pipeline.database
+    database.execute("CREATE TABLE t (a int, b text, big text, PRIMARY KEY (b, a))")
+    capture = pipeline.start()
+    database.execute(f"INSERT INTO t VALUES (1, 'x', {TOASTED}), (2, 'y', {TOASTED}), (3, 'z', 'small')")
+    database.execute("UPDATE t SET a = 10 WHERE a = 1")
+    database.execute("UPDATE t SET b = 'yy', big = 'other' WHERE a = 2")
+    pipeline.assert_same("t", while_running=capture)
+    ours = [record for record in pipeline.records("t") if record.key in (b'{"b":"x","a":1}', b'{"b":"x","a":10}')]
+    assert [record.op for record in ours if record.key == b'{"b":"x","a":1}'] == ["c", "d", None]
+    assert [record.op for record in ours if record.key == b'{"b":"x","a":10}'] == ["c"]
+    assert len({record.version for record in ours}) == 2, "an insert, and a move under one version"
+
+
+def test_a_key_may_be_deleted_and_used_again_in_one_transaction(make_pipeline: MakePipeline) -> None:
+    """The last holder of a key is the one in the topic, however often the key changed hands."""
+    pipeline = make_pipeline()
+    database = pipeline.database
+    database.execute("CREATE TABLE t (id int PRIMARY KEY, v text, big text)")
+    capture = pipeline.start()
+    database.execute(f"INSERT INTO t SELECT i, 'first', {TOASTED} FROM generate_series(1, 4) i")
+    database.execute(
+        "BEGIN; DELETE FROM t WHERE id = 1; INSERT INTO t VALUES (1, 'second', 'x'); COMMIT;"
+        "BEGIN; DELETE FROM t WHERE id = 2; INSERT INTO t VALUES (2, 'second', 'x'); DELETE FROM t WHERE id = 2; COMMIT;"
+        "BEGIN; UPDATE t SET id = 30 WHERE id = 3; UPDATE t SET id = 3 WHERE id = 4;"
+        "      UPDATE t SET v = 'was 3' WHERE id = 30; COMMIT;"
+    )
+    pipeline.assert_same("t", while_running=capture)
+
+
+def test_rows_may_pass_through_each_others_deferrable_keys(make_pipeline: MakePipeline) -> None:
+    """Whoever holds a key at commit is in the topic: shifts, swaps, rings, and what deletes make of them."""
+    pipeline = make_pipeline()
+    database = pipeline.database
+    for name in DEFERRED_MOVES:
+        database.execute(
+            f"CREATE TABLE {name} (id int PRIMARY KEY DEFERRABLE INITIALLY DEFERRED, who text, big text);"
+            f"ALTER TABLE {name} REPLICA IDENTITY FULL"
+        )
+    capture = pipeline.start()
+    for name, moves in DEFERRED_MOVES.items():
+        database.execute(f"INSERT INTO {name} SELECT i, 'row ' || i, {TOASTED} FROM generate_series(1, 6) i")
+        database.execute(f"BEGIN; {'; '.join(moves)}; COMMIT")
+    pipeline.assert_same(*DEFERRED_MOVES, while_running=capture)
+
+
+def test_two_rows_swap_composite_deferrable_keys_again_and_again(make_pipeline: MakePipeline) -> None:
+    """Later moves do not disturb the answer about earlier ones, although they are looked up late."""
+    pipeline = make_pipeline()
+    database = pipeline.database
+    database.execute(
+        "CREATE TABLE t (room text, seat int, who text, PRIMARY KEY (room, seat) DEFERRABLE);"
+        "ALTER TABLE t REPLICA IDENTITY FULL;"
+        "INSERT INTO t VALUES ('a', 1, 'before the start')"
+    )
+    capture = pipeline.start()
+    database.execute("DELETE FROM t; INSERT INTO t VALUES ('a', 1, 'x'), ('a', 2, 'y'), ('b', 1, 'z')")
+    for turn in range(40):
+        database.execute(
+            "BEGIN; SET CONSTRAINTS ALL DEFERRED;"
+            f"UPDATE t SET seat = 3 - seat, who = who || '{turn % 10}' WHERE room = 'a';"
+            "UPDATE t SET room = CASE room WHEN 'a' THEN 'b' ELSE 'a' END WHERE seat = 1; COMMIT"
+        )
+    pipeline.assert_same("t", while_running=capture)
+
+
+def test_rows_are_found_again_by_keys_of_every_type(make_pipeline: MakePipeline) -> None:
+    """An update that leaves a TOASTed value alone is completed whatever type the key has."""
+    pipeline = make_pipeline()
+    database = pipeline.database
+    database.execute(
+        "CREATE TYPE colour AS ENUM ('red', 'bl''ue, dark'); CREATE DOMAIN positive AS int CHECK (VALUE > 0);"
+        "CREATE TYPE pair AS (a int, b text)"
+    )
+    tables = {f"keyed_{number}": (type_, value) for number, (type_, value) in enumerate(KEY_TYPES.items())}
+    for table, (type_, _) in tables.items():
+        database.execute(f"CREATE TABLE {table} (n int, key {type_} PRIMARY KEY, big text)")
+    capture = pipeline.start()
+    for table, (_, value) in tables.items():
+        quoted = "'" + value.replace("'", "''") + "'"
+        database.execute(f"INSERT INTO {table} VALUES (1, {quoted}, {TOASTED})")
+        database.execute(f"UPDATE {table} SET n = 2")
+    pipeline.assert_same(*tables, while_running=capture)
+    unfilled = [table for table in tables if "reselected" not in pipeline.records(table)[-1].value["source"]]
+    assert not unfilled, "these updates were to be completed"
+
+
+@pytest.mark.parametrize("identity", ["DEFAULT", "FULL"])
+def test_a_key_that_is_toasted_itself_is_whole(make_pipeline: MakePipeline, identity: str) -> None:
+    """A long key that compresses well enough for its index is kept outside the row; it is in every event all the same."""
+    pipeline = make_pipeline()
+    database = pipeline.database
+    database.execute(
+        f"CREATE TABLE t (id text PRIMARY KEY, n int, big text); ALTER TABLE t REPLICA IDENTITY {identity}"
+    )
+    database.execute("ALTER TABLE t ALTER big SET STORAGE MAIN, ALTER big SET COMPRESSION pglz")
+    capture = pipeline.start()
+    database.execute(f"INSERT INTO t VALUES (repeat('x', 150000), 1, left({TOASTED}, 5000)), ('short', 1, {TOASTED})")
+    database.execute("UPDATE t SET n = 2")
+    database.execute("UPDATE t SET id = repeat('y', 140000) WHERE id <> 'short'")
+    database.execute("UPDATE t SET n = 3")
+    pipeline.assert_same("t", while_running=capture)
+
+
+def test_tables_whose_names_differ_by_dots_or_case_have_their_own_topics(make_pipeline: MakePipeline) -> None:
+    """Nothing of one table is ever in the topic of another."""
+    names = [("a", "b.c"), ("a.b", "c"), ("A", "b.c"), ("a", "B.c"), ("a", "b-2ec"), ("a", "b/c"), ("a", "b_c")]
+    pipeline = make_pipeline(source={"tables": sorted({f'"{schema}".*' for schema, _ in names})})
+    database = pipeline.database
+    for schema, table in names:
+        database.execute(
+            f'CREATE SCHEMA IF NOT EXISTS "{schema}"; CREATE TABLE "{schema}"."{table}" (id int PRIMARY KEY)'
+        )
+    capture = pipeline.start()
+    for number, (schema, table) in enumerate(names):
+        database.execute(f'INSERT INTO "{schema}"."{table}" VALUES ({number})')
+    pipeline.fence(while_running=capture)
+    topics = [topic(pipeline.prefix, schema, table) for schema, table in names]
+    assert len({name.lower() for name in topics}) >= 5
+    from tests.harness.records import read_topic
+
+    for number, name in enumerate(topics):
+        records = read_topic(pipeline.bootstrap, name)
+        assert_exactly_once(records)
+        assert [record.value["after"] for record in records] == [{"id": number}]

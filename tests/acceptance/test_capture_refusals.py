@@ -1,0 +1,166 @@
+"""Where going on could lose changes without a word, capture stops with exit code 3, the reason and the remedy."""
+
+from __future__ import annotations
+
+import pytest
+from confluent_kafka.admin import (  # type: ignore[attr-defined]
+    AdminClient,
+    AlterConfigOpType,
+    ConfigEntry,
+    ConfigResource,
+    NewPartitions,
+    ResourceType,
+)
+
+from tests.harness.pipeline import MakePipeline, Pipeline
+from tests.harness.process import Process
+from tests.harness.topics import create_topic, list_topics
+from tests.harness.waiting import eventually
+from tests.harness.writer import SCHEMA, Writer
+
+
+def _stopped_pipeline(make_pipeline: MakePipeline) -> Pipeline:
+    """One that has captured three rows and was stopped in good order."""
+    pipeline = make_pipeline()
+    pipeline.database.execute(SCHEMA)
+    capture = pipeline.start()
+    pipeline.database.execute("INSERT INTO items VALUES (1, 0, 'a'), (2, 0, 'b'), (3, 0, 'c')")
+    pipeline.assert_same("items", while_running=capture)
+    capture.terminate()
+    capture.expect_exit(0)
+    return pipeline
+
+
+def _assert_refused(pipeline: Pipeline, capture: Process, *words: str) -> None:
+    """Exit code 3 with these words, and nothing was published; a second try does not go through either."""
+    before = pipeline.published_to()
+    for attempt in (capture, pipeline.launch()):
+        attempt.expect_exit(3, 60)
+        for word in (*words, "tailrace recover"):
+            assert word in attempt.errors, attempt.transcript()
+    assert pipeline.published_to() == before
+
+
+def _alter(bootstrap: str, topic: str, name: str, value: str) -> None:
+    change = ConfigEntry(name, value, incremental_operation=AlterConfigOpType.SET)
+    resource = ConfigResource(ResourceType.TOPIC, topic, incremental_configs=[change])
+    (altered,) = AdminClient({"bootstrap.servers": bootstrap}).incremental_alter_configs([resource]).values()
+    altered.result(30)
+
+
+def _delete(bootstrap: str, topic: str) -> None:
+    (deleted,) = AdminClient({"bootstrap.servers": bootstrap}).delete_topics([topic], operation_timeout=10).values()
+    deleted.result(30)
+    eventually(lambda: topic not in list_topics(bootstrap), what=f"{topic} to be gone")
+
+
+def test_slot_dropped_while_down(make_pipeline: MakePipeline) -> None:
+    """Without its slot, capture cannot know what it missed: it never makes a new one by itself."""
+    pipeline = _stopped_pipeline(make_pipeline)
+    pipeline.database.execute("SELECT pg_drop_replication_slot(%s)", [pipeline.slot_name])
+    _assert_refused(pipeline, pipeline.launch(), f"Slot {pipeline.slot_name} is gone")
+    assert pipeline.database.execute("SELECT 1 FROM pg_replication_slots WHERE database = current_database()") == []
+
+
+@pytest.mark.parametrize("writes_between", [True, False])
+def test_slot_recreated_while_down(make_pipeline: MakePipeline, writes_between: bool) -> None:
+    """A slot of the same name that starts later has a gap before it, even when nobody is known to have written."""
+    pipeline = _stopped_pipeline(make_pipeline)
+    pipeline.database.execute("SELECT pg_drop_replication_slot(%s)", [pipeline.slot_name])
+    if writes_between:
+        pipeline.database.execute("DELETE FROM items WHERE id = 2")
+    pipeline.database.execute("SELECT pg_create_logical_replication_slot(%s, 'pgoutput')", [pipeline.slot_name])
+    _assert_refused(pipeline, pipeline.launch(), "re-created or advanced")
+
+
+def test_slot_advanced_by_someone_else(make_pipeline: MakePipeline) -> None:
+    """`pg_replication_slot_advance` past our progress skips changes: refused."""
+    pipeline = _stopped_pipeline(make_pipeline)
+    pipeline.database.execute("DELETE FROM items WHERE id = 2")
+    pipeline.database.execute(
+        "SELECT pg_replication_slot_advance(%s, pg_current_wal_insert_lsn())", [pipeline.slot_name]
+    )
+    _assert_refused(pipeline, pipeline.launch(), "re-created or advanced")
+
+
+def test_slot_of_another_plugin(make_pipeline: MakePipeline) -> None:
+    """A slot that someone else uses under our name is left alone."""
+    pipeline = _stopped_pipeline(make_pipeline)
+    pipeline.database.execute("SELECT pg_drop_replication_slot(%s)", [pipeline.slot_name])
+    pipeline.database.execute("SELECT pg_create_physical_replication_slot(%s, true)", [pipeline.slot_name])
+    try:
+        capture = pipeline.launch()
+        capture.expect_exit(3)
+        assert pipeline.slot_name in capture.errors, capture.transcript()
+    finally:  # it belongs to no database, so nobody else takes it away
+        pipeline.database.execute("SELECT pg_drop_replication_slot(%s)", [pipeline.slot_name])
+
+
+def test_topic_deleted_while_down(make_pipeline: MakePipeline) -> None:
+    """What a deleted topic held cannot be published again from the slot: refused, and no new topic is made."""
+    pipeline = _stopped_pipeline(make_pipeline)
+    _delete(pipeline.bootstrap, pipeline.topic("items"))
+    _assert_refused(pipeline, pipeline.launch(), pipeline.topic("items"), "is gone")
+    assert pipeline.topic("items") not in list_topics(pipeline.bootstrap)
+
+
+def test_topic_recreated_while_down(make_pipeline: MakePipeline) -> None:
+    """A topic of the same name and shape is another topic."""
+    pipeline = _stopped_pipeline(make_pipeline)
+    _delete(pipeline.bootstrap, pipeline.topic("items"))
+    create_topic(pipeline.bootstrap, pipeline.topic("items"), 2, cleanup_policy="compact")
+    _assert_refused(pipeline, pipeline.launch(), pipeline.topic("items"), "was re-created")
+
+
+@pytest.mark.parametrize("recreated", [False, True])
+def test_topic_deleted_under_load(make_pipeline: MakePipeline, recreated: bool) -> None:
+    """Noticed while running, too; whether or not somebody has made it anew."""
+    pipeline = make_pipeline()
+    pipeline.database.execute(SCHEMA)
+    capture = pipeline.start()
+    with Writer(pipeline.database) as writer:
+        writer.wait_for_more()
+        _delete(pipeline.bootstrap, pipeline.topic("items"))
+        if recreated:
+            create_topic(pipeline.bootstrap, pipeline.topic("items"), 2, cleanup_policy="compact")
+        capture.expect_exit(3, 90)
+    assert pipeline.topic("items") in capture.errors
+    assert "tailrace recover" in capture.errors, capture.transcript()
+
+
+def test_progress_topic_deleted_while_down(make_pipeline: MakePipeline) -> None:
+    """Without the recovery record nobody knows what was published: a new one is never begun on an old slot."""
+    pipeline = _stopped_pipeline(make_pipeline)
+    _delete(pipeline.bootstrap, f"{pipeline.prefix}.__progress")
+    _assert_refused(pipeline, pipeline.launch(), "there is no progress record")
+
+
+@pytest.mark.parametrize("policy", ["delete", "compact,delete"])
+def test_cleanup_policy_changed_while_down(make_pipeline: MakePipeline, policy: str) -> None:
+    """Under another policy the broker may have deleted rows that nobody deleted."""
+    pipeline = _stopped_pipeline(make_pipeline)
+    _alter(pipeline.bootstrap, pipeline.topic("items"), "cleanup.policy", policy)
+    _assert_refused(pipeline, pipeline.launch(), pipeline.topic("items"), f"cleanup.policy={policy}")
+
+
+def test_cleanup_policy_changed_while_running(make_pipeline: MakePipeline) -> None:
+    """Noticed at the next heartbeat, on an idle database as well."""
+    pipeline = make_pipeline()
+    pipeline.database.execute(SCHEMA)
+    capture = pipeline.start()
+    pipeline.database.execute("INSERT INTO items VALUES (1, 0, 'a')")
+    pipeline.fence(while_running=capture)
+    _alter(pipeline.bootstrap, pipeline.topic("items"), "cleanup.policy", "delete")
+    capture.expect_exit(3, 60)
+    assert "cleanup.policy=delete" in capture.errors, capture.transcript()
+
+
+def test_partitions_added_while_down(make_pipeline: MakePipeline) -> None:
+    """With more partitions a key's events no longer follow each other: refused."""
+    pipeline = _stopped_pipeline(make_pipeline)
+    admin = AdminClient({"bootstrap.servers": pipeline.bootstrap})
+    (grown,) = admin.create_partitions([NewPartitions(pipeline.topic("items"), 3)]).values()
+    grown.result(30)
+    capture = pipeline.launch()
+    capture.expect_exit(3)
+    assert "3 partitions" in capture.errors, capture.transcript()
