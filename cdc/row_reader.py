@@ -46,7 +46,7 @@ def compile_row_reader(
         _PER_COLUMN.format(
             index=index,
             text=_TEXT,
-            null=_NULL,
+            null=-1 if index in key_indexes else _NULL,  # a key is never NULL
             encoded="data[start:at]" if encode is IDENTITY else f"encode{index}(data[start:at])",
         )
         for index, encode in enumerate(encoders)

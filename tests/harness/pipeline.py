@@ -72,11 +72,10 @@ class Pipeline:
             "kafka": {"bootstrap": self.bootstrap, "prefix": self.prefix, "partitions": 2, **(kafka or {})},
             "capture": dict(capture or {}),
         }
-        # JSON's strings, numbers and arrays are TOML's.
         lines = [
             line
             for name, keys in sections.items()
-            for line in (f"[{name}]", *(f"{key} = {json.dumps(value)}" for key, value in keys.items()))
+            for line in (f"[{name}]", *(f"{key} = {_toml(value)}" for key, value in keys.items()))
         ]
         self.config.write_text("\n".join(lines) + "\n")
 
@@ -173,3 +172,10 @@ class Pipeline:
             version = Version(record["position"], record["seq"])
             assert version >= last, f"progress fell from {last} to {version}"
             last = version
+
+
+def _toml(value: Any) -> str:
+    """JSON's strings, numbers and arrays are TOML's; its objects are not."""
+    if isinstance(value, Mapping):
+        return "{" + ", ".join(f"{json.dumps(key)} = {_toml(each)}" for key, each in value.items()) + "}"
+    return json.dumps(value)

@@ -1,0 +1,47 @@
+"""The oldest Postgres that we support: the same capture, against a server of its own."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from deploy.stack import open_stack
+from tests.harness.database import Database
+from tests.harness.pipeline import Pipeline
+from tests.harness.process import StartProcess
+
+
+@pytest.fixture
+def old_database(tmp_path: Path) -> Iterator[Database]:
+    stack = open_stack(tmp_path / "stack", postgres_major=14, postgres_settings={"fsync": "off"})
+    stack.up(["postgres"])
+    try:
+        database = Database(stack.server("postgres").address, "postgres14")
+        yield database
+        database.drop()
+    finally:
+        stack.down(wipe=True)
+
+
+def test_capture_works_on_postgres_14(
+    old_database: Database, kafka_bootstrap: str, prefix: str, tmp_path: Path, tailrace: StartProcess
+) -> None:
+    """Rows, key changes, values left out by TOAST, TRUNCATE and a restart: the topic equals the table."""
+    pipeline = Pipeline(
+        database=old_database, bootstrap=kafka_bootstrap, prefix=prefix, folder=tmp_path, start=tailrace
+    )
+    pipeline.configure()
+    old_database.execute("CREATE TABLE t (id int PRIMARY KEY, v text, doc text)")
+    old_database.execute("ALTER TABLE t ALTER COLUMN doc SET STORAGE EXTERNAL")
+    capture = pipeline.start()
+    old_database.execute("INSERT INTO t SELECT i, 'first', repeat('x', 5000) FROM generate_series(1, 100) i")
+    old_database.execute("TRUNCATE t")
+    old_database.execute("INSERT INTO t SELECT i, 'second', repeat('y', 5000) FROM generate_series(1, 100) i")
+    old_database.execute("UPDATE t SET v = 'third' WHERE id <= 50")
+    capture.kill()
+    old_database.execute("UPDATE t SET id = id + 1000 WHERE id <= 10")
+    old_database.execute("DELETE FROM t WHERE id > 90 AND id <= 100")
+    pipeline.start()
+    pipeline.assert_same("t")

@@ -1,0 +1,170 @@
+"""A table as capture sees it: its rows and keys as JSON, by both ways, and the tables that cannot be captured."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from cdc.errors import ProtocolError, RefusedError
+from cdc.messages import UNCHANGED, Value
+from cdc.relations import unchanged_indexes
+from tests.harness.changes import BOOL, ID_AND_NAME, INT8, TEXT, make_table
+from tests.harness.pgoutput import LEFT_OUT, cells
+
+NUMERIC, BYTEA, FLOAT8, TEXT_ARRAY = 1700, 17, 701, 1009
+
+WIDE = [
+    ("id", INT8, True),
+    ("name", TEXT, False),
+    ("paid", BOOL, False),
+    ("price", NUMERIC, False),
+    ("blob", BYTEA, False),
+    ("score", FLOAT8, False),
+    ("tags", TEXT_ARRAY, False),
+]
+
+
+def test_a_row_is_a_json_object_in_the_order_of_its_columns() -> None:
+    """The forms are those of docs/types.md; NULL is null."""
+    table = make_table(columns=WIDE)
+    row = [b"7", b'a "quoted"\n', b"t", b"1.50", b"\\x00ff", b"2", b'{a,NULL,"b c"}']
+    assert table.encode_row(row) == (
+        b'{"id":7,"name":"a \\"quoted\\"\\n","paid":true,"price":"1.50","blob":"AP8=","score":2.0,"tags":["a",null,"b c"]}'
+    )
+    assert table.encode_row([b"7", *[None] * 6]).count(b"null") == 6
+
+
+def test_a_key_has_the_columns_of_the_primary_key_in_key_order() -> None:
+    """Not in table order: Debezium does the same, and the bytes decide the partition."""
+    columns = [("a", INT8, True), ("b", TEXT, True), ("c", TEXT, False)]
+    table = make_table(columns=columns, key=("b", "a"))
+    assert table.encode_key([b"1", b"x", None]) == b'{"b":"x","a":1}'
+    assert table.key_values([b"1", b"x", None]) == (b"x", b"1")
+
+
+def test_a_key_may_have_fewer_columns_than_the_replica_identity() -> None:
+    """Under REPLICA IDENTITY FULL all columns count as key for Postgres; the record's key is still the primary key."""
+    table = make_table(columns=[("id", INT8, True), ("name", TEXT, True)], identity="f")
+    assert table.encode_key([b"1", b"x"]) == b'{"id":1}'
+
+
+@pytest.mark.parametrize("name", ["%", "100%", "%d", '"', "\\", "a\nb", "é", "{}", "x'; DROP TABLE t; --"])
+def test_column_names_are_only_names(name: str) -> None:
+    """Whatever they hold, they neither format nor escape nor run."""
+    table = make_table(columns=[(name, INT8, True), ("other", TEXT, False)], key=(name,))
+    assert json.loads(table.encode_row([b"1", b"%s"])) == {name: 1, "other": "%s"}
+    assert json.loads(table.encode_key([b"1", None])) == {name: 1}
+    read = table.read_row(cells(["1", "%s"]), 2)
+    assert read is not None
+    assert json.loads(read[1]) == {name: 1, "other": "%s"}
+
+
+def test_a_table_whose_old_rows_lack_the_key_is_refused() -> None:
+    """A delete would come without a key to delete."""
+    with pytest.raises(RefusedError, match="lacks the key column 'id'") as refusal:
+        make_table(columns=[("id", INT8, False), ("code", TEXT, True)], identity="i")
+    assert "REPLICA IDENTITY" in str(refusal.value.remedy)
+
+
+def test_a_table_without_a_primary_key_is_refused() -> None:
+    """Compaction needs a key."""
+    with pytest.raises(RefusedError, match="no primary key"):
+        make_table(key=())
+
+
+def test_it_is_known_which_values_were_left_out() -> None:
+    """NULL is not left out."""
+    assert unchanged_indexes([b"1", None, UNCHANGED, b"", UNCHANGED]) == [2, 4]
+
+
+@pytest.mark.parametrize(
+    "row",
+    [
+        pytest.param([b"1"], id="too short"),
+        pytest.param([b"1", b"a", b"b"], id="too long"),
+        pytest.param([b"1", b"\xff"], id="not UTF-8"),
+        pytest.param([b"1", UNCHANGED], id="left out"),
+    ],
+)
+def test_a_row_that_its_columns_do_not_promise_is_refused_without_its_values(row: list[Value]) -> None:
+    """The message names the table and nothing of the row."""
+    with pytest.raises(ProtocolError, match=r"public\.orders") as refusal:
+        make_table().encode_row(row)
+    assert refusal.value.__suppress_context__
+
+
+@pytest.mark.parametrize("key", [None, UNCHANGED])
+def test_a_key_without_a_value_is_refused(key: Value) -> None:
+    """A record under the key null would be another row's."""
+    with pytest.raises(ProtocolError):
+        make_table().encode_key([key, b"a"])
+
+
+# -- straight from the message -----------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("at", [0, 8, 31])
+def test_a_row_read_from_its_bytes_ends_where_it_ends(at: int) -> None:
+    """Wherever it starts, and whatever follows: the end is what the caller compares with the message's."""
+    row = cells(["7", "abc"])[2:]
+    read = make_table().read_row(b"." * at + row + b"rest", at)
+    assert read == (b'{"id":7}', b'{"id":7,"name":"abc"}', at + len(row))
+
+
+@pytest.mark.parametrize(
+    "data",
+    [
+        pytest.param(cells(["7", LEFT_OUT]), id="left out"),
+        pytest.param(cells([None, "a"]), id="key is null"),
+        pytest.param(cells(["7"]), id="too short"),
+        pytest.param(cells(["7", b"\xff"]), id="not UTF-8"),
+        pytest.param(b"\0\2b\0\0\0\1x", id="binary"),
+        pytest.param(b"\0\2", id="nothing"),
+    ],
+)
+def test_what_is_not_a_plain_whole_row_is_left_to_the_decoder(data: bytes) -> None:
+    """None, never an exception and never a guess: the ordinary way completes the row, or says what is wrong."""
+    assert make_table().read_row(data, 2) is None
+
+
+def test_a_cut_row_is_never_taken_for_a_whole_one() -> None:
+    """Either nothing is read, or the end lies beyond the message, which the caller notices."""
+    table = make_table(columns=WIDE)
+    whole = cells(["7", "abc", "t", "1.5", "\\x00ff", "2.5", "{a,b}"])
+    for cut in range(2, len(whole)):
+        read = table.read_row(whole[:cut], 2)
+        assert read is None or read[2] > cut
+
+
+_INTEGERS = st.integers(-(2**63), 2**63 - 1).map(lambda value: str(value).encode())
+_TEXTS = st.text(st.characters(exclude_characters="\0", codec="utf-8"), max_size=20).map(str.encode)
+_ROWS = st.tuples(
+    _INTEGERS,
+    st.none() | _TEXTS,
+    st.none() | st.sampled_from([b"t", b"f"]),
+    st.none() | st.decimals(allow_nan=False, allow_infinity=False).map(lambda value: f"{value:f}".encode()),
+    st.none() | st.binary(max_size=10).map(lambda value: b"\\x" + value.hex().encode()),
+    st.none() | st.floats().map(lambda value: repr(value).encode()),
+    st.none() | st.just(b'{a,NULL,"b c"}'),
+)
+
+
+@given(_ROWS)
+@settings(max_examples=200, deadline=None)
+def test_both_ways_give_the_same_bytes(row: tuple[bytes | None, ...]) -> None:
+    """A row read straight from the message, and the same row decoded first."""
+    data = cells(row)
+    assert _WIDE.read_row(data, 2) == (_WIDE.encode_key(row), _WIDE.encode_row(row), len(data))
+
+
+_WIDE = make_table(columns=WIDE)
+
+
+def test_the_names_and_types_are_kept_for_the_schema_record() -> None:
+    """What goes to the `__schema` topic comes from here."""
+    table = make_table(columns=[*ID_AND_NAME, ("price", NUMERIC, False)])
+    assert table.type_names == ("int8", "text", "numeric")
+    assert (table.name, table.topic) == ("public.orders", "shop.public.orders")
