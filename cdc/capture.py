@@ -10,6 +10,7 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Callable
+from contextlib import suppress
 from typing import TypeVar
 
 import psycopg
@@ -202,7 +203,7 @@ class Capture:
         if table.topic not in self._progress.topic_ids:
             self._add_topic(table.topic)
         digest = schema.digest(table)
-        if self._progress.schemas.get(table.topic) != digest:
+        if self._progress.schemas.get(table.topic) != digest and not self._changes.replaying:
             self._progress = self._progress.with_schema(table.topic, digest)
             self._publisher.send(*schema.record(table, self._changes.version, self._schema_topic))
         self._changes.on_table(table)
@@ -254,7 +255,7 @@ class Capture:
             checks.check_topics(self._progress, self._topics)
         publisher.begin()
         self._send_completed(held)
-        publisher.flush(timeout)
+        publisher.flush(timeout, self._look_at_topics)
         touched = {name: len(draft.end_offsets[name]) for name in publisher.touched if name in draft.end_offsets}
         progress = draft.with_end_offsets(self._topics.end_offsets(touched) if touched else {})
         data = progress.encode()
@@ -263,6 +264,11 @@ class Capture:
             publisher.send(self._positions_topic, PROGRESS_KEY, data, [("v", str(progress.version).encode())])
         publisher.commit(timeout)
         return progress
+
+    def _look_at_topics(self) -> None:
+        """In the worker thread."""
+        with suppress(TransientError):  # the broker is away: that may pass
+            checks.check_topics(self._progress, self._topics)
 
     def _release_held(self) -> None:
         """Too many wait for a re-select: complete them in the middle of the batch, so that memory stays flat."""

@@ -49,6 +49,11 @@ class Changes:
         """Everything up to here has been handed to `emit` or `held`, in this life or before: a replay does not fall."""
         return max(Version(self.position, self.seq), self._resume_after)
 
+    @property
+    def replaying(self) -> bool:
+        """Whether what comes next was published before the restart."""
+        return Version(self.position, self.seq) < self._resume_after
+
     # -- the transaction -------------------------------------------------------------------------------------
 
     def on_begin(self, message: Begin) -> None:

@@ -8,12 +8,16 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
+from contextlib import suppress
+from typing import TypeVar
 
 import orjson
 from confluent_kafka import KafkaError, KafkaException, Producer
 
 from cdc.errors import RefusedError, TransientError
 from cdc.records import Headers
+
+T = TypeVar("T")
 
 _SETTINGS: dict[str, str | int] = {
     # Java's default partitioner; librdkafka's own agrees with it on a quarter of keys only.
@@ -34,6 +38,8 @@ _SETTINGS: dict[str, str | int] = {
 }
 # Room for what a record batch adds to a single record: headers of batch and record, varints.
 _RECORD_OVERHEAD_BYTES = 256
+# librdkafka waits for a topic that was deleted as for one that is not made yet, for a minute and more.
+_LOOK_SECONDS = 3.0
 
 _HOPELESS = {
     KafkaError._AUTHENTICATION,
@@ -96,7 +102,7 @@ class Publisher:
                 self._produce(topic, value, key, partition, headers=headers)  # type: ignore[arg-type]  # their list is invariant
                 break
             except BufferError:
-                self._producer.poll(0)
+                self._checked(lambda: self._producer.poll(0))
                 self.wait_for_room()
             except KafkaException as error:
                 raise self._translated(error) from error
@@ -114,10 +120,16 @@ class Publisher:
         self.parked += 1
         self.send(self._parked_topic, key[:512], orjson.dumps(reason), headers)
 
-    def flush(self, timeout_seconds: float) -> None:
-        """Everything sent so far is on the brokers, still invisible to read_committed."""
-        if self._producer.flush(timeout_seconds):
-            raise TransientError(f"Kafka took nothing for {timeout_seconds:.0f} seconds.")
+    def flush(self, timeout_seconds: float, look: Callable[[], None]) -> None:
+        """Everything sent so far is on the brokers, still invisible to read_committed.
+
+        Where it takes long, `look` is asked again and again whether waiting makes sense; it raises if not.
+        """
+        give_up_at = time.monotonic() + timeout_seconds
+        while self._checked(lambda: self._producer.flush(_LOOK_SECONDS)):
+            look()
+            if time.monotonic() > give_up_at:
+                raise TransientError(f"Kafka took nothing for {timeout_seconds:.0f} seconds.")
 
     def commit(self, timeout_seconds: float) -> None:
         self._checked(lambda: self._producer.commit_transaction(timeout_seconds))
@@ -129,9 +141,10 @@ class Publisher:
         """Drop what is queued; the broker aborts the rest when the next producer fences, or by its timeout."""
         self._producer.purge()
 
-    def _checked(self, call: Callable[[], None]) -> None:
+    def _checked(self, call: Callable[[], T]) -> T:
+        """Every call that serves callbacks may raise: a fatal error comes out of whichever is the next of them."""
         try:
-            call()
+            return call()
         except KafkaException as error:
             raise self._translated(error) from error
 
@@ -140,7 +153,8 @@ class Publisher:
         self._last_error = f" ({error.str()})"
 
     def _translated(self, error: KafkaException) -> RefusedError | TransientError:
-        self._producer.poll(0)
+        with suppress(KafkaException):  # a fatal error, which is most likely this very one
+            self._producer.poll(0)
         cause: KafkaError = error.args[0]
         if cause.code() in _HOPELESS:
             return RefusedError(f"Kafka does not let us: {cause.str()}", remedy="Mend [kafka] or the broker's ACLs.")

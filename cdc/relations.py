@@ -12,7 +12,7 @@ import orjson
 
 from cdc.errors import ProtocolError, RefusedError
 from cdc.messages import UNCHANGED, Relation, Value
-from cdc.row_reader import compile_row_reader
+from cdc.row_reader import MALFORMED, compile_row_reader
 from cdc.values import Encode, TypeInfo, encoder_for
 
 
@@ -67,7 +67,7 @@ class Table:
                     for encode, value in zip(self._encoders, values, strict=True)
                 ]
             )
-        except (IndexError, KeyError, TypeError, ValueError) as error:
+        except MALFORMED as error:
             raise self._malformed(error) from None
 
     def encode_key(self, values: Sequence[Value]) -> bytes:
@@ -79,7 +79,7 @@ class Table:
                     for encode, index in zip(self._key_encoders, self.key_indexes, strict=True)
                 ]
             )
-        except (IndexError, KeyError, TypeError, ValueError) as error:
+        except MALFORMED as error:
             raise self._malformed(error) from None
 
     def key_values(self, values: Sequence[Value]) -> tuple[bytes, ...]:

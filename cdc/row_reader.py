@@ -12,6 +12,7 @@ import struct
 from collections.abc import Callable, Sequence
 from typing import Any
 
+from cdc.errors import ProtocolError
 from cdc.values import IDENTITY, Encode
 
 # (data, where the first value starts) -> (key, row, where the row ended)
@@ -30,6 +31,8 @@ _PER_COLUMN = """
         return None
 """
 _TEXT, _NULL = b"tn"
+# What encoders raise for text that is not of their type.
+MALFORMED = (AttributeError, IndexError, KeyError, TypeError, ValueError)
 
 
 def compile_row_reader(
@@ -40,6 +43,7 @@ def compile_row_reader(
         "unpack": struct.Struct("!BI").unpack_from,
         "row_template": row_template,
         "key_template": key_template,
+        "malformed": (*MALFORMED, ProtocolError),
         **{f"encode{index}": encode for index, encode in enumerate(encoders)},
     }
     columns = "".join(
@@ -56,7 +60,7 @@ def compile_row_reader(
     source = (
         f"def read_row(data, at):\n  try:\n    last_head = len(data) - 5\n{columns}"
         f"    return key_template % ({key}), row_template % ({row}), at\n"
-        "  except (IndexError, KeyError, TypeError, ValueError):\n    return None\n"
+        "  except malformed:\n    return None\n"
     )
     exec(source, scope)  # noqa: S102 - the text is made of numbers and the lines above
     read_row: ReadRow = scope["read_row"]

@@ -117,8 +117,7 @@ def test_topic_recreated_while_down(make_pipeline: MakePipeline) -> None:
 @pytest.mark.parametrize("recreated", [False, True])
 def test_topic_deleted_under_load(make_pipeline: MakePipeline, recreated: bool) -> None:
     """Noticed while running, too; whether or not somebody has made it anew."""
-    # How long librdkafka takes a topic that it cannot find for a new one: half a minute by default.
-    pipeline = make_pipeline(kafka={"options": {"topic.metadata.propagation.max.ms": "2000"}})
+    pipeline = make_pipeline()
     pipeline.database.execute(SCHEMA)
     capture = pipeline.start()
     with Writer(pipeline.database) as writer:

@@ -28,7 +28,7 @@ class Arrivals:
         self._bootstrap = bootstrap
         self._prefix = prefix
         self._check = check
-        self._admin = AdminClient({"bootstrap.servers": bootstrap})
+        self._admin = AdminClient({"bootstrap.servers": bootstrap, "log_level": 1})
         self._finish: Consumer | None = None
         self._partitions: dict[str, int] = {}
 
@@ -100,6 +100,7 @@ class Arrivals:
         consumer = Consumer(
             {
                 "bootstrap.servers": self._bootstrap,
+                "log_level": 1,
                 "group.id": "bench",  # required, but never joined: partitions are assigned by hand
                 "isolation.level": "read_committed",
                 "enable.auto.commit": False,

@@ -32,7 +32,8 @@ PARTS = ("inserts", "transactions", "updates", "latency", "memory")
 TABLES = ["orders", "lines", "ticks", "documents", FINISH]
 MEMORY_ROWS = (200_000, 2_000_000)
 LATENCY_SECONDS = 15.0
-# Enough for the JVM to have compiled what is hot, in each shape of backlog.
+# Enough for Java to have compiled what is hot, in each shape of backlog: Debezium itself, and the broker's code for
+# transactions, which only ours uses.
 WARM_UP_SCALE = 0.2
 
 
@@ -82,34 +83,40 @@ class Bench:
             self._measure_memory()
 
     def _prepare(self, cleanup: ExitStack) -> dict[str, Reader]:
-        """Everyone has a slot before a backlog is written; Debezium has its code compiled as well."""
+        """Everyone has a slot before a backlog is written."""
         say("preparing the tables")
-        self._source.fill_documents(max(backlog.rows for backlog in self._backlogs if backlog.table == "documents"))
-        readers: dict[str, Reader] = {}
-        where = {"dsn": self._source.dsn, "bootstrap": self._bootstrap}
+        warm_up = backlogs(self._options.warm_up)
+        self._source.fill_documents(max(b.rows for b in (*self._backlogs, *warm_up) if b.table == "documents"))
+        publishers: list[TopicReader] = []
         if PEER in self._options.readers:
             say("starting Debezium")
-            folder = self._folder / "debezium"
-            with_topic = self._options.transaction_topic
-            engine = DebeziumEngine(folder, **where, tables=TABLES, transaction_topic=with_topic)
-            cleanup.callback(engine.close)
-            readers[PEER] = peer = TopicReader(engine, self._source, self._bootstrap)
-            peer.stop()
-            self._warm_up(peer)
+            publishers.append(self._start_debezium(cleanup))
         if OURS in self._options.readers:
             say("first start of tailrace capture")
-            readers[OURS] = ours = TopicReader(
-                TailraceEngine(self._folder / "tailrace", **where), self._source, self._bootstrap
-            )
-            ours.make_slot()
+            engine = TailraceEngine(self._folder / "tailrace", dsn=self._source.dsn, bootstrap=self._bootstrap)
+            publishers.append(TopicReader(engine, self._source, self._bootstrap))
+            publishers[-1].make_slot()
+        for backlog in warm_up:
+            job = self._source.write(backlog)
+            for publisher in publishers:
+                say(f"  warm-up: {publisher.name:<9} {_described(publisher.drain(job))}")
+        readers: dict[str, Reader] = {publisher.name: publisher for publisher in publishers}
         if LIMIT in self._options.readers:
             readers[LIMIT] = Limit(self._source)
         return {name: readers[name] for name in READERS if name in readers}
 
-    def _warm_up(self, peer: TopicReader) -> None:
-        for backlog in backlogs(self._options.scale * WARM_UP_SCALE):
-            say(f"warming Debezium up: {backlog.rows} rows of {backlog.name}")
-            peer.drain(self._source.write(backlog))
+    def _start_debezium(self, cleanup: ExitStack) -> TopicReader:
+        engine = DebeziumEngine(
+            self._folder / "debezium",
+            dsn=self._source.dsn,
+            bootstrap=self._bootstrap,
+            tables=TABLES,
+            transaction_topic=self._options.transaction_topic,
+        )
+        cleanup.callback(engine.close)
+        reader = TopicReader(engine, self._source, self._bootstrap)
+        reader.stop()
+        return reader
 
     def _drain_by_all(self, backlog: Backlog, turn: int) -> None:
         say(f"writing {backlog.rows} rows: {backlog.name}")
@@ -178,6 +185,7 @@ def _options() -> argparse.Namespace:
     )
     parser.add_argument("--scale", type=float, default=1.0, help="size of everything, 1 = as documented")
     parser.add_argument("--rounds", type=int, default=1, help="how often each backlog is drained; the median counts")
+    parser.add_argument("--warm-up", type=float, default=WARM_UP_SCALE, help="scale of the backlogs drained before")
     parser.add_argument("--only", type=_names(PARTS), default=list(PARTS), help=f"some of {','.join(PARTS)}")
     parser.add_argument("--readers", type=_names(READERS), default=list(READERS), help=f"some of {','.join(READERS)}")
     parser.add_argument(

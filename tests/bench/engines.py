@@ -154,7 +154,7 @@ class DebeziumEngine:
 def _create_topics(bootstrap: str, names: list[str]) -> None:
     """With the policy and the shape of ours."""
     settings = {"cleanup.policy": "compact", "max.message.bytes": "8388608"}
-    admin = AdminClient({"bootstrap.servers": bootstrap})
+    admin = AdminClient({"bootstrap.servers": bootstrap, "log_level": 1})
     made = admin.create_topics([NewTopic(name, PARTITIONS, 1, config=settings) for name in names])
     for future in made.values():
         future.result(30)

@@ -12,6 +12,7 @@ import shutil
 import subprocess
 import sys
 import time
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol
@@ -62,7 +63,7 @@ class Limit:
         command += ["--file", os.devnull, "--endpos", str(job.end)]
         command += ["-o", "proto_version=1", "-o", f"publication_names={PUBLICATION}", "-o", "messages=true"]
         process = subprocess.Popen(command, stdin=subprocess.DEVNULL)
-        taken = _wait_for_slot(self._source, self.slot)
+        taken = _wait_for_slot(self._source, self.slot, lambda: None)
         meter, first, peak = Meter(process.pid), 0.0, 0.0
         while True:
             pid, status, usage = os.wait4(process.pid, os.WNOHANG)
@@ -98,7 +99,7 @@ class TopicReader:
         self.arrivals.watch_finish()
         self.engine.start()
         try:
-            taken = _wait_for_slot(self._source, self.name)
+            taken = _wait_for_slot(self._source, self.name, self.engine.check)
             meter = Meter(self.engine.pid)
             cpu_before = meter.cpu_seconds()
             first = self.arrivals.wait_for_first(job.table, before)
@@ -119,12 +120,7 @@ class TopicReader:
         """A first start, which makes slot and topics, and a stop."""
         self.engine.start()
         try:
-            deadline = time.monotonic() + _SLOT_SECONDS
-            while not self._source.slot_is_active(self.name):
-                self.engine.check()
-                if time.monotonic() > deadline:
-                    raise RuntimeError(f"{self.name} does not make its slot")
-                time.sleep(_POLL_SECONDS)
+            _wait_for_slot(self._source, self.name, self.engine.check)
         finally:
             self.stop()
 
@@ -166,9 +162,10 @@ def find_pg_recvlogical() -> Path:
     raise RuntimeError("There is no pg_recvlogical here: install Postgres's client programs or PyPI's pgserver.")
 
 
-def _wait_for_slot(source: Source, slot: str) -> float:
+def _wait_for_slot(source: Source, slot: str, check: Callable[[], None]) -> float:
     deadline = time.monotonic() + _SLOT_SECONDS
-    while not source.slot_is_active(slot):
+    while not source.slot_is_streaming(slot):
+        check()
         if time.monotonic() > deadline:
             raise RuntimeError(f"Nobody took the slot {slot}")
         time.sleep(_POLL_SECONDS)

@@ -135,6 +135,15 @@ class Source:
     def update_documents(self, rows: int) -> None:
         self.connection.execute("CALL update_documents(%s, %s)", [rows, ROWS_PER_UPDATE_TRANSACTION])
 
+    def slot_is_streaming(self, name: str) -> bool:
+        """Stricter than active: a slot is active already while it is being made."""
+        row = self.connection.execute(
+            "SELECT FROM pg_replication_slots AS slot JOIN pg_stat_replication AS sender"
+            " ON sender.pid = slot.active_pid WHERE slot.slot_name = %s AND sender.state IN ('catchup', 'streaming')",
+            [name],
+        ).fetchone()
+        return row is not None
+
     def write_finish(self) -> int:
         """A row whose arrival shows that everything before it was read; its id."""
         self._finish += 1

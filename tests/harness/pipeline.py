@@ -174,6 +174,13 @@ class Pipeline:
             last = version
 
 
+def peak_memory_bytes(process: Process) -> int:
+    """The most resident memory that it has ever had, as the kernel counts it (Linux)."""
+    status = Path(f"/proc/{process.pid}/status").read_text()
+    ((peak,),) = [line.split()[1:2] for line in status.splitlines() if line.startswith("VmHWM:")]
+    return int(peak) * 1024
+
+
 def _toml(value: Any) -> str:
     """JSON's strings, numbers and arrays are TOML's; its objects are not."""
     if isinstance(value, Mapping):

@@ -399,7 +399,10 @@ def test_progress_never_falls_while_transactions_are_replayed() -> None:
     assert feed.changes.version == Version(0x6000, 2)
     feed(begin(0x6000), insert(ORDERS, ["3", "a"]))
     assert feed.changes.version == Version(0x6000, 2)
-    feed(insert(ORDERS, ["4", "a"]), insert(ORDERS, ["5", "a"]))
+    assert feed.changes.replaying
+    feed(insert(ORDERS, ["4", "a"]))
+    assert not feed.changes.replaying
+    feed(insert(ORDERS, ["5", "a"]))
     assert feed.changes.version == Version(0x6000, 3)
 
 

@@ -32,7 +32,8 @@ def test_a_row_is_a_json_object_in_the_order_of_its_columns() -> None:
     table = make_table(columns=WIDE)
     row = [b"7", b'a "quoted"\n', b"t", b"1.50", b"\\x00ff", b"2", b'{a,NULL,"b c"}']
     assert table.encode_row(row) == (
-        b'{"id":7,"name":"a \\"quoted\\"\\n","paid":true,"price":"1.50","blob":"AP8=","score":2.0,"tags":["a",null,"b c"]}'
+        b'{"id":7,"name":"a \\"quoted\\"\\n","paid":true,"price":"1.50",'
+        b'"blob":"AP8=","score":2.0,"tags":["a",null,"b c"]}'
     )
     assert table.encode_row([b"7", *[None] * 6]).count(b"null") == 6
 

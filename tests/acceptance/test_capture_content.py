@@ -1,0 +1,259 @@
+"""What capture makes of unusual but correct changes: the topics hold what the tables hold, after each of them."""
+
+from __future__ import annotations
+
+import random
+import threading
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from cdc.names import Control, control_topic
+from tests.harness.database import Database
+from tests.harness.pipeline import MakePipeline
+from tests.harness.process import StartProcess
+from tests.harness.records import read_topic
+
+# Random text does not compress, so that Postgres keeps it outside the row and leaves it out of updates.
+TOASTED = "(SELECT string_agg(md5(random()::text), '') FROM generate_series(1, {}))"
+MEGABYTE = TOASTED.format(32_768)
+
+
+def test_an_untouched_megabyte_is_in_every_event(make_pipeline: MakePipeline) -> None:
+    """An update that leaves a TOASTed value alone carries it all the same, under either replica identity."""
+    pipeline = make_pipeline()
+    database = pipeline.database
+    for table in ("usual", "whole"):
+        database.execute(f"CREATE TABLE {table} (id int PRIMARY KEY, n int, big text, other text, list int[])")
+    database.execute("ALTER TABLE whole REPLICA IDENTITY FULL")
+    capture = pipeline.start()
+    for table in ("usual", "whole"):
+        database.execute(
+            f"INSERT INTO {table} SELECT i, 1, {MEGABYTE}, {TOASTED.format(300)}, (SELECT array_agg((random() * 1e9)::int)"
+            " FROM generate_series(1, 5000)) FROM generate_series(1, 3) i"
+        )
+        database.execute(f"UPDATE {table} SET n = n + 1; UPDATE {table} SET n = n + 1 WHERE id = 2")
+        database.execute(f"UPDATE {table} SET other = 'small now' WHERE id = 1; UPDATE {table} SET id = 30 WHERE id = 3")
+        database.execute(f"BEGIN; UPDATE {table} SET n = 9 WHERE id = 2; DELETE FROM {table} WHERE id = 2; COMMIT")
+    pipeline.assert_same("usual", "whole", while_running=capture)
+    for table in ("usual", "whole"):
+        events = [record for record in pipeline.records(table) if record.op in ("c", "u")]
+        assert all(len(record.value["after"]["big"]) > 1_000_000 for record in events)
+        assert all(record.value["after"]["list"] for record in events)
+
+
+def test_a_truncate_amid_inserts_is_in_every_partition(make_pipeline: MakePipeline) -> None:
+    """What was inserted before is dead, what came after lives, and one marker per partition says so."""
+    pipeline = make_pipeline(kafka={"partitions": 4})
+    database = pipeline.database
+    database.execute("CREATE TABLE t (id int PRIMARY KEY, v text)")
+    capture = pipeline.start()
+    database.execute(
+        "INSERT INTO t SELECT i, 'before' FROM generate_series(1, 50) i;"
+        "INSERT INTO t VALUES (51, 'the same transaction'); TRUNCATE t; INSERT INTO t VALUES (1, 'after'), (60, 'after')"
+    )
+    database.execute("TRUNCATE t RESTART IDENTITY")
+    database.execute("BEGIN; INSERT INTO t VALUES (2, 'x'); SAVEPOINT a; TRUNCATE t; ROLLBACK TO a; COMMIT")
+    pipeline.assert_same("t", while_running=capture)
+    markers = [record for record in pipeline.records("t") if record.op == "t"]
+    assert sorted(record.partition for record in markers) == [0, 0, 1, 1, 2, 2, 3, 3]
+    assert len({record.version for record in markers}) == 2, "one version for each TRUNCATE"
+    assert len({(record.partition, record.key) for record in markers}) == 4, "a marker replaces the one before"
+
+
+def test_one_truncate_of_several_tables_reaches_each(make_pipeline: MakePipeline) -> None:
+    """Tables named together and those that CASCADE takes along: all are emptied under one version, others are not."""
+    pipeline = make_pipeline(source={"tables": ["public.a", "public.b", "public.child", "public.other"]})
+    database = pipeline.database
+    database.execute(
+        "CREATE TABLE a (id int PRIMARY KEY); CREATE TABLE b (id int PRIMARY KEY); CREATE TABLE other (id int PRIMARY KEY);"
+        "CREATE TABLE child (id int PRIMARY KEY, a int REFERENCES a); CREATE TABLE unpublished (a int REFERENCES a)"
+    )
+    capture = pipeline.start()
+    fill = "".join(f"INSERT INTO {table} VALUES (1), (2);" for table in ("a", "b", "child", "other", "unpublished"))
+    database.execute(fill)
+    database.execute("BEGIN; TRUNCATE a, b CASCADE; INSERT INTO a VALUES (7); INSERT INTO child VALUES (8, 7); COMMIT")
+    tables = ("a", "b", "child", "other")
+    pipeline.assert_same(*tables, while_running=capture)
+    markers = {table: {r.version for r in pipeline.records(table) if r.op == "t"} for table in tables}
+    assert markers["a"] == markers["b"] == markers["child"]
+    assert len(markers["a"]) == 1
+    assert not markers["other"]
+
+
+def test_before_rows_are_there_where_the_replica_identity_gives_them(make_pipeline: MakePipeline) -> None:
+    """REPLICA IDENTITY FULL: the whole old row, TOASTed values too; otherwise the key of a delete, and no more."""
+    pipeline = make_pipeline()
+    database = pipeline.database
+    database.execute(
+        "CREATE TABLE whole (id int PRIMARY KEY, n int, big text); ALTER TABLE whole REPLICA IDENTITY FULL;"
+        "CREATE TABLE usual (id int PRIMARY KEY, n int, big text)"
+    )
+    capture = pipeline.start()
+    for table in ("whole", "usual"):
+        database.execute(f"INSERT INTO {table} VALUES (1, 1, {TOASTED.format(300)})")
+        database.execute(f"UPDATE {table} SET n = 2; UPDATE {table} SET id = 2; DELETE FROM {table}")
+    pipeline.assert_same("whole", "usual", while_running=capture)
+    events = {table: [r.value for r in pipeline.records(table) if r.value] for table in ("whole", "usual")}
+    big = events["whole"][0]["after"]["big"]
+    assert [event["before"] for event in sorted(events["whole"], key=_order)] == [
+        None,
+        {"id": 1, "n": 1, "big": big},
+        {"id": 1, "n": 2, "big": big},
+        None,
+        {"id": 2, "n": 2, "big": big},
+    ]
+    key_only = [event["before"] for event in events["usual"] if event["op"] == "d"]
+    assert sorted(row["id"] for row in key_only) == [1, 2]
+    assert all(event["before"] is None for event in events["usual"] if event["op"] != "d")
+
+
+def test_what_is_rolled_back_is_never_published(make_pipeline: MakePipeline) -> None:
+    """Savepoints, subtransactions of a failed block, ROLLBACK PREPARED: no event; COMMIT PREPARED: all of them."""
+    pipeline = make_pipeline()
+    database = pipeline.database
+    database.execute("CREATE TABLE t (id int PRIMARY KEY, v text)")
+    capture = pipeline.start()
+    database.execute(
+        "BEGIN; INSERT INTO t VALUES (1, 'kept'); SAVEPOINT a; INSERT INTO t VALUES (2, 'never');"
+        "SAVEPOINT b; UPDATE t SET v = 'never'; RELEASE b; ROLLBACK TO a; INSERT INTO t VALUES (3, 'kept'); COMMIT"
+    )
+    database.execute(
+        "DO $$ BEGIN INSERT INTO t VALUES (4, 'kept');"
+        "BEGIN INSERT INTO t VALUES (5, 'never'), (4, 'never'); EXCEPTION WHEN unique_violation THEN NULL; END; END $$"
+    )
+    gid = database.name
+    database.execute(f"BEGIN; INSERT INTO t VALUES (6, 'never'); PREPARE TRANSACTION '{gid} 1'")
+    database.execute(f"BEGIN; INSERT INTO t VALUES (7, 'kept'); UPDATE t SET v = 'kept, 2' WHERE id = 1; PREPARE TRANSACTION '{gid} 2'")
+    database.execute("INSERT INTO t VALUES (8, 'kept')")
+    database.execute(f"ROLLBACK PREPARED '{gid} 1'")
+    database.execute(f"COMMIT PREPARED '{gid} 2'")
+    pipeline.assert_same("t", while_running=capture)
+    values = {record.value["after"]["v"] for record in pipeline.records("t")}
+    assert values == {"kept", "kept, 2"}
+
+
+def test_clients_that_race_on_one_key_leave_the_topic_like_the_table(make_pipeline: MakePipeline) -> None:
+    """With two writes the stores would differ for ever; with the log the last commit wins everywhere."""
+    pipeline = make_pipeline()
+    database = pipeline.database
+    database.execute("CREATE TABLE t (id int PRIMARY KEY, v text, big text)")
+    database.execute(f"INSERT INTO t VALUES (1, 'start', {TOASTED.format(300)})")
+    capture = pipeline.start()
+    clients = [threading.Thread(target=_race, args=(database, number)) for number in range(3)]
+    for client in clients:
+        client.start()
+    for client in clients:
+        client.join(60)
+    pipeline.assert_same("t", while_running=capture)
+    assert len(pipeline.records("t")) >= 300
+
+
+def test_a_row_over_the_size_limit_is_parked_and_the_others_flow(make_pipeline: MakePipeline) -> None:
+    """It is on the parked topic with its key, version and reason; its delete is published in spite of its size."""
+    pipeline = make_pipeline(kafka={"max_message_bytes": 100_000})
+    database = pipeline.database
+    database.execute("CREATE TABLE t (id text PRIMARY KEY, v text); ALTER TABLE t REPLICA IDENTITY FULL")
+    capture = pipeline.start()
+    database.execute(
+        f"BEGIN; INSERT INTO t VALUES ('a', 'small'); INSERT INTO t VALUES ('large', {TOASTED.format(4000)});"
+        "INSERT INTO t VALUES ('b', 'small'); COMMIT"
+    )
+    database.execute(f"INSERT INTO t VALUES ('deleted later', {TOASTED.format(4000)})")
+    database.execute("DELETE FROM t WHERE id = 'deleted later'; UPDATE t SET v = 'still small' WHERE id = 'a'")
+    pipeline.fence(while_running=capture)
+    last = {record.key: record.value for record in pipeline.records("t")}
+    assert last[b'{"id":"a"}']["after"]["v"] == "still small"
+    assert last[b'{"id":"b"}']["after"]["v"] == "small"
+    assert last[b'{"id":"deleted later"}'] is None, "the tombstone"
+    assert b'{"id":"large"}' not in last
+    parked = read_topic(pipeline.bootstrap, control_topic(pipeline.prefix, Control.PARKED))
+    assert [record.value["key"] for record in parked if record.value["topic"] == pipeline.topic("t")] == [
+        '{"id":"large"}',
+        '{"id":"deleted later"}',
+        '{"id":"deleted later"}',
+    ]
+    for record in parked:
+        assert record.version is not None
+        assert record.value["version"] == str(record.version)
+        assert "max_message_bytes" in record.value["reason"]
+
+
+def test_rows_of_every_size_around_the_limit_pass_or_are_parked(make_pipeline: MakePipeline) -> None:
+    """No size, key length or header makes a record that the broker refuses: that would stop everything for ever."""
+    limit = 20_000
+    pipeline = make_pipeline(kafka={"max_message_bytes": limit})
+    database = pipeline.database
+    database.execute("CREATE TABLE t (id text PRIMARY KEY, v text)")
+    capture = pipeline.start()
+    # The envelope takes about 700 bytes; random keys of 1,200 characters travel in the headers of a key change too.
+    database.execute(
+        f"INSERT INTO t SELECT i || {TOASTED.format('38 + i * 0')}, left({TOASTED.format(900)}, 15000 + i * 50)"
+        " FROM generate_series(1, 100) i"
+    )
+    database.execute("UPDATE t SET id = reverse(id)")
+    # Longer than any record may be, yet it compresses enough to be indexed.
+    database.execute(f"INSERT INTO t VALUES (repeat('k', {limit + 1}), 'small')")
+    database.execute(f"UPDATE t SET v = 'other' WHERE id = repeat('k', {limit + 1})")
+    database.execute(f"DELETE FROM t WHERE id = repeat('k', {limit + 1})")
+    database.execute("INSERT INTO t VALUES ('the end', 'small')")
+    pipeline.fence(while_running=capture)
+    keys = {record.key for record in pipeline.records("t")}
+    parked = read_topic(pipeline.bootstrap, control_topic(pipeline.prefix, Control.PARKED))
+    assert b'{"id":"the end"}' in keys
+    assert 10 < len({key for key in keys if len(key) > 1000}) < 190
+    assert len(parked) > 10
+
+
+@pytest.mark.parametrize("shift_seconds", [86_400, -86_400], ids=["a day ahead", "a day behind"])
+def test_a_clock_that_is_wrong_changes_neither_order_nor_content(
+    make_pipeline: MakePipeline, tailrace: StartProcess, tmp_path: Path, shift_seconds: int
+) -> None:
+    """Order comes from the log: a capture whose clock jumps by a day goes on as if nothing had happened."""
+    pipeline = make_pipeline()
+    database = pipeline.database
+    database.execute("CREATE TABLE t (id int PRIMARY KEY, v text)")
+    capture = pipeline.start()
+    database.execute("INSERT INTO t SELECT i, 'first' FROM generate_series(1, 20) i")
+    pipeline.fence(while_running=capture)
+    capture.kill()
+    (tmp_path / "sitecustomize.py").write_text(_WRONG_CLOCK.format(shift=shift_seconds))
+    wrong = tailrace("capture", "--config", str(pipeline.config), env={"PYTHONPATH": str(tmp_path)})
+    database.execute("UPDATE t SET v = 'second'; DELETE FROM t WHERE id > 15")
+    pipeline.fence(while_running=wrong)
+    wrong.kill()
+    capture = pipeline.start()
+    database.execute("UPDATE t SET v = 'third' WHERE id <= 10; INSERT INTO t VALUES (20, 'again')")
+    pipeline.assert_same("t", while_running=capture)
+    stamps = [record.value["ts_ms"] for record in pipeline.records("t") if record.value]
+    assert max(stamps) - min(stamps) > 80_000_000, "the wrong clock was in use"
+
+
+# For the whole process: Python's clock, and the time that librdkafka puts on records (it asks the kernel by itself).
+_WRONG_CLOCK = """
+import time, confluent_kafka
+_time, _time_ns, _Producer = time.time, time.time_ns, confluent_kafka.Producer
+time.time = lambda: _time() + {shift}
+time.time_ns = lambda: _time_ns() + {shift} * 1_000_000_000
+
+class Producer(_Producer):
+    def produce(self, topic, value=None, key=None, partition=-1, **more):
+        super().produce(topic, value, key, partition, timestamp=int(time.time() * 1000), **more)
+
+confluent_kafka.Producer = Producer
+"""
+
+
+def _order(event: dict[str, Any]) -> tuple[int, int]:
+    return event["source"]["commit_lsn"], event["transaction"]["total_order"]
+
+
+def _race(database: Database, number: int) -> None:
+    chance = random.Random(number)
+    connection = database.connect()
+    for turn in range(100):
+        if chance.random() < 0.1:
+            connection.execute("BEGIN; DELETE FROM t WHERE id = 1; INSERT INTO t VALUES (1, 'again', 'x'); COMMIT")
+        else:
+            connection.execute("UPDATE t SET v = %s WHERE id = 1", [f"client {number}, turn {turn}"])

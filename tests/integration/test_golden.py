@@ -1,0 +1,159 @@
+"""Our events against those of a real Debezium 3.6, field by field, from the same script of SQL."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterator
+from pathlib import Path
+
+import psycopg
+import pytest
+
+from cdc.lsn import Version
+from cdc.names import topic
+from tests.golden.script import GOLDEN, read_script, run_setup, run_steps
+from tests.harness.database import Database
+from tests.harness.golden import DIFFERENCES, Event, Mismatch, check_shape, compare, explain
+from tests.harness.pipeline import Pipeline
+from tests.harness.process import Process, tailrace_argv
+from tests.harness.records import Record
+from tests.harness.topics import delete_topics
+
+PREFIX = "golden"
+TABLES = ("customers", "order_items", "full_rows", "all_types", "Mixed Case")
+DOC = Path(__file__).parents[2] / "docs" / "events.md"
+
+Events = dict[str, list[Event]]
+
+
+@pytest.fixture(scope="module")
+def records(
+    postgres_url: str, kafka_bootstrap: str, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[dict[str, list[Record]]]:
+    """What a real capture publishes of the script, by table, in one partition as in the recording."""
+    database = Database(postgres_url, "golden")
+    processes: list[Process] = []
+
+    def start(*args: str) -> Process:
+        processes.append(Process(tailrace_argv(*args)))
+        return processes[-1]
+
+    folder = tmp_path_factory.mktemp("golden")
+    prefix = f"golden{database.name[-8:]}"
+    pipeline = Pipeline(database=database, bootstrap=kafka_bootstrap, prefix=prefix, folder=folder, start=start)
+    pipeline.configure(kafka={"partitions": 1})
+    script = read_script()
+    try:
+        with psycopg.connect(database.dsn, autocommit=True) as connection:
+            run_setup(connection, script)
+            capture = pipeline.start()
+            run_steps(connection, script)
+        pipeline.fence(while_running=capture)
+        yield {table: pipeline.records(table) for table in TABLES}
+    finally:
+        for process in processes:
+            process.kill()
+        database.drop()
+        delete_topics(kafka_bootstrap, prefix)
+
+
+@pytest.fixture(scope="module")
+def ours(records: dict[str, list[Record]]) -> Events:
+    return {table: [_event(record) for record in found] for table, found in records.items()}
+
+
+@pytest.fixture(scope="module")
+def theirs() -> Events:
+    recorded = json.loads((GOLDEN / "events.json").read_text())
+    return {
+        table: [
+            Event(event["key"], event["value"], tuple((name, value) for name, value in event["headers"]))
+            for event in recorded[_their_topic(table)]
+        ]
+        for table in TABLES
+    }
+
+
+def _their_topic(table: str) -> str:
+    return f"{PREFIX}.public.{table.replace(' ', '_')}"
+
+
+def _event(record: Record) -> Event:
+    headers = tuple((name, value.decode()) for name, value in record.headers.items())
+    return Event(json.loads(record.key), _plain(record.value), headers)
+
+
+def _plain(value: object) -> dict[str, object] | None:
+    """With ordinary floats: Debezium's recording has them."""
+    plain: dict[str, object] | None = json.loads(json.dumps(value, default=float))
+    return plain
+
+
+def _mismatches(theirs: Events, ours: Events) -> list[Mismatch]:
+    found = list(compare(theirs, ours))
+    found += [
+        Mismatch("topic", _their_topic(table), topic(PREFIX, "public", table))
+        for table in TABLES
+        if _their_topic(table) != topic(PREFIX, "public", table)
+    ]
+    recorded = json.loads((GOLDEN / "events.json").read_text())
+    tables = {_their_topic(table) for table in TABLES}
+    found += [Mismatch(f"topic.{name.rpartition('.')[2]}", name, None) for name in recorded if name not in tables]
+    return found
+
+
+def test_every_difference_is_one_that_is_meant(theirs: Events, ours: Events) -> None:
+    """Keys, envelopes, values, headers and tombstones equal Debezium's, except for what docs/events.md lists."""
+    unexplained = [str(found) for found in _mismatches(theirs, ours) if explain(found) is None]
+    assert not unexplained, "\n".join(unexplained)
+
+
+def test_no_difference_is_listed_in_vain(theirs: Events, ours: Events) -> None:
+    """One that no longer occurs is a line to take out of the documentation."""
+    assert {explain(found) for found in _mismatches(theirs, ours)} == set(DIFFERENCES)
+
+
+def test_the_documentation_lists_the_same_differences() -> None:
+    """The table in docs/events.md and the one that the comparison goes by are the same."""
+    section = DOC.read_text().partition("## What differs from Debezium")[2].partition("\n## ")[0]
+    rows = re.findall(r"^\| (.+?) \|", section, re.MULTILINE)
+    listed = [row for row in rows if row != "What" and not row.startswith("---")]
+    assert sorted(listed) == sorted(DIFFERENCES)
+
+
+def test_what_differs_at_every_run_has_the_same_shape(theirs: Events, ours: Events) -> None:
+    """Clocks, LSNs, sequence and transaction id fit each other on both sides."""
+    for events in (*theirs.values(), *ours.values()):
+        for event in events:
+            check_shape(event)
+
+
+def test_keys_are_the_very_bytes_of_compact_json(records: dict[str, list[Record]]) -> None:
+    """The partition hangs on the bytes, so there is one spelling."""
+    for record in (record for found in records.values() for record in found):
+        assert record.key == json.dumps(json.loads(record.key), separators=(",", ":"), ensure_ascii=False).encode()
+
+
+def test_every_record_has_its_version_in_header_and_envelope(records: dict[str, list[Record]]) -> None:
+    """Tombstones have the header alone; the envelope's position and number are the same pair."""
+    for record in (record for found in records.values() for record in found):
+        assert record.version is not None
+        if record.value is not None:
+            source = record.value["source"]
+            assert record.version == Version(source["position"], source["seq"])
+            assert source["commit_lsn"] == source["position"]
+
+
+def test_versions_rise_through_each_topic(records: dict[str, list[Record]]) -> None:
+    """Compaction keeps the last record of a key: it must be the one with the largest version."""
+    for found in records.values():
+        versions = [record.version for record in found if record.version is not None]
+        assert versions == sorted(versions)
+
+
+def test_a_re_selected_value_is_whole_and_marked(records: dict[str, list[Record]]) -> None:
+    """An update that left a value out of line alone still carries it, and says that it was asked for."""
+    (filled,) = (record for record in records["customers"] if record.value and "reselected" in record.value["source"])
+    assert filled.value["source"]["reselected"] == ["biography"]
+    assert filled.value["after"]["biography"] == "tex " * 1000
