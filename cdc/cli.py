@@ -27,8 +27,10 @@ class Lazy(NamedTuple):
 
 
 COMMANDS = {
+    "init": Lazy("cdc.commands.init:init", "Write a config for a database, and the SQL that it needs."),
     "capture": Lazy("cdc.commands.capture:capture", "Publish every change of the source to the topics."),
     "tail": Lazy("cdc.commands.tail:tail", "Print the changes of a table as they come."),
+    "remove": Lazy("cdc.commands.remove:remove", "Take a table or the whole capture away, slot included."),
     "config": Lazy("cdc.commands.config:config", "Show the effective config, secrets masked."),
     "stack": Lazy("cdc.commands.stack:stack", "Run the local servers: Postgres, Kafka, Elasticsearch, Redis."),
     "demo": Lazy("cdc.commands.demo:demo", "Run a small shop on the local servers."),

@@ -38,6 +38,7 @@ _SETTINGS: dict[str, str | int] = {
 }
 # Room for what a record batch adds to a single record: headers of batch and record, varints.
 _RECORD_OVERHEAD_BYTES = 256
+_PARKED_KEY_BYTES = 512
 # librdkafka waits for a topic that was deleted as for one that is not made yet, for a minute and more.
 _LOOK_SECONDS = 3.0
 
@@ -73,7 +74,7 @@ class Publisher:
         )
         self._last_error = ""
         self._produce = self._producer.produce
-        self._largest_value = max_message_bytes - _RECORD_OVERHEAD_BYTES
+        self._largest_record = max_message_bytes - _RECORD_OVERHEAD_BYTES
         self._parked_topic = parked_topic
         self.wait_for_room: Callable[[], None] = lambda: time.sleep(0.01)
         self._open = False
@@ -94,8 +95,11 @@ class Publisher:
         """Hot: once per record. Blocks (through `wait_for_room`) while the queue is full."""
         if not self._open:
             self.begin()
-        if value is not None and len(value) + len(key) > self._largest_value:
-            self._park(topic, key, value, headers)
+        size = len(key) if value is None else len(key) + len(value)
+        if len(headers) > 1:  # the version alone is within the overhead; a key change carries the other key too
+            size += sum([len(data) for _, data in headers])
+        if size > self._largest_record:
+            self._park(topic, key, size, headers)
             return
         while True:
             try:
@@ -109,16 +113,26 @@ class Publisher:
         self.count += 1
         self.touched.add(topic)
 
-    def _park(self, topic: str, key: bytes, value: bytes, headers: Headers) -> None:
+    def _park(self, topic: str, key: bytes, size: int, headers: Headers) -> None:
         """Found before it is produced: the broker would refuse the record and abort the whole transaction."""
-        reason = {
+        if topic.count(".") == 1:  # a control topic (see names.Control): without that record, nothing may go on
+            raise RefusedError(
+                f"A record of {size} bytes for {topic} is over max_message_bytes.",
+                remedy="Raise [kafka] max_message_bytes.",
+            )
+        reason: dict[str, str | int] = {
             "topic": topic,
             "key": key.decode(),
             "version": headers[0][1].decode(),
-            "reason": f"record of {len(key) + len(value)} bytes is over max_message_bytes",
+            "reason": f"record of {size} bytes is over max_message_bytes",
         }
+        data = orjson.dumps(reason)
+        if len(data) > self._largest_record - _PARKED_KEY_BYTES:
+            # The key alone is too long; its length tells that this is not the whole of it.
+            reason |= {"key": key[:_PARKED_KEY_BYTES].decode(errors="replace"), "key_bytes": len(key)}
+            data = orjson.dumps(reason)
         self.parked += 1
-        self.send(self._parked_topic, key[:512], orjson.dumps(reason), headers)
+        self.send(self._parked_topic, key[:_PARKED_KEY_BYTES], data, headers[:1])
 
     def flush(self, timeout_seconds: float, look: Callable[[], None]) -> None:
         """Everything sent so far is on the brokers, still invisible to read_committed.

@@ -22,6 +22,8 @@ T = TypeVar("T")
 
 # Kept beyond the last use: __positions answers "where was the log when?", for lag and `wait`.
 _POSITIONS_RETENTION_MS = 7 * 24 * 3_600_000
+# Since 4.0, brokers refuse records stamped more than an hour ahead: a wrong clock of ours must not stop everything.
+_BROKERS_CLOCK = {"message.timestamp.type": "LogAppendTime"}
 # Nobody can stop us while the client tries to reach the first broker.
 _FIRST_ANSWER_MS = 5_000
 
@@ -60,12 +62,17 @@ class Topics:
     def ensure_control(self) -> dict[str, Topic]:
         """The control topics; all have one partition."""
         prefix = self._kafka.prefix
-        compact = {"cleanup.policy": "compact", "segment.ms": "600000", "min.cleanable.dirty.ratio": "0.1"}
-        kept = {"cleanup.policy": "delete", "retention.ms": str(_POSITIONS_RETENTION_MS)}
+        compact = {
+            "cleanup.policy": "compact",
+            "segment.ms": "600000",
+            "min.cleanable.dirty.ratio": "0.1",
+            **_BROKERS_CLOCK,
+        }
+        kept = {"cleanup.policy": "delete", "retention.ms": str(_POSITIONS_RETENTION_MS), **_BROKERS_CLOCK}
         settings = {
             Control.PROGRESS: {**compact, "segment.bytes": str(16 << 20)},
             Control.SCHEMA: compact,
-            Control.PARKED: {"cleanup.policy": "delete", "retention.ms": "-1", **self._size()},
+            Control.PARKED: {"cleanup.policy": "delete", "retention.ms": "-1", **_BROKERS_CLOCK, **self._size()},
             Control.POSITIONS: kept,
         }
         return self._ensure({control_topic(prefix, control): value for control, value in settings.items()}, 1)
@@ -130,6 +137,7 @@ class Topics:
         return {
             "cleanup.policy": "compact",
             "delete.retention.ms": str(self._kafka.delete_retention_milliseconds),
+            **_BROKERS_CLOCK,
             **self._size(),
         }
 

@@ -473,7 +473,7 @@ _TRANSACTIONS = st.lists(st.lists(st.one_of(_DEFAULT_IDENTITY, _FULL_IDENTITY), 
 
 
 @given(_TRANSACTIONS, st.integers(0, 4), st.integers(0, 6))
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=150, deadline=None)
 def test_the_quick_way_gives_the_same_records(transactions: list[list[bytes]], position: int, seq: int) -> None:
     """Rows straight from their bytes, or decoded first: nobody can tell, wherever the stream was resumed."""
     feeds = [
@@ -501,7 +501,7 @@ def _comparable(item: Record | Incomplete) -> tuple[object, ...]:
 @given(
     st.sampled_from([insert(ORDERS, ["1", "a"]), update(ORDERS, ["1", "é"]), insert(ORDERS, ["12", None])]), st.data()
 )
-@settings(max_examples=500, deadline=None)
+@settings(max_examples=250, deadline=None)
 def test_damaged_rows_are_published_or_refused(row: bytes, data: st.DataObject) -> None:
     """Bytes flipped or cut on the quick way too: never another error, and nothing published of what is refused."""
     damaged = bytearray(row[: data.draw(st.integers(6, len(row)))])

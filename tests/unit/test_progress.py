@@ -10,6 +10,7 @@ import pytest
 from cdc.errors import RefusedError
 from cdc.lsn import LSN, Version
 from cdc.progress import FORMAT, Progress, decode
+from tests.harness.documented import example
 
 
 @pytest.fixture
@@ -46,6 +47,13 @@ def test_the_record_is_plain_json_with_its_format(progress: Progress) -> None:
     assert record["format"] == FORMAT
     assert (record["position"], record["seq"]) == (0x5000, 7)
     assert record["end_offsets"] == {"shop.public.orders": [10, 0, 3, 4]}
+
+
+def test_the_documented_record_is_a_record(progress: Progress) -> None:
+    """docs/events.md shows every field, and nothing that is not one."""
+    documented = example("`<prefix>.__progress`")
+    assert list(documented) == list(json.loads(progress.encode()))
+    assert decode(json.dumps(documented).encode()).confirmable == LSN(33715840)
 
 
 def test_a_newer_format_is_refused(progress: Progress) -> None:

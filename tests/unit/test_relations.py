@@ -8,10 +8,13 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from cdc import schema
 from cdc.errors import ProtocolError, RefusedError
+from cdc.lsn import Version
 from cdc.messages import UNCHANGED, Value
 from cdc.relations import unchanged_indexes
 from tests.harness.changes import BOOL, ID_AND_NAME, INT8, TEXT, make_table
+from tests.harness.documented import example
 from tests.harness.pgoutput import LEFT_OUT, cells
 
 NUMERIC, BYTEA, FLOAT8, TEXT_ARRAY = 1700, 17, 701, 1009
@@ -169,3 +172,19 @@ def test_the_names_and_types_are_kept_for_the_schema_record() -> None:
     table = make_table(columns=[*ID_AND_NAME, ("price", NUMERIC, False)])
     assert table.type_names == ("int8", "text", "numeric")
     assert (table.name, table.topic) == ("public.orders", "shop.public.orders")
+
+
+def test_the_documented_schema_record_has_the_fields_of_a_real_one() -> None:
+    """docs/events.md shows what readers of `__schema` find."""
+    record = schema.record(make_table(), Version(0x5000, 0), "shop.__schema")
+    assert record.value is not None
+    real, documented = json.loads(record.value), example("`<prefix>.__schema`")
+    assert list(documented) == list(real)
+    assert list(documented["columns"][0]) == list(real["columns"][0])
+    assert json.loads(record.key) == {"topic": "shop.public.orders", "version": "0000000000005000.00000000"}
+
+
+def test_a_changed_column_changes_the_digest_of_a_table() -> None:
+    """That is how a new state of a table is noticed; the same state again is not a new one."""
+    assert schema.digest(make_table()) == schema.digest(make_table())
+    assert schema.digest(make_table()) != schema.digest(make_table(columns=[("id", INT8, True), ("name", BOOL, False)]))

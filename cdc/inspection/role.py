@@ -1,0 +1,115 @@
+"""The role that capture logs in as: may it replicate, make what is missing, and no more than it needs?
+
+Whether it may replicate is tried, not looked up: managed services grant it in ways that no catalog column shows.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import psycopg
+
+from cdc.config import Source
+from cdc.errors import TailraceError
+from cdc.inspection.findings import Finding, fail, ok, refusal, warn
+from cdc.inspection.services import Service, memberships
+from cdc.replication import ReplicationStream
+
+PLACE = "role"
+
+
+@dataclass(frozen=True, slots=True)
+class Identity:
+    """What IDENTIFY_SYSTEM says."""
+
+    system_identifier: str
+    timeline: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RoleFacts:
+    name: str
+    quoted: str
+    superuser: bool
+    replication: bool
+    memberships: list[str]  # of the service's replication roles
+    may_create_in_database: bool
+    may_emit_messages: bool
+
+
+def read_role(connection: psycopg.Connection, service: Service) -> RoleFacts:
+    row = connection.execute(
+        "select rolname::text, quote_ident(rolname), rolsuper, rolreplication,"
+        " has_database_privilege(current_database(), 'create'),"
+        " (select bool_and(has_function_privilege(oid, 'execute')) from pg_proc"
+        "  where proname = 'pg_logical_emit_message' and pronamespace = 'pg_catalog'::regnamespace)"
+        " from pg_roles where rolname = current_user"
+    ).fetchone()
+    assert row is not None  # noqa: S101  # we are logged in as it
+    return RoleFacts(
+        name=row[0],
+        quoted=row[1],
+        superuser=row[2],
+        replication=row[3],
+        memberships=memberships(connection, service),
+        may_create_in_database=row[4],
+        may_emit_messages=row[5],
+    )
+
+
+def try_replication(source: Source) -> Identity | TailraceError:
+    """Open a replication connection as capture would, and close it again."""
+    try:
+        stream = ReplicationStream(
+            source.conninfo(), slot=source.slot, publication=source.publication, stop=lambda: False
+        )
+    except TailraceError as error:
+        return error
+    try:
+        return Identity(*stream.identify())
+    except TailraceError as error:
+        return error
+    finally:
+        stream.close()
+
+
+def judge_role(facts: RoleFacts, service: Service, identity: Identity | TailraceError) -> Iterator[Finding]:
+    if facts.superuser:
+        yield warn(
+            PLACE,
+            f"Role {facts.name} is a superuser; capture needs far less.",
+            "Make a role of its own: create role tailrace login replication; (docs/source-setup.md has the grants).",
+        )
+    else:
+        yield ok(PLACE, f"role {facts.name} is no superuser")
+    yield _replication(facts, service, identity)
+    if facts.may_emit_messages:
+        yield ok(PLACE, "it may write heartbeats (pg_logical_emit_message)")
+    else:
+        yield fail(
+            PLACE,
+            "It may not execute pg_logical_emit_message, which writes the heartbeats.",
+            f"As a superuser run, for each pg_logical_emit_message in \\df: grant execute on function … to "
+            f"{facts.quoted};",
+        )
+
+
+def _replication(facts: RoleFacts, service: Service, identity: Identity | TailraceError) -> Finding:
+    if isinstance(identity, Identity):
+        return ok(PLACE, f"it may replicate ({_reason(facts)})")
+    remedy = service.allow_replication.format(role=facts.quoted)
+    if facts.superuser or facts.replication:
+        # The right is there: something else is in the way, and the server's words say what.
+        remedy = "See the server's message; pg_hba.conf must let the role in, and a WAL sender must be free."
+    elif "wal_senders" not in identity.message:
+        return fail(PLACE, f"It may not replicate. {identity.message}", remedy)
+    return refusal(PLACE, TailraceError(f"A replication connection failed. {identity.message}"), remedy)
+
+
+def _reason(facts: RoleFacts) -> str:
+    if facts.memberships:
+        return f"a member of {', '.join(facts.memberships)}"
+    if facts.replication:
+        return "it has REPLICATION"
+    return "a superuser" if facts.superuser else "the server let it"

@@ -1,0 +1,135 @@
+"""The commented config that `init` writes. Its words about a key are the config's own; no password is ever in it."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from urllib.parse import quote, urlencode
+
+from psycopg.conninfo import make_conninfo
+
+from cdc.config import Kafka, Source, TableSelector
+from cdc.config.reader import settings_of
+from cdc.config.report import toml_value
+from cdc.setup.survey import FoundTable, Survey
+
+PASSWORD_VARIABLE = "TAILRACE_PASSWORD"  # noqa: S105 - its name
+# TOML allows none of these in a comment, and a table's name may hold any of them.
+_CONTROL = re.compile(r"[\x00-\x1f\x7f]")
+
+
+def config_text(
+    found: Survey, *, dsn: str, password: bool, slot: str, publication: str, bootstrap: str, prefix: str
+) -> str:
+    """`dsn` without a password; `password`: whether the config takes one from the environment."""
+    lines = [
+        "# Tailrace's config, from `tailrace init`; docs/config.md explains every key. `tailrace config` shows what holds.",
+        "",
+        "[source]",
+        *_key(Source, "dsn", _escaped(dsn)),
+        *_password(password),
+        *_key(Source, "slot", slot),
+        *_key(Source, "publication", _escaped(publication)),
+        *_tables(found),
+        "",
+        "[kafka]",
+        *_key(Kafka, "bootstrap", bootstrap),
+        *_key(Kafka, "prefix", prefix),
+        *_key(Kafka, "partitions", 4),
+        *_key(Kafka, "replication_factor", 1),
+        *_STORES,
+    ]
+    return "\n".join(lines) + "\n"
+
+
+_STORES = """
+# [kafka.tls]                         # nothing in it: TLS with the system's authorities
+# [kafka.sasl]
+# username = "tailrace"
+# password = "${KAFKA_PASSWORD}"
+
+# [mask]                              # columns that leave the database only masked: hash, null or fixed:TEXT
+# "public.customers.email" = "hash"
+
+# [stores.search]
+# kind = "elasticsearch"
+# url = "http://localhost:9200"
+
+# [stores.cache]
+# kind = "redis"
+# url = "redis://localhost:6379/0"
+
+# [stores.warehouse]
+# kind = "iceberg"
+# path = "warehouse"
+""".rstrip().split("\n")
+
+
+def dsn_text(parameters: dict[str, str]) -> str:
+    """A URL where one host and port make one, else `key=value` pairs (sockets, several hosts, a service)."""
+    rest = dict(parameters)
+    host, user, database = (rest.pop(name, "") for name in ("host", "user", "dbname"))
+    port = rest.pop("port", "")
+    if not all((host, user, database)) or not re.fullmatch(r"[A-Za-z0-9.:-]+", host):
+        return make_conninfo(**parameters)  # type: ignore[arg-type]  # its first parameter is not among them
+    place = f"[{host}]" if ":" in host else host
+    url = f"postgresql://{quote(user, safe='')}@{place}{f':{port}' if port else ''}/{quote(database, safe='')}"
+    return f"{url}?{urlencode(rest, quote_via=quote)}" if rest else url
+
+
+def _key(section: type, name: str, value: str | int) -> Iterator[str]:
+    yield f"# {settings_of(section)[name][0].metadata['doc']}"
+    yield f"{name} = {toml_value(value)}"
+
+
+def _password(wanted: bool) -> Iterator[str]:
+    yield "# From the environment, so that it is never in this file."
+    yield f'{"" if wanted else "# "}password = "${{{PASSWORD_VARIABLE}}}"'
+
+
+def _tables(found: Survey) -> Iterator[str]:
+    yield f"# {settings_of(Source)['tables'][0].metadata['doc']}"
+    yield "# Rows are the server's estimates."
+    yield "tables = ["
+    if not found.capturable:
+        yield '  "public.*",'
+    written = [(_entry(table), table) for table in found.tables]
+    width = max((len(entry) for entry, _ in written), default=0)
+    for entry, table in written:
+        obstacle = table.obstacle
+        if obstacle is None:
+            yield f"  {entry:<{width}}  # {_described(table)}"
+        else:
+            yield f"  # {entry:<{width}}  {_described(table)}. Left out: {_comment(obstacle[0])}. {_comment(obstacle[1])}"
+    yield "]"
+
+
+def _entry(table: FoundTable) -> str:
+    return toml_value(_escaped(str(TableSelector(table.schema, table.name)))) + ","
+
+
+def _described(table: FoundTable) -> str:
+    rows = "rows unknown" if table.rows_estimate is None else f"{table.rows_estimate:,} rows"
+    parts = [rows, _size(table.size_bytes)]
+    if table.kind == "p":
+        parts.append(f"{table.partitions} partitions")
+    if table.obstacle is None and table.wanted_identity:
+        parts.append(f"needs replica identity {table.wanted_identity}")
+    return ", ".join(parts)
+
+
+def _size(size: float) -> str:
+    for unit in ("bytes", "kB", "MB", "GB"):
+        if size < 1024:
+            return f"{size:.0f} {unit}"
+        size /= 1024
+    return f"{size:.1f} TB"
+
+
+def _escaped(text: str) -> str:
+    """`${` in the config stands for a variable."""
+    return text.replace("${", "$${")
+
+
+def _comment(text: str) -> str:
+    return _CONTROL.sub(lambda character: f"\\x{ord(character[0]):02x}", text)

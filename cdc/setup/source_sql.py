@@ -1,0 +1,138 @@
+"""The SQL that makes a surveyed database ready for capture, as text: only what is missing, and runnable as it stands.
+
+Names in statements are quoted by the server; comments hold none, so that no name can break out of one.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from cdc.setup.survey import Survey
+
+_NOTHING = "-- The source has all that capture needs: nothing to run."
+
+
+def source_sql(found: Survey, *, publication: str) -> str:
+    """`publication` as SQL writes it. Every statement on lines of its own, for psql or any other client."""
+    makers = (_settings, _role, _identities, lambda found: _publication(found, publication), _advice)
+    sections = [list(lines_of(found)) for lines_of in makers]
+    body = ["\n".join(section) for section in sections if section]
+    if not any(_is_statement(line) for section in sections for line in section):
+        return "\n\n".join([_NOTHING, *body]) + "\n"
+    return "\n\n".join([_heading(found), *body]) + "\n"
+
+
+def _heading(found: Survey) -> str:
+    who = "an administrator" if found.service else "a superuser"
+    return (
+        f"-- What the source needs for Tailrace. Run it in the database of the DSN, as {who}.\n"
+        "-- The tables' owner suffices for replica identities and, with CREATE on the database, for the publication."
+    )
+
+
+def _is_statement(line: str) -> bool:
+    return not line.startswith("--")
+
+
+# -- settings ------------------------------------------------------------------------------------------------
+
+
+def _settings(found: Survey) -> Iterator[str]:
+    changes = dict(_setting_changes(found))
+    if changes and found.service:
+        wal_level = {"Amazon RDS": "rds.logical_replication = 1", "Google Cloud SQL": "cloudsql.logical_decoding = on"}
+        yield f"-- Settings: on {found.service} they are changed in its console, not by SQL; then restart the server."
+        for name, value in changes.items():
+            yield f"--   {wal_level.get(found.service, 'wal_level = logical') if name == 'wal_level' else f'{name} = {value}'}"
+    elif changes:
+        yield "-- Settings. They take effect when the server is restarted: do that before capture starts."
+        for name, value in changes.items():
+            yield f"alter system set {name} = '{value}';"
+
+
+def _advice(found: Survey) -> Iterator[str]:
+    if found.settings["max_slot_wal_keep_size"] == "-1":
+        yield "-- Advice: the server keeps WAL without limit while capture is down. A limit saves the disk, but a slot"
+        yield "-- that goes over it is lost and needs a new start. A third of the WAL disk is a usual choice:"
+        yield "--   alter system set max_slot_wal_keep_size = '50GB'; select pg_reload_conf();"
+
+
+def _setting_changes(found: Survey) -> Iterator[tuple[str, str]]:
+    if found.settings["wal_level"] != "logical":
+        yield "wal_level", "logical"
+    # One of each for capture, and a sender more: a standby capture knocks while the first one streams.
+    if int(found.settings["max_replication_slots"]) < found.slots_used + 1:
+        yield "max_replication_slots", str(found.slots_used + 4)
+    if int(found.settings["max_wal_senders"]) < found.senders_used + 2:
+        yield "max_wal_senders", str(found.senders_used + 5)
+
+
+# -- the role ------------------------------------------------------------------------------------------------
+
+
+def _role(found: Survey) -> Iterator[str]:
+    lines = [*_role_itself(found), *_grants(found)]
+    if lines:
+        yield "-- The role that capture connects as: it may replicate and read, nothing else."
+        yield from lines
+
+
+def _role_itself(found: Survey) -> Iterator[str]:
+    role, on_rds = found.role, found.service == "Amazon RDS"
+    attributes = [] if role.can_login else ["login"]
+    if not role.replicates and not on_rds:
+        attributes.append("replication")
+    if not role.bypasses_row_security and any(table.row_security for table in found.capturable):
+        yield "-- It bypasses row-level security, which would hide rows from it."
+        attributes.append("bypassrls")
+    if not role.exists:
+        yield f"create role {role.sql_name} with {' '.join(attributes)};"
+        yield "-- Where the server asks for a password, give it one; in psql: \\password and the role's name"
+    elif attributes:
+        yield f"alter role {role.sql_name} with {' '.join(attributes)};"
+    if not role.replicates and on_rds:
+        yield f"grant rds_replication to {role.sql_name};"
+
+
+def _grants(found: Survey) -> Iterator[str]:
+    role = found.role
+    if not role.connects:
+        yield f"grant connect on database {found.sql_database} to {role.sql_name};"
+    schemas = {table.schema for table in found.capturable} - role.schemas
+    for schema in sorted(schemas):
+        yield f"grant usage on schema {found.sql_schemas[schema]} to {role.sql_name};"
+    for table in found.capturable:
+        if not table.readable:
+            yield f"grant select on {table.sql_name} to {role.sql_name};"
+
+
+# -- tables --------------------------------------------------------------------------------------------------
+
+
+def _identities(found: Survey) -> Iterator[str]:
+    changes = [(table, table.wanted_identity) for table in found.capturable if table.wanted_identity]
+    if changes:
+        yield "-- Replica identity: what the log says about a row that is updated or deleted. A deferrable primary key"
+        yield "-- needs full, which makes its updates larger in the log."
+    for table, identity in changes:
+        yield f"alter table {table.sql_name} replica identity {identity};"
+
+
+def _publication(found: Survey, publication: str) -> Iterator[str]:
+    names = [table.sql_name for table in found.capturable]
+    existing = found.publication_tables
+    if existing is None and names:
+        yield "-- The publication, made by who owns the tables: take out those that shall not be captured, as in the config."
+        yield f"create publication {publication} for table"
+        yield from _listed(names)
+        yield "with (publish = 'insert, update, delete, truncate', publish_via_partition_root = false);"
+    elif existing is not None and (missing := [name for name in names if name not in existing]):
+        yield "-- The publication exists, and lacks tables. A capture that runs on it already refuses them: then take"
+        yield "-- them out of the config instead."
+        yield f"alter publication {publication} add table"
+        yield from _listed(missing, end=";")
+
+
+def _listed(names: list[str], end: str = "") -> Iterator[str]:
+    for number, name in enumerate(names, start=1):
+        yield f"  only {name}{',' if number < len(names) else end}"

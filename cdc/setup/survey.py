@@ -1,0 +1,209 @@
+"""What `init` finds in a database. It only reads: the session is read only, and nothing waits long for a lock."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import psycopg
+
+from cdc.errors import RefusedError, TransientError
+from cdc.postgres import explain
+
+OLDEST_MAJOR = 14
+DEFAULT_ROLE = "tailrace"
+
+# The roles that tell a managed service by: there a role does not replicate by attribute, or nobody is a superuser.
+_SERVICES = {"rds_superuser": "Amazon RDS", "cloudsqlsuperuser": "Google Cloud SQL", "azure_pg_admin": "Azure"}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FoundTable:
+    """`sql_name` is quoted by the server, reserved words included."""
+
+    schema: str
+    name: str
+    sql_name: str
+    kind: str  # as pg_class.relkind: r, p (partitioned) or f (foreign)
+    persistence: str  # p or u (unlogged)
+    key: bool
+    deferrable_key: bool
+    replica_identity: str  # d, n, f or i
+    row_security: bool
+    extension: str | None
+    partitions: int
+    size_bytes: int
+    rows_estimate: int | None
+    readable: bool  # by the capture role
+
+    @property
+    def obstacle(self) -> tuple[str, str] | None:
+        """Why it cannot be captured, and what a person would have to decide; None where at most SQL of ours is due."""
+        if self.kind == "f":
+            return "a foreign table: its changes are in another server's log", "Capture it there."
+        if self.persistence == "u":
+            return "unlogged: its changes are not in the log", f"alter table {self.sql_name} set logged;"
+        if self.extension is not None:
+            return f"it belongs to extension {self.extension}", "Take it in only if you write to it yourselves."
+        if not self.key:
+            return "it has no primary key", f"alter table {self.sql_name} add primary key (…);"
+        return None
+
+    @property
+    def wanted_identity(self) -> str | None:
+        """The replica identity that it needs and does not have."""
+        if self.deferrable_key:
+            return None if self.replica_identity == "f" else "full"
+        return "default" if self.replica_identity == "n" else None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FoundRole:
+    """The role that capture will use, as far as it exists."""
+
+    name: str
+    sql_name: str
+    exists: bool
+    can_login: bool
+    replicates: bool
+    bypasses_row_security: bool
+    connects: bool  # to this database
+    schemas: frozenset[str]  # those that it may use
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Survey:
+    database: str
+    sql_database: str
+    major: int
+    service: str | None  # the managed service that this looks like
+    settings: dict[str, str]
+    slots_used: int
+    senders_used: int
+    role: FoundRole
+    publication_tables: frozenset[str] | None  # the sql_names in the publication; None where there is none
+    sql_schemas: dict[str, str]  # schema -> quoted by the server
+    tables: tuple[FoundTable, ...]
+
+    @property
+    def capturable(self) -> list[FoundTable]:
+        return [table for table in self.tables if table.obstacle is None]
+
+
+_TABLES = """
+select n.nspname as schema, c.relname as name, quote_ident(n.nspname) || '.' || quote_ident(c.relname) as sql_name,
+       c.relkind::text as kind, c.relpersistence::text as persistence,
+       i.indexrelid is not null as key, coalesce(not i.indimmediate, false) as deferrable_key,
+       c.relreplident::text as replica_identity, c.relrowsecurity as row_security, e.extname as extension,
+       coalesce(leaf.count, 0) as partitions, coalesce(leaf.bytes, pg_table_size(c.oid), 0)::int8 as size_bytes,
+       nullif(coalesce(leaf.rows, c.reltuples), -1)::int8 as rows_estimate,
+       coalesce((select has_table_privilege(r.oid, c.oid, 'select') from pg_roles r where r.rolname = %(role)s),
+                has_table_privilege('public', c.oid, 'select')) as readable
+from pg_class c
+join pg_namespace n on n.oid = c.relnamespace
+left join pg_index i on i.indrelid = c.oid and i.indisprimary
+left join pg_depend d on d.classid = 'pg_class'::regclass and d.objid = c.oid and d.deptype = 'e'
+left join pg_extension e on e.oid = d.refobjid
+left join lateral (
+    select count(*), sum(pg_table_size(t.relid)) as bytes,
+           case when bool_and(l.reltuples >= 0) then sum(l.reltuples) else -1 end as rows
+    from pg_partition_tree(c.oid) t join pg_class l on l.oid = t.relid
+    where t.isleaf and t.relid <> c.oid
+) leaf on c.relkind = 'p'
+where c.relkind in ('r', 'p', 'f') and c.relpersistence <> 't' and not c.relispartition
+  and n.nspname <> 'information_schema' and n.nspname not like 'pg\\_%%'
+order by 1, 2
+"""
+
+_ROLE = """
+select quote_ident(wanted.name) as sql_name, r.oid is not null as exists,
+       coalesce(r.rolcanlogin, false) as can_login,
+       coalesce(r.rolsuper or r.rolreplication or pg_has_role(r.oid, rds.oid, 'member'), false) as replicates,
+       coalesce(r.rolsuper or r.rolbypassrls, false) as bypasses_row_security,
+       coalesce(has_database_privilege(r.oid, current_database(), 'connect'),
+                has_database_privilege('public', current_database(), 'connect')) as connects,
+       array(select n.nspname::text from pg_namespace n
+             where coalesce(has_schema_privilege(r.oid, n.oid, 'usage'),
+                            has_schema_privilege('public', n.oid, 'usage'))) as schemas
+from (values (%(role)s)) wanted(name)
+left join pg_roles r on r.rolname = wanted.name
+left join pg_roles rds on rds.rolname = 'rds_replication'
+"""
+
+_SERVER = """
+select current_database() as database, quote_ident(current_database()) as sql_database,
+       current_setting('server_version_num')::int / 10000 as major,
+       (select array_agg(rolname::text) from pg_roles where rolname = any(%(services)s)) as services,
+       (select json_object_agg(name, current_setting(name)) from pg_settings where name = any(%(settings)s)) as settings,
+       (select count(*) from pg_replication_slots) as slots_used,
+       (select count(*) from pg_stat_replication) as senders_used
+"""
+
+_SETTINGS = ("wal_level", "max_replication_slots", "max_wal_senders", "max_slot_wal_keep_size")
+
+
+def choose_role(connection: psycopg.Connection) -> str:
+    """The DSN's own user where it is one for capture: it may replicate, and is no superuser. Else `tailrace`."""
+    row = connection.execute(
+        "select current_user::text, not r.rolsuper and (r.rolreplication or coalesce("
+        "  (select pg_has_role(r.oid, rds.oid, 'member') from pg_roles rds where rds.rolname = 'rds_replication'),"
+        "  false)) from pg_roles r where r.rolname = current_user"
+    ).fetchone()
+    return str(row[0]) if row is not None and row[1] else DEFAULT_ROLE
+
+
+def survey(connection: psycopg.Connection, *, role: str, publication: str) -> Survey:
+    connection.execute("set default_transaction_read_only = on; set lock_timeout = '5s'")
+    _refuse_unsuitable(connection)
+    try:
+        return _look(connection, role=role, publication=publication)
+    except psycopg.errors.LockNotAvailable as error:
+        raise TransientError(
+            f"A table is locked by someone else: {explain(error)}", remedy="Try again when that has ended."
+        ) from error
+
+
+def _refuse_unsuitable(connection: psycopg.Connection) -> None:
+    major = connection.info.server_version // 10000
+    if major < OLDEST_MAJOR:
+        raise RefusedError(
+            f"This server is Postgres {major}; capture needs {OLDEST_MAJOR} or newer.", remedy="Upgrade the server."
+        )
+    row = connection.execute("select pg_is_in_recovery()").fetchone()
+    if row is not None and row[0]:
+        raise RefusedError("This server is a standby; capture reads from the primary.", remedy="Give its DSN.")
+
+
+def _look(connection: psycopg.Connection, *, role: str, publication: str) -> Survey:
+    (server,) = _rows(connection, _SERVER, services=list(_SERVICES), settings=list(_SETTINGS))
+    (found_role,) = _rows(connection, _ROLE, role=role)
+    tables = tuple(FoundTable(**row) for row in _rows(connection, _TABLES, role=role))
+    schemas = _rows(connection, "select nspname::text, quote_ident(nspname) as quoted from pg_namespace")
+    services = [_SERVICES[name] for name in server.pop("services") or ()]
+    return Survey(
+        **server,
+        service=services[0] if services else None,
+        role=FoundRole(name=role, **{**found_role, "schemas": frozenset(found_role["schemas"])}),
+        publication_tables=_published(connection, publication),
+        sql_schemas={row["nspname"]: row["quoted"] for row in schemas},
+        tables=tables,
+    )
+
+
+def _published(connection: psycopg.Connection, publication: str) -> frozenset[str] | None:
+    if not _rows(connection, "select from pg_publication where pubname = %(name)s", name=publication):
+        return None
+    # The entries themselves: pg_publication_tables shows leaves instead of their root.
+    entries = _rows(
+        connection,
+        "select quote_ident(n.nspname) || '.' || quote_ident(c.relname) as sql_name from pg_publication_rel r "
+        "join pg_publication p on p.oid = r.prpubid join pg_class c on c.oid = r.prrelid "
+        "join pg_namespace n on n.oid = c.relnamespace where p.pubname = %(name)s",
+        name=publication,
+    )
+    return frozenset(row["sql_name"] for row in entries)
+
+
+def _rows(connection: psycopg.Connection, query: str, **parameters: Any) -> list[dict[str, Any]]:
+    with connection.cursor(row_factory=psycopg.rows.dict_row) as cursor:
+        return cursor.execute(query, parameters).fetchall()

@@ -1,0 +1,102 @@
+"""What capture knows of the tables beyond the stream: their identity in the catalog, and which of them are incomplete.
+
+A schema change can alter existing rows without a single row event (a rewrite, a default, an attached partition). So the
+catalog is looked at with every heartbeat and compared with this record; what changed marks the table as incomplete
+until it has been copied again. The record lives on `<prefix>.__schema` and is written inside capture's transactions.
+"""
+
+from __future__ import annotations
+
+import msgspec
+
+from cdc.errors import RefusedError
+
+FORMAT = 1
+KEY = b'{"state":"tables"}'
+
+
+class Column(msgspec.Struct, frozen=True):
+    """`entry` changes whenever the column's catalog row does, also when a retype leaves the type as it was."""
+
+    number: int
+    name: str
+    type_oid: int
+    type_modifier: int
+    entry: str
+    has_default: bool
+
+
+class TableState(msgspec.Struct, frozen=True, kw_only=True):
+    schema: str
+    table: str
+    topic: str
+    key: list[str]
+    storage: str  # changes with every rewrite; of all leaves together, for a partitioned table
+    columns: list[Column]
+    leaves: dict[str, bool] = {}  # oids of the partitions that hold rows -> whether it was born as one, so empty
+
+
+class Pending(msgspec.Struct, frozen=True):
+    """The topic may lack what happened at the source before `since` (an LSN): a copy is due."""
+
+    since: int
+    reason: str
+
+
+class TableStates(msgspec.Struct, frozen=True, kw_only=True):
+    format: int = FORMAT
+    tables: dict[str, TableState] = {}  # by oid
+    pending: dict[str, Pending] = {}  # by topic
+
+    def encode(self) -> bytes:
+        return msgspec.json.encode(self)
+
+    def root_of(self, oid: int) -> TableState | None:
+        """The table that a relation belongs to: itself, or the partitioned table above it."""
+        found = self.tables.get(str(oid))
+        if found is not None:
+            return found
+        return next((state for state in self.tables.values() if str(oid) in state.leaves), None)
+
+    def with_pending(self, topic: str, since: int, reason: str) -> TableStates:
+        """The first mark stands: what is missing began there."""
+        if topic in self.pending:
+            return self
+        return msgspec.structs.replace(self, pending={**self.pending, topic: Pending(since, reason)})
+
+    def with_tables(self, tables: dict[str, TableState]) -> TableStates:
+        return msgspec.structs.replace(self, tables=tables)
+
+    def without_pending(self, topic: str) -> TableStates:
+        return msgspec.structs.replace(self, pending={k: v for k, v in self.pending.items() if k != topic})
+
+
+def decode(data: bytes) -> TableStates:
+    found = msgspec.json.decode(data, type=TableStates)
+    if found.format > FORMAT:
+        raise RefusedError(
+            f"The tables' record on __schema has format {found.format}; this Tailrace knows up to {FORMAT}.",
+            remedy="Run the newer Tailrace that wrote it.",
+        )
+    return found
+
+
+def why_incomplete(before: TableState, now: TableState) -> str | None:
+    """What has changed rows without row events, if anything has."""
+    if before.leaves.keys() - now.leaves.keys():
+        return "a partition was detached or dropped"
+    if any(not born for leaf, born in now.leaves.items() if leaf not in before.leaves):
+        return "a partition was attached"
+    old = {column.number: column for column in before.columns}
+    for column in now.columns:
+        previous = old.get(column.number)
+        if previous is None:
+            if column.has_default:
+                return f"column {column.name} was added with a default"
+        elif previous.name != column.name:
+            return f"column {previous.name} was renamed to {column.name}"
+        elif (previous.type_oid, previous.type_modifier) != (column.type_oid, column.type_modifier):
+            return f"column {column.name} changed its type"
+        elif before.storage != now.storage and previous.entry != column.entry:
+            return f"the table was rewritten with column {column.name}"
+    return None
