@@ -8,6 +8,7 @@ from dataclasses import dataclass
 import psycopg
 from psycopg import sql
 
+from cdc import names
 from cdc.config.tables import TableSelector
 from cdc.lsn import LSN
 
@@ -20,9 +21,14 @@ class SourceTable:
     key: tuple[str, ...]  # primary key columns in key order; empty where there is no primary key
     deferrable_key: bool
     replica_identity: str  # d, n, f or i, as in pg_class
+    is_partitioned: bool
+    is_partition: bool
 
     def __str__(self) -> str:
         return f"{self.schema}.{self.name}"
+
+    def topic(self, prefix: str) -> str:
+        return names.topic(prefix, self.schema, self.name)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -44,7 +50,7 @@ class Publication:
 
 
 _TABLES = """
-select c.oid::int8, n.nspname, c.relname, c.relreplident::text,
+select c.oid::int8, n.nspname, c.relname, c.relreplident::text, c.relkind = 'p', c.relispartition,
        coalesce(k.columns, '{}') as columns, coalesce(not k.immediate, false) as deferrable
 from pg_class c
 join pg_namespace n on n.oid = c.relnamespace
@@ -65,16 +71,27 @@ def tables(connection: psycopg.Connection, selectors: Sequence[TableSelector]) -
     schemas = sorted({selector.schema for selector in selectors})
     rows = connection.execute(_TABLES + "and n.nspname = any(%s) order by 2, 3", [schemas]).fetchall()
     found = [_table(row) for row in rows]
-    return [table for table in found if any(selector.matches(table.schema, table.name) for selector in selectors)]
+    return [table for table in found if _selected(table, selectors)]
 
 
-def table_by_oid(connection: psycopg.Connection, oid: int) -> SourceTable | None:
-    row = connection.execute(_TABLES + "and c.oid = %s", [oid]).fetchone()
+def _selected(table: SourceTable, selectors: Sequence[TableSelector]) -> bool:
+    """`schema.*` means tables, not their partitions; one that is named is looked at whatever it is."""
+    return any(
+        selector.matches(table.schema, table.name) and (selector.table is not None or not table.is_partition)
+        for selector in selectors
+    )
+
+
+def root_of(connection: psycopg.Connection, oid: int) -> SourceTable | None:
+    """The table itself, or the partitioned table that it is a part of; None when it is gone."""
+    row = connection.execute(
+        _TABLES + "and c.oid = coalesce(pg_partition_root(%(oid)s::oid)::oid, %(oid)s)", {"oid": oid}
+    ).fetchone()
     return None if row is None else _table(row)
 
 
-def _table(row: tuple[int, str, str, str, list[str], bool]) -> SourceTable:
-    oid, schema, name, replica_identity, key, deferrable = row
+def _table(row: tuple[int, str, str, str, bool, bool, list[str], bool]) -> SourceTable:
+    oid, schema, name, replica_identity, is_partitioned, is_partition, key, deferrable = row
     return SourceTable(
         oid=oid,
         schema=schema,
@@ -82,6 +99,8 @@ def _table(row: tuple[int, str, str, str, list[str], bool]) -> SourceTable:
         key=tuple(key),
         deferrable_key=deferrable,
         replica_identity=replica_identity,
+        is_partitioned=is_partitioned,
+        is_partition=is_partition,
     )
 
 
@@ -123,13 +142,56 @@ def publication(connection: psycopg.Connection, name: str) -> Publication | None
 
 
 def create_publication(connection: psycopg.Connection, name: str, chosen: Iterable[SourceTable]) -> None:
-    names = sql.SQL(", ").join(sql.SQL("only {}").format(sql.Identifier(t.schema, t.name)) for t in chosen)
+    settings = "publish = 'insert, update, delete, truncate', publish_via_partition_root = false"
+    if connection.info.server_version >= 180000:
+        # Before 18 generated columns are never in the stream; from 18 on the stored ones are, if asked for.
+        settings += ", publish_generated_columns = stored"
     connection.execute(
-        sql.SQL(
-            "create publication {} for table {} "
-            "with (publish = 'insert, update, delete, truncate', publish_via_partition_root = false)"
-        ).format(sql.Identifier(name), names)
+        sql.SQL("create publication {} for table {} with ({})").format(
+            sql.Identifier(name), sql.SQL(", ").join(map(_published, chosen)), sql.SQL(settings)
+        )
     )
+
+
+def add_to_publication(connection: psycopg.Connection, name: str, table: SourceTable) -> None:
+    connection.execute(
+        sql.SQL("alter publication {} add table {}").format(sql.Identifier(name), _published(table))
+    )
+
+
+def _published(table: SourceTable) -> sql.Composed:
+    """ONLY: what inherits from a table is another table. (A partitioned one takes its partitions along.)"""
+    form = sql.SQL("{}") if table.is_partitioned else sql.SQL("only {}")
+    return form.format(sql.Identifier(table.schema, table.name))
+
+
+def lock_against_writers(connection: psycopg.Connection, table: SourceTable) -> None:
+    connection.execute(sql.SQL("lock table {} in share mode").format(sql.Identifier(table.schema, table.name)))
+
+
+def is_empty(connection: psycopg.Connection, table: SourceTable) -> bool:
+    query = sql.SQL("select not exists (select from {})").format(_published(table))
+    row = connection.execute(query).fetchone()
+    return row is not None and bool(row[0])
+
+
+def current_lsn(connection: psycopg.Connection) -> LSN:
+    row = connection.execute("select pg_current_wal_insert_lsn()::text").fetchone()
+    assert row is not None  # noqa: S101  # a select without FROM has one row
+    return LSN.parse(row[0])
+
+
+def why_not_captured(table: SourceTable) -> tuple[str, str] | None:
+    """(what is wrong, the remedy) of a table that cannot be captured."""
+    if table.is_partition:
+        return "it is a partition", "Name the partitioned table instead: its partitions come with it."
+    if not table.key:
+        return "it has no primary key", f"Add one: alter table {table} add primary key (…)."
+    if table.replica_identity == "n" and not table.is_partitioned:
+        return "its replica identity is NOTHING", f"Run: alter table {table} replica identity default."
+    if table.deferrable_key and table.replica_identity != "f" and not table.is_partitioned:
+        return "its primary key is deferrable", f"Run: alter table {table} replica identity full."
+    return None
 
 
 def database_name(connection: psycopg.Connection) -> str:

@@ -98,7 +98,7 @@ class Changes:
             b"U" + tag + b"O" + count: (table, b"u", b"N" + count),
         }
         self._quick = {head: way for head, way in self._quick.items() if way[0] is not old}
-        if not table.deferrable_key:
+        if not table.shape.deferrable_key:
             self._quick.update(ways)
 
     # -- rows ------------------------------------------------------------------------------------------------
@@ -139,7 +139,7 @@ class Changes:
         table = self._table(message.relation_oid, message.new)
         self.seq += 1
         key = table.encode_key(message.new)
-        if table.deferrable_key:
+        if table.shape.deferrable_key:
             self._traffic(table).enter(key, table.key_values(message.new))
         self._upsert(table, b"c", NULL, message.new, key, lsn)
 
@@ -163,7 +163,7 @@ class Changes:
         table = self._table(message.relation_oid, message.old)
         self.seq += 1
         key = table.encode_key(message.old)
-        if table.deferrable_key:
+        if table.shape.deferrable_key:
             self._traffic(table).leave(key, table.key_values(message.old))
         self._remove(table, message.old, key, lsn)
 
@@ -180,7 +180,7 @@ class Changes:
     def _change_key(self, table: Table, old: list[Value], new: list[Value], lsn: int) -> None:
         """A delete of the old key and an insert of the new one; both halves share the version."""
         old_key, new_key = table.encode_key(old), table.encode_key(new)
-        if table.deferrable_key:
+        if table.shape.deferrable_key:
             self._traffic(table).leave(old_key, table.key_values(old))
             self._traffic(table).enter(new_key, table.key_values(new))
         self._remove(table, old, old_key, lsn, ("__debezium.newkey", new_key))
@@ -198,7 +198,7 @@ class Changes:
     ) -> None:
         envelope = self._envelope(table)
         place = self._place(envelope, lsn)
-        if UNCHANGED in new:
+        if table.holes(new):
             self._hold(table, envelope, op, before, new, key, table.key_values(new), place, *headers)
         else:
             value = envelope.render(op, before, table.encode_row(new), place, self.now)
@@ -259,7 +259,7 @@ class Changes:
         if table is None:
             raise ProtocolError(f"a change of relation {oid} came without its Relation message")
         if any(row is not None and len(row) != len(table.relation.columns) for row in rows):
-            raise ProtocolError(f"a row of {table.name} has another number of columns than its Relation message")
+            raise ProtocolError(f"a row of {table.shape} has another number of columns than its Relation message")
         return table
 
     def _traffic(self, table: Table) -> KeyTraffic:
@@ -274,7 +274,7 @@ class Changes:
         envelope = self._envelopes.get(table)
         if envelope is None:
             if self.begin is None:
-                raise ProtocolError(f"a change of {table.name} came outside a transaction")
+                raise ProtocolError(f"a change of {table.shape} came outside a transaction")
             envelope = self._envelopes[table] = Envelope(
                 table,
                 self.begin,

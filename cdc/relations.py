@@ -7,13 +7,33 @@ Two ways give the same bytes: `read_row` straight from a message, for the usual 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 
 import orjson
 
+from cdc.config.tables import Mask, MaskKind
 from cdc.errors import ProtocolError, RefusedError
+from cdc.masks import masked
 from cdc.messages import UNCHANGED, Relation, Value
 from cdc.row_reader import MALFORMED, compile_row_reader
 from cdc.values import Encode, TypeInfo, encoder_for
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Shape:
+    """What is published of a table, and under which name: a partition is published as its partitioned table."""
+
+    schema: str
+    table: str
+    topic: str
+    key: tuple[str, ...]
+    deferrable_key: bool = False
+    columns: tuple[str, ...] | None = None  # in this order; None: those of the Relation message
+    masks: Mapping[str, Mask] = field(default_factory=dict)
+    salt: bytes = b""
+
+    def __str__(self) -> str:
+        return f"{self.schema}.{self.table}"
 
 
 class Table:
@@ -21,64 +41,60 @@ class Table:
 
     __slots__ = (
         "_encoders",
-        "_key_encoders",
         "_key_template",
-        "_template",
-        "deferrable_key",
+        "_row_indexes",
+        "_row_template",
+        "_toastless",
         "key_indexes",
-        "key_names",
-        "name",
         "read_row",
         "relation",
-        "topic",
-        "type_names",
+        "shape",
+        "types",
     )
 
-    def __init__(
-        self,
-        relation: Relation,
-        *,
-        topic: str,
-        key_names: Sequence[str],
-        deferrable_key: bool,
-        types: Mapping[int, TypeInfo],
-    ) -> None:
+    def __init__(self, relation: Relation, shape: Shape, types: Mapping[int, TypeInfo]) -> None:
         self.relation = relation
-        self.name = f"{relation.schema}.{relation.table}"
-        self.topic = topic
-        self.key_names = tuple(key_names)
-        self.deferrable_key = deferrable_key
-        self.type_names = tuple(types[column.type_oid].name for column in relation.columns)
-        self._encoders: list[Encode] = [
-            encoder_for(types[column.type_oid], column.type_modifier) for column in relation.columns
-        ]
-        self._template = _object_template([column.name for column in relation.columns])
-        self.key_indexes = _key_indexes(relation, self.key_names)
-        self._key_encoders = [self._encoders[index] for index in self.key_indexes]
-        self._key_template = _object_template(self.key_names)
-        self.read_row = compile_row_reader(self._encoders, self._template, self.key_indexes, self._key_template)
+        self.shape = shape
+        self.types = tuple(types[column.type_oid] for column in relation.columns)
+        self._encoders = _encoders(relation, shape, types)
+        self.key_indexes = _key_indexes(relation, shape)
+        self._row_indexes = _row_indexes(relation, shape)
+        self._toastless = _without_value(relation, shape, self._row_indexes)
+        names = [column.name for column in relation.columns]
+        self._row_template = _object_template([names[index] for index in self._row_indexes])
+        self._key_template = _object_template(shape.key)
+        self.read_row = compile_row_reader(
+            self._encoders, self._row_indexes, self._row_template, self.key_indexes, self._key_template
+        )
+
+    @property
+    def topic(self) -> str:
+        return self.shape.topic
+
+    def columns(self) -> list[tuple[str, str, int]]:
+        """(name, type, type modifier) of what is published, in order. A hash or a fixed text is text."""
+        described = []
+        for index in self._row_indexes:
+            column = self.relation.columns[index]
+            is_text = column.name in self.shape.masks and self.shape.masks[column.name].kind is not MaskKind.NULL
+            name, modifier = ("text", -1) if is_text else (self.types[index].name, column.type_modifier)
+            described.append((column.name, name, modifier))
+        return described
 
     def encode_row(self, values: Sequence[Value]) -> bytes:
-        """The row as a JSON object. Must not be given a row with UNCHANGED values: fill them first."""
+        """The row as a JSON object. Must not be given a row with holes: fill them first."""
         try:
-            return self._template % tuple(
-                [
-                    b"null" if value is None else encode(value)  # type: ignore[arg-type]  # UNCHANGED: see docstring
-                    for encode, value in zip(self._encoders, values, strict=True)
-                ]
-            )
+            if len(values) != len(self._encoders):
+                raise ValueError("another number of columns")
+            return self._row_template % tuple([self._encode(index, values[index]) for index in self._row_indexes])
         except MALFORMED as error:
             raise self._malformed(error) from None
 
     def encode_key(self, values: Sequence[Value]) -> bytes:
         """The primary key as a JSON object, columns in key order: the record's key, so its bytes must never vary."""
         try:
-            return self._key_template % tuple(
-                [
-                    encode(values[index])  # type: ignore[arg-type]  # a key column is never NULL, never left out
-                    for encode, index in zip(self._key_encoders, self.key_indexes, strict=True)
-                ]
-            )
+            # A key column is never NULL, never left out.
+            return self._key_template % tuple([self._encoders[index](values[index]) for index in self.key_indexes])  # type: ignore[arg-type]
         except MALFORMED as error:
             raise self._malformed(error) from None
 
@@ -86,31 +102,73 @@ class Table:
         """The primary key as Postgres text, for a query."""
         return tuple([values[index] for index in self.key_indexes])  # type: ignore[misc]  # as in encode_key
 
+    def holes(self, values: Sequence[Value]) -> list[int]:
+        """Where an update left a TOASTed value out that the published row needs."""
+        if UNCHANGED not in values:
+            return []
+        return [index for index, value in enumerate(values) if value is UNCHANGED and index not in self._toastless]
+
+    def _encode(self, index: int, value: Value) -> bytes:
+        if value is None:
+            return b"null"
+        if value is UNCHANGED:
+            if index not in self._toastless:
+                raise ValueError("a value that was left out")
+            value = b""  # its mask replaces it whatever it is
+        return self._encoders[index](value)
+
     def _malformed(self, error: Exception) -> ProtocolError:
         """Without the value, and without the error that would show it."""
         return ProtocolError(
-            f"A row of {self.name} is not what its columns promise ({type(error).__name__}).",
+            f"A row of {self.shape} is not what its columns promise ({type(error).__name__}).",
             remedy="Is the database's encoding SQL_ASCII, with text that is not UTF-8?",
         )
 
 
-def unchanged_indexes(values: Sequence[Value]) -> list[int]:
-    """Where an update left a TOASTed column out."""
-    return [index for index, value in enumerate(values) if value is UNCHANGED]
+def _encoders(relation: Relation, shape: Shape, types: Mapping[int, TypeInfo]) -> list[Encode]:
+    return [
+        masked(shape.masks[column.name], shape.salt)
+        if column.name in shape.masks
+        else encoder_for(types[column.type_oid], column.type_modifier)
+        for column in relation.columns
+    ]
 
 
-def _key_indexes(relation: Relation, key_names: Sequence[str]) -> tuple[int, ...]:
+def _row_indexes(relation: Relation, shape: Shape) -> tuple[int, ...]:
+    places = {column.name: index for index, column in enumerate(relation.columns)}
+    wanted = places if shape.columns is None else shape.columns
+    return tuple(places[name] for name in wanted if name in places)
+
+
+def _without_value(relation: Relation, shape: Shape, row_indexes: Sequence[int]) -> frozenset[int]:
+    """Columns whose value does not matter: not published, or under a mask that replaces it whatever it is."""
+    replaced = {name for name, mask in shape.masks.items() if mask.kind is not MaskKind.HASH}
+    return frozenset(
+        index
+        for index, column in enumerate(relation.columns)
+        if index not in row_indexes or column.name in replaced
+    )
+
+
+def _key_indexes(relation: Relation, shape: Shape) -> tuple[int, ...]:
     """Where the key's columns stand; refused where old rows would not carry them all."""
     places = {column.name: index for index, column in enumerate(relation.columns) if column.in_key}
-    missing = [name for name in key_names if name not in places]
-    if missing or not key_names:
-        table = f"{relation.schema}.{relation.table}"
+    missing = [name for name in shape.key if name not in places]
+    if missing or not shape.key:
         what = f"its replica identity lacks the key column {missing[0]!r}" if missing else "it has no primary key"
         raise RefusedError(
-            f"Table {table} cannot be captured: {what}.",
-            remedy=f"Give it a primary key and run ALTER TABLE {table} REPLICA IDENTITY DEFAULT (or FULL).",
+            f"Table {shape} cannot be captured: {what}.",
+            remedy=f"Give it a primary key and run ALTER TABLE {relation.schema}.{relation.table} "
+            "REPLICA IDENTITY DEFAULT (or FULL).",
         )
-    return tuple(places[name] for name in key_names)
+    for name in shape.key:
+        if name in shape.masks and shape.masks[name].kind is not MaskKind.HASH:
+            raise RefusedError(
+                f"Column {shape}.{name} is part of the key and masked with {shape.masks[name].kind.value}: "
+                "all rows would become one.",
+                remedy='Mask it with "hash", or not at all.',
+            )
+    return tuple(places[name] for name in shape.key)
 
 
 def _object_template(names: Sequence[str]) -> bytes:

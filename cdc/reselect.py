@@ -18,7 +18,6 @@ from cdc.errors import TransientError
 from cdc.messages import Value
 from cdc.postgres import explain
 from cdc.records import Held, Incomplete, Record
-from cdc.relations import unchanged_indexes
 from cdc.snapshots import Snapshot
 
 _FIRST_ROWS, _MOST_ROWS = 64, 1024
@@ -106,12 +105,12 @@ class Reselect:
         table = items[0].table
         live = self._connection.execute(_LIVE_NAMES, [table.relation.oid]).fetchall()
         types = {name: type_name for _, _, name, type_name in live}
-        if not live or not set(table.key_names) <= types.keys():
+        if not live or not set(table.shape.key) <= types.keys():
             return {}
         keys = list({item.key_values: None for item in items})
         columns = [name for name in _columns(items) if name in types]
-        query = _query(live[0][0], live[0][1], table.key_names, types, columns)
-        parameters = [[key[i].decode() for key in keys] for i in range(len(table.key_names))]
+        query = _query(live[0][0], live[0][1], table.shape.key, types, columns)
+        parameters = [[key[i].decode() for key in keys] for i in range(len(table.shape.key))]
         # A raw cursor: names may hold a `%`, which an ordinary one takes for a placeholder.
         result = psycopg.RawCursor(self._connection).execute(query, parameters).pgresult
         assert result is not None  # noqa: S101  # it is a select
@@ -130,7 +129,7 @@ def _columns(items: Iterable[Incomplete]) -> list[str]:
     wanted: dict[str, None] = {}
     for item in items:
         names = [column.name for column in item.table.relation.columns]
-        indexes = range(len(names)) if item.values is None else unchanged_indexes(item.values)
+        indexes = range(len(names)) if item.values is None else item.table.holes(item.values)
         wanted.update((names[index], None) for index in indexes)
     return list(wanted)
 
@@ -160,7 +159,7 @@ def _fill(item: Incomplete, row: Row | None) -> list[Record]:
         return _present_state(item, names, row)
     if row is None:
         return []
-    holes = unchanged_indexes(item.values)
+    holes = table.holes(item.values)
     values: list[Value] = list(item.values)
     for index in holes:
         values[index] = row.get(names[index])

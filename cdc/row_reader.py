@@ -35,8 +35,18 @@ _TEXT, _NULL = b"tn"
 MALFORMED = (AttributeError, IndexError, KeyError, TypeError, ValueError)
 
 
+def _encoded(index: int, encode: Encode, *, wanted: bool) -> str:
+    if not wanted:
+        return "None"
+    return "data[start:at]" if encode is IDENTITY else f"encode{index}(data[start:at])"
+
+
 def compile_row_reader(
-    encoders: Sequence[Encode], row_template: bytes, key_indexes: Sequence[int], key_template: bytes
+    encoders: Sequence[Encode],
+    row_indexes: Sequence[int],
+    row_template: bytes,
+    key_indexes: Sequence[int],
+    key_template: bytes,
 ) -> ReadRow:
     """Only numbers are put into the source text; names of the user's never are."""
     scope: dict[str, Any] = {
@@ -51,12 +61,12 @@ def compile_row_reader(
             index=index,
             text=_TEXT,
             null=-1 if index in key_indexes else _NULL,  # a key is never NULL
-            encoded="data[start:at]" if encode is IDENTITY else f"encode{index}(data[start:at])",
+            encoded=_encoded(index, encode, wanted=index in row_indexes or index in key_indexes),
         )
         for index, encode in enumerate(encoders)
     )
     key = "".join(f"c{index}, " for index in key_indexes)
-    row = "".join(f"c{index}, " for index in range(len(encoders)))
+    row = "".join(f"c{index}, " for index in row_indexes)
     source = (
         f"def read_row(data, at):\n  try:\n    last_head = len(data) - 5\n{columns}"
         f"    return key_template % ({key}), row_template % ({row}), at\n"

@@ -16,13 +16,13 @@ FORMAT = 1
 
 def describe(table: Table) -> dict[str, Any]:
     return {
-        "schema": table.relation.schema,
-        "table": table.relation.table,
+        "schema": table.shape.schema,
+        "table": table.shape.table,
         "topic": table.topic,
-        "key": list(table.key_names),
+        "key": list(table.shape.key),
         "columns": [
-            {"name": column.name, "type": table.type_names[index], "type_modifier": column.type_modifier}
-            for index, column in enumerate(table.relation.columns)
+            {"name": name, "type": type_name, "type_modifier": modifier}
+            for name, type_name, modifier in table.columns()
         ],
     }
 

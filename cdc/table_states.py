@@ -47,6 +47,7 @@ class TableStates(msgspec.Struct, frozen=True, kw_only=True):
     format: int = FORMAT
     tables: dict[str, TableState] = {}  # by oid
     pending: dict[str, Pending] = {}  # by topic
+    emptying: list[str] = []  # topics whose table is gone: emptied with the next heartbeat
 
     def encode(self) -> bytes:
         return msgspec.json.encode(self)

@@ -10,8 +10,8 @@ from cdc.config.kafka import Kafka
 from cdc.config.settings import about, at_least, between, matching, not_empty
 from cdc.config.source import Source
 from cdc.config.stores import Store
-from cdc.config.tables import ColumnName, Mask
-from cdc.secrets import Options
+from cdc.config.tables import ColumnName, Mask, TableName
+from cdc.secrets import Options, Secret
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -30,6 +30,9 @@ class Capture:
             "Kafka aborts a transaction that stalls for longer (broker's limit: 15 minutes)", between(5, 900)
         ),
     )
+    mask_salt: Secret | None = field(
+        default=None, metadata=about("Secret that goes into every hash of `[mask]`, so that nobody can guess values")
+    )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -47,6 +50,9 @@ class Config:
     capture: Capture = field(default_factory=Capture, metadata=about("How changes are grouped"))
     mask: Mapping[ColumnName, Mask] = field(
         default_factory=dict, metadata=about("Columns that leave the database only masked")
+    )
+    columns: Mapping[TableName, tuple[str, ...]] = field(
+        default_factory=dict, metadata=about("Columns of a table that leave the database; the others do not")
     )
     stores: Mapping[str, Store] = field(
         default_factory=dict,

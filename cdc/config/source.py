@@ -68,6 +68,14 @@ class Source:
         default=10,
         metadata=about("How often a heartbeat moves the slot and measures lag", between(0.1, 3600)),
     )
+    messages: bool = field(
+        default=True,
+        metadata=about("Whether `pg_logical_emit_message(…, 'name', …)` is published to the topic `<prefix>.name`"),
+    )
+    allow_publication_filters: bool = field(
+        default=False,
+        metadata=about("Accept row filters and column lists in a publication that was made by hand"),
+    )
     tls: SourceTls | None = field(default=None, metadata=about("TLS settings, instead of ssl… in the DSN"))
 
     def problems(self) -> Iterator[Problem]:

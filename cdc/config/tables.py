@@ -66,6 +66,21 @@ class ColumnName(NamedTuple):
         return ".".join(map(quote_identifier, self))
 
 
+class TableName(NamedTuple):
+    schema: str
+    table: str
+
+    @classmethod
+    def parse(cls, text: str) -> TableName:
+        parts = _split(text)
+        if len(parts) != 2:
+            raise ValueError('expected "schema.table", all of it in quotes')
+        return cls(*parts)
+
+    def __str__(self) -> str:
+        return ".".join(map(quote_identifier, self))
+
+
 class MaskKind(Enum):
     HASH = "hash"
     NULL = "null"

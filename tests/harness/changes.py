@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from typing import Any, Final
 
 from cdc.changes import Changes
+from cdc.config.tables import Mask
 from cdc.decoder import decode
 from cdc.lsn import Version
 from cdc.messages import Begin, Commit, Delete, Insert, Origin, Relation, Truncate, Update
 from cdc.records import Headers, Record
-from cdc.relations import Table
+from cdc.relations import Shape, Table
 from cdc.values import TypeInfo, built_in
 from tests.harness import pgoutput
 
@@ -35,19 +36,25 @@ def make_table(
     key: Iterable[str] = ("id",),
     identity: str = "d",
     deferrable_key: bool = False,
+    columns_published: tuple[str, ...] | None = None,
+    masks: Mapping[str, Mask] | None = None,
 ) -> Table:
     data = pgoutput.relation(
         oid, "public", name, ((column, type_oid, -1, in_key) for column, type_oid, in_key in columns), identity=identity
     )
     relation = decode(data)
     assert isinstance(relation, Relation)
-    return Table(
-        relation,
+    shape = Shape(
+        schema="public",
+        table=name,
         topic=f"shop.public.{name}",
-        key_names=tuple(key),
+        key=tuple(key),
         deferrable_key=deferrable_key,
-        types=types_of(relation),
+        columns=columns_published,
+        masks=masks or {},
+        salt=b"salt",
     )
+    return Table(relation, shape, types_of(relation))
 
 
 def full(columns: Columns = ID_AND_NAME) -> Columns:

@@ -12,7 +12,6 @@ from cdc import schema
 from cdc.errors import ProtocolError, RefusedError
 from cdc.lsn import Version
 from cdc.messages import UNCHANGED, Value
-from cdc.relations import unchanged_indexes
 from tests.harness.changes import BOOL, ID_AND_NAME, INT8, TEXT, make_table
 from tests.harness.documented import example
 from tests.harness.pgoutput import LEFT_OUT, cells
@@ -81,7 +80,8 @@ def test_a_table_without_a_primary_key_is_refused() -> None:
 
 def test_it_is_known_which_values_were_left_out() -> None:
     """NULL is not left out."""
-    assert unchanged_indexes([b"1", None, UNCHANGED, b"", UNCHANGED]) == [2, 4]
+    table = make_table(columns=[("id", INT8, True), *((name, TEXT, False) for name in "abcd")])
+    assert table.holes([b"1", None, UNCHANGED, b"", UNCHANGED]) == [2, 4]
 
 
 @pytest.mark.parametrize(

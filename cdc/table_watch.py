@@ -1,0 +1,100 @@
+"""Looks at the catalog with every heartbeat: tables that came, went, were renamed, altered or rewritten.
+
+What it finds becomes the next `TableStates`; it publishes nothing itself. A table that is gone empties its topic one
+heartbeat *later* (`emptying`): only then is the stream sure to be past the last change of its rows.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import msgspec
+import psycopg
+
+from cdc import catalog, checks
+from cdc.catalog import Publication, SourceTable
+from cdc.config import Config
+from cdc.logs import get_logger
+from cdc.progress import Progress
+from cdc.table_catalog import read_states
+from cdc.table_states import TableState, TableStates, why_incomplete
+
+log = get_logger("watch")
+
+# Adding a table waits for its open writers, and must not make others wait for long.
+_LOCK_TIMEOUT = "2s"
+
+
+class TableWatch:
+    def __init__(self, config: Config, connection: psycopg.Connection[Any]) -> None:
+        self._source = config.source
+        self._prefix = config.kafka.prefix
+        self._connection = connection
+
+    def look(self, progress: Progress, states: TableStates) -> tuple[Publication, TableStates]:
+        """What the publication and the tables are now; refuses what was changed behind our back."""
+        publication = catalog.publication(self._connection, self._source.publication)
+        existing = catalog.existing_tables(self._connection, progress.publication_tables)
+        checks.check_publication(progress, publication, name=self._source.publication, existing_tables=existing)
+        lsn = catalog.current_lsn(self._connection)
+        states, complete = self._add_new(publication, states)
+        publication = catalog.publication(self._connection, self._source.publication)
+        assert publication is not None  # noqa: S101  # check_publication refuses otherwise
+        now = read_states(self._connection, publication.tables, prefix=self._prefix)
+        return publication, _advance(states, now, lsn, complete)
+
+    def _add_new(self, publication: Publication | None, states: TableStates) -> tuple[TableStates, set[str]]:
+        """Put new tables into the publication; returns those that were empty, and so need no copy."""
+        published = set() if publication is None else publication.tables.keys()
+        complete: set[str] = set()
+        for table in catalog.tables(self._connection, self._source.tables):
+            if str(table.oid) in published or catalog.why_not_captured(table) is not None:
+                continue
+            if table.topic(self._prefix) in states.emptying:
+                continue  # a table of this name has just gone; its topic is emptied first
+            try:
+                empty = self._add(table)
+            except psycopg.errors.LockNotAvailable:
+                log.info("table_busy", table=str(table), reason="it is written to all the time; next heartbeat")
+                continue
+            except psycopg.errors.InsufficientPrivilege:
+                log.warning("table_not_captured", table=str(table), reason="the role may not add it to the publication")
+                continue
+            log.info("table_added", table=str(table), empty=empty)
+            if empty:
+                complete.add(str(table.oid))
+        return states, complete
+
+    def _add(self, table: SourceTable) -> bool:
+        """Under a lock that waits for open writers: rows that they wrote before would not be streamed."""
+        with self._connection.transaction():
+            self._connection.execute(f"set local lock_timeout = '{_LOCK_TIMEOUT}'")
+            catalog.lock_against_writers(self._connection, table)
+            catalog.add_to_publication(self._connection, self._source.publication, table)
+            return catalog.is_empty(self._connection, table)
+
+
+def _advance(states: TableStates, now: dict[str, TableState], lsn: int, complete: set[str]) -> TableStates:
+    live_topics = {state.topic for state in now.values()}
+    emptying = list(states.emptying)
+    result = states.with_tables(now)
+    for oid, before in states.tables.items():
+        after = now.get(oid)
+        if after is None or after.topic != before.topic:
+            result = result.without_pending(before.topic)
+            if before.topic not in live_topics:
+                emptying.append(before.topic)
+            log.info("table_gone" if after is None else "table_renamed", table=f"{before.schema}.{before.table}")
+        if after is not None:
+            reason = "it was renamed" if after.topic != before.topic else why_incomplete(before, after)
+            if reason is not None:
+                result = _mark(result, after, lsn, reason)
+    for oid, state in now.items():
+        if oid not in states.tables and oid not in complete:
+            result = _mark(result, state, lsn, "it was added while rows were in it")
+    return msgspec.structs.replace(result, emptying=emptying)
+
+
+def _mark(states: TableStates, table: TableState, lsn: int, reason: str) -> TableStates:
+    log.warning("table_incomplete", table=f"{table.schema}.{table.table}", reason=reason)
+    return states.with_pending(table.topic, lsn, reason)

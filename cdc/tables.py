@@ -1,0 +1,87 @@
+"""From a Relation message to a `Table`: which logical table it is, its key, and what of it is published.
+
+The message says what the columns were when the rows were written; the catalog only says what they are now. So the
+message decides the columns, and the catalog is asked for what the message lacks: the order of the key, the partitioned
+table above a partition, whether the key is deferrable. Where the catalog has moved on, the last known state stands in.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import psycopg
+
+from cdc import catalog, names
+from cdc.config import Config
+from cdc.config.tables import ColumnName, TableName
+from cdc.errors import RefusedError
+from cdc.messages import Relation, ReplicaIdentity
+from cdc.relations import Shape, Table
+from cdc.table_catalog import read_states
+from cdc.table_states import TableState, TableStates
+from cdc.values import load_types
+
+
+class Tables:
+    def __init__(self, config: Config, connection: psycopg.Connection[Any]) -> None:
+        self._config = config
+        self._connection = connection
+
+    def table_for(self, relation: Relation, states: TableStates) -> Table | None:
+        """None where the table is gone from the source by now: whatever its rows were, they are no more."""
+        root = catalog.root_of(self._connection, relation.oid)
+        if root is None:
+            known = states.root_of(relation.oid)
+            if known is None:
+                return None
+            shape = self._shape(relation, known, deferrable_key=False)
+        else:
+            now = read_states(self._connection, [str(root.oid)], prefix=self._config.kafka.prefix)[str(root.oid)]
+            known = states.tables.get(str(root.oid))
+            shape = self._shape(relation, now, deferrable_key=root.deferrable_key, known=known)
+        types = load_types(self._connection, [column.type_oid for column in relation.columns])
+        return Table(relation, shape, types)
+
+    def _shape(
+        self, relation: Relation, now: TableState, *, deferrable_key: bool, known: TableState | None = None
+    ) -> Shape:
+        is_partition = bool(now.leaves)
+        # A renamed table: rows that were written before carry the old name, and belong to the old topic.
+        schema, table = (now.schema, now.table) if is_partition else (relation.schema, relation.table)
+        source = TableName(schema, table)
+        wanted = self._config.columns.get(source)
+        columns = tuple(column.name for column in now.columns) if is_partition else None
+        if wanted is not None:
+            order = columns or tuple(column.name for column in relation.columns)
+            columns = tuple(name for name in order if name in wanted)
+        salt = self._config.capture.mask_salt
+        shape = Shape(
+            schema=schema,
+            table=table,
+            topic=names.topic(self._config.kafka.prefix, schema, table),
+            key=_key(relation, now, known),
+            deferrable_key=deferrable_key,
+            columns=columns,
+            masks={
+                column.name: self._config.mask[ColumnName(schema, table, column.name)]
+                for column in relation.columns
+                if ColumnName(schema, table, column.name) in self._config.mask
+            },
+            salt=b"" if salt is None else salt.reveal().encode(),
+        )
+        if wanted is not None and not set(shape.key) <= set(wanted):
+            raise RefusedError(
+                f"[columns] of {shape} leaves out a column of its key.", remedy=f"It must have {', '.join(shape.key)}."
+            )
+        return shape
+
+
+def _key(relation: Relation, now: TableState, known: TableState | None) -> tuple[str, ...]:
+    """The key in its order: as the catalog has it, or had it when these rows were written."""
+    in_identity = {column.name for column in relation.columns if column.in_key}
+    for state in (now, known):
+        if state is not None and state.key and set(state.key) <= in_identity:
+            return tuple(state.key)
+    if relation.replica_identity is ReplicaIdentity.FULL:
+        return ()  # every column is in the identity: it does not tell the key; refused by Table
+    return tuple(column.name for column in relation.columns if column.in_key)
