@@ -87,6 +87,15 @@ def check_publication(
         )
 
 
+def check_partitions_setting(progress: Progress, partitions: int) -> None:
+    for name, offsets in progress.end_offsets.items():
+        if len(offsets) != partitions:
+            raise RefusedError(
+                f"[kafka] partitions is {partitions}, but topic {name} was made with {len(offsets)}.",
+                remedy=f"Set [kafka] partitions back to {len(offsets)}; to re-partition, use another prefix.",
+            )
+
+
 def check_topics(progress: Progress, topics: Topics) -> None:
     described = topics.describe(progress.topic_ids)
     for name, topic_id in progress.topic_ids.items():

@@ -28,6 +28,7 @@ class Lazy(NamedTuple):
 
 COMMANDS = {
     "init": Lazy("cdc.commands.init:init", "Write a config for a database, and the SQL that it needs."),
+    "check": Lazy("cdc.commands.check:check", "Is everything as capture needs it? Each line with its remedy."),
     "capture": Lazy("cdc.commands.capture:capture", "Publish every change of the source to the topics."),
     "tail": Lazy("cdc.commands.tail:tail", "Print the changes of a table as they come."),
     "remove": Lazy("cdc.commands.remove:remove", "Take a table or the whole capture away, slot included."),

@@ -74,7 +74,8 @@ def _configure_libraries(
     root.handlers = [*(other for other in root.handlers if not isinstance(other, _StderrHandler)), handler]
     root.setLevel(level if level < logging.INFO else max(level, logging.WARNING))
     # Reports every attempt to connect as an error; what it cannot mend by itself it raises, and we say that once.
-    logging.getLogger("kafka.net").setLevel(level if level < logging.INFO else logging.CRITICAL)
+    for name in ("kafka.net", "kafka.cluster"):
+        logging.getLogger(name).setLevel(level if level < logging.INFO else logging.CRITICAL)
 
 
 class _StderrHandler(logging.Handler):

@@ -12,7 +12,7 @@ from contextlib import suppress
 from typing import TypeVar
 
 import orjson
-from confluent_kafka import KafkaError, KafkaException, Producer
+from confluent_kafka import KafkaError, KafkaException, Message, Producer
 
 from cdc.errors import RefusedError, TransientError
 from cdc.records import Headers
@@ -31,6 +31,8 @@ _SETTINGS: dict[str, str | int] = {
     # The bound on memory: past it `produce` says BufferError, and we stop reading from Postgres.
     "queue.buffering.max.kbytes": 49_152,
     "queue.buffering.max.messages": 100_000,
+    # As soon as a broker is back; the default is ten seconds.
+    "reconnect.backoff.max.ms": 1000,
     # Nobody asks for a report per record: the commit fails if any of them did. (Without this, they fill the queue.)
     "delivery.report.only.error": True,
     # librdkafka prints to stderr past our log; what is wrong comes as an exception, with the cause from error_cb.
@@ -70,6 +72,7 @@ class Publisher:
                 "transaction.timeout.ms": int(transaction_timeout_seconds * 1000),
                 "delivery.timeout.ms": int(transaction_timeout_seconds * 1000),
                 "error_cb": self._remember,
+                "on_delivery": self._remember_failed,
             }
         )
         self._last_error = ""
@@ -165,6 +168,11 @@ class Publisher:
     def _remember(self, error: KafkaError) -> None:
         """What broke a transaction is told here; the call that fails next only says that it is broken."""
         self._last_error = f" ({error.str()})"
+
+    def _remember_failed(self, error: KafkaError | None, _message: Message) -> None:
+        """Called for failures only (delivery.report.only.error)."""
+        if error is not None and error.code() not in (KafkaError._PURGE_QUEUE, KafkaError._PURGE_INFLIGHT):
+            self._remember(error)
 
     def _translated(self, error: KafkaException) -> RefusedError | TransientError:
         with suppress(KafkaException):  # a fatal error, which is most likely this very one

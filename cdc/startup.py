@@ -130,7 +130,9 @@ class _Start:
             name=self._source.publication,
             existing_tables=catalog.existing_tables(self._connection, progress.publication_tables),
         )
+        checks.check_partitions_setting(progress, self._config.kafka.partitions)
         self._attend(lambda: checks.check_topics(progress, self._topics), stream)
+        self._attend(lambda: self._topics.raise_size_limits(progress.topic_ids), stream)
         self._warn_of_left_out(progress)
         return publisher, progress
 
@@ -235,14 +237,7 @@ class _Start:
             )
 
     def _publisher(self) -> Publisher:
-        kafka, capture = self._config.kafka, self._config.capture
-        return Publisher(
-            kafka.client_options(),
-            transactional_id=f"{kafka.prefix}.{self._source.slot}",
-            transaction_timeout_seconds=capture.transaction_timeout_seconds,
-            max_message_bytes=kafka.max_message_bytes,
-            parked_topic=control_topic(kafka.prefix, Control.PARKED),
-        )
+        return make_publisher(self._config)
 
     def _fence_and_read(self, publisher: Publisher) -> Progress | None:
         publisher.fence(_FENCE_SECONDS)
@@ -252,6 +247,18 @@ class _Start:
         publisher.begin()
         publisher.send(self._progress_topic, PROGRESS_KEY, progress.encode(), [])
         publisher.commit(_FENCE_SECONDS)
+
+
+def make_publisher(config: Config) -> Publisher:
+    """Capture's own producer: whoever fences it cuts off every other one of this pipeline."""
+    kafka = config.kafka
+    return Publisher(
+        kafka.client_options(),
+        transactional_id=f"{kafka.prefix}.{config.source.slot}",
+        transaction_timeout_seconds=config.capture.transaction_timeout_seconds,
+        max_message_bytes=kafka.max_message_bytes,
+        parked_topic=control_topic(kafka.prefix, Control.PARKED),
+    )
 
 
 def _why_not(table: SourceTable) -> tuple[str, str] | None:

@@ -12,7 +12,7 @@ from typing import Any, TypeVar
 
 from kafka import KafkaAdminClient, TopicPartition
 from kafka.admin import ConfigResource, ConfigResourceType, OffsetSpec
-from kafka.errors import KafkaError, TopicAlreadyExistsError
+from kafka.errors import KafkaError, TopicAlreadyExistsError, UnknownTopicOrPartitionError
 
 from cdc.config import Kafka
 from cdc.errors import RefusedError, TransientError
@@ -22,6 +22,8 @@ T = TypeVar("T")
 
 # Kept beyond the last use: __positions answers "where was the log when?", for lag and `wait`.
 _POSITIONS_RETENTION_MS = 7 * 24 * 3_600_000
+# The default of half a minute would hold capture up long after a broker is back.
+_RECONNECT = {"reconnect_backoff_max_ms": 1000}
 # Since 4.0, brokers refuse records stamped more than an hour ahead: a wrong clock of ours must not stop everything.
 _BROKERS_CLOCK = {"message.timestamp.type": "LogAppendTime"}
 # Nobody can stop us while the client tries to reach the first broker.
@@ -66,16 +68,19 @@ class Topics:
             "cleanup.policy": "compact",
             "segment.ms": "600000",
             "min.cleanable.dirty.ratio": "0.1",
-            **_BROKERS_CLOCK,
         }
-        kept = {"cleanup.policy": "delete", "retention.ms": str(_POSITIONS_RETENTION_MS), **_BROKERS_CLOCK}
+        kept = {"cleanup.policy": "delete", "retention.ms": str(_POSITIONS_RETENTION_MS)}
         settings = {
             Control.PROGRESS: {**compact, "segment.bytes": str(16 << 20)},
             Control.SCHEMA: compact,
-            Control.PARKED: {"cleanup.policy": "delete", "retention.ms": "-1", **_BROKERS_CLOCK, **self._size()},
+            Control.PARKED: {"cleanup.policy": "delete", "retention.ms": "-1"},
             Control.POSITIONS: kept,
         }
-        return self._ensure({control_topic(prefix, control): value for control, value in settings.items()}, 1)
+        every = {**_BROKERS_CLOCK, **self._size()}
+        wanted = {control_topic(prefix, control): {**value, **every} for control, value in settings.items()}
+        made = self._ensure(wanted, 1)
+        self.raise_size_limits(made)
+        return made
 
     def end_offsets(self, partitions: Mapping[str, int]) -> dict[str, list[int]]:
         """Where each partition ends now, open transactions included. `partitions`: topic -> how many."""
@@ -88,12 +93,25 @@ class Topics:
             ends[place.topic][place.partition] = offset.offset
         return ends
 
+    def raise_size_limits(self, names: Iterable[str]) -> None:
+        """Topics made under a smaller max_message_bytes would refuse what is not parked any more."""
+        wanted = self._kafka.max_message_bytes
+        found = self._configs(names)
+        small = [name for name, config in found.items() if int(config["max.message.bytes"]["value"]) < wanted]
+        resources = [ConfigResource(ConfigResourceType.TOPIC, name, self._size()) for name in small]
+        if resources:
+            _translated(lambda: self._admin.alter_configs(resources))
+
     def cleanup_policies(self, names: Iterable[str]) -> dict[str, str]:
+        return {name: config["cleanup.policy"]["value"] for name, config in self._configs(names).items()}
+
+    def _configs(self, names: Iterable[str]) -> dict[str, dict[str, Any]]:
         resources = [ConfigResource(ConfigResourceType.TOPIC, name) for name in names]
         if not resources:
             return {}
         described = _translated(lambda: self._admin.describe_configs(resources, config_filter="all"))
-        return {name: config["cleanup.policy"]["value"] for name, config in described["topic"].items()}
+        configs: dict[str, dict[str, Any]] = described["topic"]
+        return configs
 
     def _ensure(self, wanted: Mapping[str, dict[str, str]], partitions: int) -> dict[str, Topic]:
         existing = self.describe(wanted)

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import os
 import secrets
+import shutil
 import sys
 from collections.abc import Sequence
 from contextlib import AbstractContextManager
@@ -63,8 +65,9 @@ def demo(seconds: float | None, folder: Path, rate: float, seed: int | None, kee
     shown = _progress()
     stack = open_stack(folder, progress=shown)
 
-    inside = f"tailrace stack sql --database {DATABASE}" + ("" if folder == _FOLDER else f" --folder {folder}")
-    changes = f"tailrace tail public.orders --config {folder / 'tailrace.toml'}"
+    program = _program()
+    inside = f"{program} stack sql --database {DATABASE}" + ("" if folder == _FOLDER else f" --folder {folder}")
+    changes = f"{program} tail public.orders --config {folder / 'tailrace.toml'}"
     hint = f"Look inside with `{inside}`, watch changes with `{changes}`; Ctrl-C stops the demo."
 
     def bring_up() -> None:
@@ -86,6 +89,12 @@ def demo(seconds: float | None, folder: Path, rate: float, seed: int | None, kee
             f"Wrote {counts.transactions:,} transactions with seed {seed}: {counts.inserted:,} rows inserted,"
             f" {counts.updated:,} updated, {counts.deleted:,} deleted."
         )
+
+
+def _program() -> str:
+    """How the reader calls us: in a fresh clone `tailrace` is in .venv/bin, and that is not on the PATH."""
+    beside = Path(sys.executable).with_name("tailrace")
+    return os.path.relpath(beside) if shutil.which("tailrace") is None and beside.exists() else "tailrace"
 
 
 class _Lines(Lines, AbstractContextManager["_Lines"]):

@@ -43,9 +43,7 @@ _SECRETS = ("password", "sslpassword")
 @click.option("--force", is_flag=True, help="Overwrite it if it exists.")
 @click.option("--kafka", "bootstrap", default="localhost:9092", show_default=True, metavar="HOST:PORT")
 @click.option("--prefix", help="First part of every topic, index and key  [default: the database's name]")
-@click.option(
-    "--role", help="The role that capture will use  [default: the DSN's, if it may replicate; else tailrace]"
-)
+@click.option("--role", help="The role that capture will use  [default: the DSN's, if it may replicate; else tailrace]")
 def init(dsn: str, output: Path, force: bool, bootstrap: str, prefix: str | None, role: str | None) -> None:
     """Look at a database (it is only read), write a commented config for it, and print the SQL that it needs.
 
@@ -65,9 +63,7 @@ def init(dsn: str, output: Path, force: bool, bootstrap: str, prefix: str | None
     _say_what_next(found, output, needs_password=needs_password)
 
 
-def _config(
-    found: Survey, connection: psycopg.Connection, dsn: Dsn, bootstrap: str, prefix: str
-) -> tuple[str, bool]:
+def _config(found: Survey, connection: psycopg.Connection, dsn: Dsn, bootstrap: str, prefix: str) -> tuple[str, bool]:
     """The text, tried before it is written: a bad --kafka or --prefix is reported as the config's reader would."""
     given = dsn_parameters(dsn)
     # A new role needs a password where this one did, wherever libpq found it.
@@ -119,7 +115,9 @@ def _write(output: Path, text: str, *, force: bool) -> None:
 
 def _say_what_next(found: Survey, output: Path, *, needs_password: bool) -> None:
     left_out = len(found.tables) - len(found.capturable)
-    click.echo(f"{output}: {len(found.capturable)} tables to capture, {left_out} left out, each with its reason.", err=True)
+    click.echo(
+        f"{output}: {len(found.capturable)} tables to capture, {left_out} left out, each with its reason.", err=True
+    )
     if not found.capturable:
         click.echo("Nothing here can be captured yet, so the config takes whatever will be in schema public.", err=True)
     if needs_password:

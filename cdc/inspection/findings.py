@@ -56,7 +56,7 @@ def gather(place: str, section: Callable[[], Iterable[Finding]]) -> list[Finding
     found: list[Finding] = []
     try:
         for finding in section():
-            found.append(finding)  # noqa: PERF402 - one by one: what was found before an error stays
+            found.append(finding)  # one by one: what was found before an error stays
     except TailraceError as error:
         found.append(refusal(place, error, "Run `tailrace check` again once it answers."))
     except psycopg.Error as error:

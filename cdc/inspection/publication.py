@@ -17,6 +17,23 @@ from cdc.inspection.tables import TableFacts
 from cdc.progress import Progress
 
 _KINDS_OF_CHANGE = ("insert", "update", "delete", "truncate")
+_ENTRIES = """
+select r.prrelid::text, format('%%I.%%I', n.nspname, c.relname),
+       pg_get_expr(r.prqual, r.prrelid), r.prattrs is not null
+from pg_publication_rel r
+join pg_class c on c.oid = r.prrelid
+join pg_namespace n on n.oid = c.relnamespace
+where r.prpubid = %s::int8::oid
+order by 2
+"""
+_ENTRIES_OF_14 = """
+select r.prrelid::text, format('%%I.%%I', n.nspname, c.relname), null, false
+from pg_publication_rel r
+join pg_class c on c.oid = r.prrelid
+join pg_namespace n on n.oid = c.relnamespace
+where r.prpubid = %s::int8::oid
+order by 2
+"""
 _ANEW = (
     "A publication that is altered after capture's first start is refused; "
     "start again under a new [kafka] prefix and [source] slot then."
@@ -43,13 +60,7 @@ def read_publication(connection: psycopg.Connection, name: str) -> PublicationFa
         return None
     catalog_row: dict[str, Any] = row[0]  # columns differ by major
     oid, modern = int(catalog_row["oid"]), connection.info.server_version >= 150_000
-    extra = "pg_get_expr(r.prqual, r.prrelid), r.prattrs is not null" if modern else "null, false"
-    entries = connection.execute(
-        "select r.prrelid::text, format('%%I.%%I', n.nspname, c.relname), " + extra + " from pg_publication_rel r "
-        "join pg_class c on c.oid = r.prrelid join pg_namespace n on n.oid = c.relnamespace "
-        "where r.prpubid = %s::int8::oid order by 2",
-        [oid],
-    ).fetchall()
+    entries = connection.execute(_ENTRIES if modern else _ENTRIES_OF_14, [oid]).fetchall()
     schemas = (
         connection.execute(
             "select pnnspid::regnamespace::text from pg_publication_namespace where pnpubid = %s::int8::oid", [oid]

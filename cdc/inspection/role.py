@@ -12,7 +12,7 @@ import psycopg
 
 from cdc.config import Source
 from cdc.errors import TailraceError
-from cdc.inspection.findings import Finding, fail, ok, refusal, warn
+from cdc.inspection.findings import Finding, fail, ok, warn
 from cdc.inspection.services import Service, memberships
 from cdc.replication import ReplicationStream
 
@@ -98,13 +98,12 @@ def judge_role(facts: RoleFacts, service: Service, identity: Identity | Tailrace
 def _replication(facts: RoleFacts, service: Service, identity: Identity | TailraceError) -> Finding:
     if isinstance(identity, Identity):
         return ok(PLACE, f"it may replicate ({_reason(facts)})")
-    remedy = service.allow_replication.format(role=facts.quoted)
-    if facts.superuser or facts.replication:
+    if facts.superuser or facts.replication or facts.memberships:
         # The right is there: something else is in the way, and the server's words say what.
-        remedy = "See the server's message; pg_hba.conf must let the role in, and a WAL sender must be free."
-    elif "wal_senders" not in identity.message:
-        return fail(PLACE, f"It may not replicate. {identity.message}", remedy)
-    return refusal(PLACE, TailraceError(f"A replication connection failed. {identity.message}"), remedy)
+        remedy = "pg_hba.conf must let the role in, and a WAL sender must be free (max_wal_senders)."
+        return fail(PLACE, f"A replication connection failed. {identity.message}", remedy)
+    remedy = service.allow_replication.format(role=facts.quoted)
+    return fail(PLACE, f"It may not replicate. {identity.message}", remedy)
 
 
 def _reason(facts: RoleFacts) -> str:

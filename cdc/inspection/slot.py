@@ -121,9 +121,8 @@ def _cluster(progress: Progress, identity: Identity) -> Finding:
 
 
 def _size(count: int) -> str:
-    amount, unit = float(count), "B"
-    for unit in ("B", "kB", "MB", "GB", "TB"):  # noqa: B007 - the last one is used below
-        if amount < 1024 or unit == "TB":
-            break
-        amount /= 1024
-    return f"{amount:.0f} {unit}" if amount >= 10 or unit == "B" else f"{amount:.1f} {unit}"
+    """As Postgres would write it in a setting."""
+    for unit, factor in (("TB", 1 << 40), ("GB", _GIGABYTE), ("MB", 1 << 20), ("kB", 1 << 10)):
+        if count >= factor:
+            return f"{count / factor:.3g} {unit}" if count < 1000 * factor else f"{count // factor} {unit}"
+    return f"{count} bytes"

@@ -257,3 +257,31 @@ def _race(database: Database, number: int) -> None:
             connection.execute("DELETE FROM t WHERE id = 1; INSERT INTO t VALUES (1, 'again', 'x') ON CONFLICT DO NOTHING")
         else:
             connection.execute("UPDATE t SET v = %s WHERE id = 1", [f"client {number}, turn {turn}"])
+
+
+def test_a_raised_size_limit_holds_for_topics_that_exist(make_pipeline: MakePipeline) -> None:
+    """The remedy for parked rows, a larger max_message_bytes, works without touching the topics by hand."""
+    pipeline = make_pipeline(kafka={"max_message_bytes": 50_000})
+    database = pipeline.database
+    database.execute("CREATE TABLE t (id int PRIMARY KEY, v text)")
+    capture = pipeline.start()
+    database.execute(f"INSERT INTO t VALUES (1, {TOASTED.format(3000)})")
+    pipeline.fence(while_running=capture)
+    assert not pipeline.records("t")
+    capture.kill()
+    pipeline.configure(kafka={"max_message_bytes": 500_000})
+    capture = pipeline.start()
+    database.execute("UPDATE t SET id = 2")
+    pipeline.assert_same("t", while_running=capture)
+
+
+@pytest.mark.parametrize("partitions", [2, 8])
+def test_another_number_of_partitions_is_refused(make_pipeline: MakePipeline, partitions: int) -> None:
+    """Fewer would leave partitions without TRUNCATE's marker, more do not exist: nothing is published under either."""
+    pipeline = make_pipeline(kafka={"partitions": 4})
+    pipeline.database.execute("CREATE TABLE t (id int PRIMARY KEY)")
+    pipeline.start().kill()
+    pipeline.configure(kafka={"partitions": partitions})
+    again = pipeline.launch()
+    again.expect_exit(3, 60)
+    assert "partitions" in again.errors

@@ -32,6 +32,7 @@ PARTS = ("inserts", "transactions", "updates", "latency", "memory")
 TABLES = ["orders", "lines", "ticks", "documents", FINISH]
 MEMORY_ROWS = (200_000, 2_000_000)
 LATENCY_SECONDS = 15.0
+QUIET_LOAD = 0.5
 # Enough for Java to have compiled what is hot, in each shape of backlog: Debezium itself, and the broker's code for
 # transactions, which only ours uses.
 WARM_UP_SCALE = 0.2
@@ -40,7 +41,9 @@ WARM_UP_SCALE = 0.2
 def main() -> None:
     options = _options()
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # so that the servers are stopped on the way out
-    started = time.monotonic()
+    started, load = time.monotonic(), os.getloadavg()[0]
+    if load > QUIET_LOAD:
+        say(f"this machine is busy (load {load:.1f}): the figures will say little")
     with _fresh_stack() as stack, ExitStack() as cleanup:
         bench = Bench(options, stack, cleanup)
         bench.run()
@@ -49,6 +52,7 @@ def main() -> None:
             "scale": options.scale,
             "rounds": options.rounds,
             "cpus": os.cpu_count(),
+            "load_at_start": round(load, 2),
             "python": platform.python_version(),
             "postgres": stack.server("postgres").version,
             "transaction_topic": options.transaction_topic,

@@ -44,7 +44,7 @@ def measure(reader: TopicReader, dsn: str, *, first_id: int, seconds: float) -> 
     reader.start_and_catch_up()
     try:
         context = multiprocessing.get_context("spawn")
-        writer = context.Process(target=write, args=(dsn, first_id, rows))
+        writer = context.Process(target=write, args=(dsn, first_id, rows), daemon=True)
         writer.start()
         seen: dict[int, tuple[int, int]] = {}
         last = first_id + rows

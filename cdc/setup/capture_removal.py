@@ -1,0 +1,146 @@
+"""Takes a whole capture away: slot, topics where asked for, publication.
+
+The slot goes first: it is what fills a disk. The progress record goes last of the topics: as long as it is there, no
+capture can begin anew on what is half removed. Run again, it does what is left.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import psycopg
+
+from cdc import catalog
+from cdc.config import Config
+from cdc.errors import RefusedError, TransientError
+from cdc.names import Control, control_topic
+from cdc.postgres import explain
+from cdc.progress import Progress
+from cdc.setup import source_state
+from cdc.setup.pipeline_hold import capture_runs, system_identifier
+from cdc.setup.progress_record import last_progress
+from cdc.setup.removal import Action, Plan, Step
+from cdc.topics import Topics
+
+
+class CaptureRemoval:
+    """`topics` None: Kafka does not answer. The slot can go all the same."""
+
+    def __init__(
+        self, config: Config, connection: psycopg.Connection, topics: Topics | None, *, delete_topics: bool
+    ) -> None:
+        self._config = config
+        self._source = config.source
+        self._connection = connection
+        self._topics = topics
+        self._delete_topics = delete_topics
+
+    # -- the plan --------------------------------------------------------------------------------------------
+
+    def plan(self) -> Plan:
+        progress = last_progress(self._config.kafka, self._topics) if self._topics else None
+        slot = catalog.slot(self._connection, self._source.slot)
+        ownership = source_state.publication_ownership(self._connection, self._source.publication)
+        ours, others = self._topics_found(progress)
+        steps = []
+        if slot is not None:
+            steps.append(Step(Action.DROP_SLOT, self._source.slot))
+        if self._delete_topics:
+            steps.extend(Step(Action.DELETE_TOPIC, name) for name in ours)
+        if ownership is not None:
+            steps.append(Step(Action.DROP_PUBLICATION, self._source.publication))
+        return Plan(
+            steps=tuple(steps),
+            left=(*others, *(() if self._delete_topics else ours)),
+            notes=tuple(self._notes(ownership, ours, others)),
+            refusal=self._refusal(slot, progress),
+        )
+
+    def _topics_found(self, progress: Progress | None) -> tuple[list[str], list[str]]:
+        """(made by this capture, the progress record last; others under its prefix)."""
+        prefix = self._config.kafka.prefix
+        known = {control_topic(prefix, control) for control in Control} | set(progress.topic_ids if progress else ())
+        record = control_topic(prefix, Control.PROGRESS)
+        found = self._topics.under(prefix) if self._topics else []
+        ours = sorted((name for name in found if name in known), key=lambda name: (name == record, name))
+        return ours, [name for name in found if name not in known]
+
+    def _notes(self, ownership: source_state.Ownership | None, ours: list[str], others: list[str]) -> list[str]:
+        prefix, notes = self._config.kafka.prefix, []
+        if self._topics is None:
+            notes.append(f"Kafka does not answer: topics under {prefix} are not looked at, and left.")
+        if ours and not self._delete_topics:
+            notes.append(
+                f"with its topics left, no new capture can begin under prefix {prefix}; --topics deletes them."
+            )
+        if others and self._delete_topics:
+            notes.append(
+                "topics that the progress record does not name are left: delete them by hand if they are yours."
+            )
+        if ownership is not None and not ownership.ours:
+            notes.append(f"publication {self._source.publication} belongs to {ownership.owner}, who has to drop it.")
+        if self._config.stores:
+            notes.append("stores keep what they have.")
+        return notes
+
+    def _refusal(self, slot: catalog.Slot | None, progress: Progress | None) -> RefusedError | None:
+        if slot is None:
+            return None
+        name = self._source.slot
+        if slot.plugin != "pgoutput" or slot.database != catalog.database_name(self._connection):
+            return RefusedError(
+                f"Slot {name} belongs to something else: plugin {slot.plugin}, database {slot.database}.",
+                remedy="Look at [source] slot and dsn.",
+            )
+        if slot.active_pid is not None:
+            return capture_runs(name, f"process {slot.active_pid} of the server serves it")
+        if progress is not None and progress.system_identifier != system_identifier(self._config):
+            return RefusedError(
+                f"This is another database cluster than the one that capture read: slot {name} may be another's.",
+                remedy="Point [source] dsn at the right server. If the slot is to go, drop it by hand: "
+                f"select pg_drop_replication_slot('{name}');",
+            )
+        return None
+
+    # -- carrying it out -------------------------------------------------------------------------------------
+
+    def carry_out(self, plan: Plan, done: Callable[[Step], None]) -> None:
+        self._keep_starts_away()
+        act = {
+            Action.DROP_SLOT: self._drop_slot,
+            Action.DELETE_TOPIC: self._delete_topic,
+            Action.DROP_PUBLICATION: self._drop_publication,
+        }
+        for step in plan.steps:
+            act[step.action](step.name)
+            done(step)
+
+    def _keep_starts_away(self) -> None:
+        """The lock that capture takes where there is no slot yet; ours until the connection ends."""
+        lock = f"tailrace:{self._source.slot}"
+        row = self._connection.execute("select pg_try_advisory_lock(hashtextextended(%s, 0))", [lock]).fetchone()
+        if row is None or not row[0]:
+            raise capture_runs(self._source.slot, "it is just starting")
+
+    def _drop_slot(self, name: str) -> None:
+        try:
+            catalog.drop_slot(self._connection, name)
+        except psycopg.errors.UndefinedObject:
+            return
+        except psycopg.errors.ObjectInUse as error:
+            raise capture_runs(name, explain(error)) from error
+        except psycopg.errors.InsufficientPrivilege as error:
+            raise RefusedError(
+                f"The role may not drop slot {name}: {explain(error)}.",
+                remedy=f"Let a role that may replicate run: select pg_drop_replication_slot('{name}');",
+            ) from error
+
+    def _delete_topic(self, name: str) -> None:
+        if self._topics is None:
+            raise TransientError("Kafka does not answer.")
+        self._topics.delete(name)
+
+    def _drop_publication(self, name: str) -> None:
+        ownership = source_state.publication_ownership(self._connection, name)
+        if ownership is not None:
+            source_state.run(self._connection, source_state.drop_publication_sql(name))

@@ -1,0 +1,42 @@
+"""Publishes what a slot still holds, by a capture that ends when it has passed a given place."""
+
+from __future__ import annotations
+
+import threading
+
+import psycopg
+
+from cdc.capture import run_capture
+from cdc.config import Config
+from cdc.errors import TailraceError
+from cdc.lsn import LSN
+from cdc.names import Control, control_topic
+from cdc.progress import read_progress
+from cdc.setup.source_state import end_of_open_transactions
+
+_LOOK_SECONDS = 0.3
+
+
+def catch_up(config: Config, connection: psycopg.Connection) -> LSN:
+    """Everything that is being written at the source now is published; gives the LSN up to which."""
+    until = end_of_open_transactions(connection)
+    enough = threading.Event()
+    watcher = threading.Thread(target=_watch, args=(config, until, enough), name="tailrace-catch-up", daemon=True)
+    watcher.start()
+    try:
+        run_capture(config, enough)
+    finally:
+        enough.set()
+        watcher.join()
+    return until
+
+
+def _watch(config: Config, until: LSN, enough: threading.Event) -> None:
+    topic = control_topic(config.kafka.prefix, Control.PROGRESS)
+    while not enough.wait(_LOOK_SECONDS):
+        try:
+            progress = read_progress(config.kafka.client_options(), topic)
+        except TailraceError:
+            continue  # capture meets the same trouble, and says so
+        if progress is not None and progress.confirmable >= until:
+            enough.set()

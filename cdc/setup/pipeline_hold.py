@@ -1,0 +1,100 @@
+"""Holding a pipeline still: the slot is taken as capture takes it, its producer is fenced, its progress is ours.
+
+While it is held no capture can start, and none that was cut off can write. The hold is meant for seconds: nothing is
+read from the slot, so the server ends the connection after `wal_sender_timeout`. That is safe: whoever takes the slot
+then fences this producer, and the next write here fails.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+from cdc.config import Config
+from cdc.errors import RefusedError
+from cdc.names import Control, control_topic
+from cdc.progress import KEY, Progress, read_progress
+from cdc.publisher import Publisher
+from cdc.replication import ReplicationStream, SlotInUse
+from cdc.startup import make_publisher
+
+_KAFKA_SECONDS = 30.0
+# A reader that has just gone holds the slot for a moment more.
+_SLOT_SECONDS = 5.0
+
+
+class PipelineHold:
+    """`progress` is the record as it stands; `system_identifier` and `timeline` are the server's."""
+
+    def __init__(self, config: Config, publisher: Publisher, system_identifier: str, timeline: int) -> None:
+        self._publisher = publisher
+        self._topic = control_topic(config.kafka.prefix, Control.PROGRESS)
+        self.system_identifier = system_identifier
+        self.timeline = timeline
+        self.progress: Progress | None = read_progress(config.kafka.client_options(), self._topic)
+
+    def write(self, progress: Progress) -> None:
+        self._publisher.begin()
+        self._publisher.send(self._topic, KEY, progress.encode(), [("v", str(progress.version).encode())])
+        self._publisher.commit(_KAFKA_SECONDS)
+        self.progress = progress
+
+
+@contextmanager
+def hold_pipeline(config: Config) -> Iterator[PipelineHold]:
+    """Refuses where a capture runs."""
+    stream = _take_slot(config)
+    try:
+        publisher = make_publisher(config)
+        publisher.fence(_KAFKA_SECONDS)
+        try:
+            yield PipelineHold(config, publisher, *stream.identity)
+        finally:
+            publisher.abandon()
+    finally:
+        stream.close()
+
+
+def capture_runs(slot: str, detail: str) -> RefusedError:
+    return RefusedError(
+        f"Capture runs on slot {slot} ({detail}).",
+        remedy="Stop it, and whatever would start it again, then run this once more.",
+    )
+
+
+def system_identifier(config: Config) -> str:
+    """The server's, without taking anything."""
+    stream = _open(config)
+    try:
+        return stream.identify()[0]
+    finally:
+        stream.close()
+
+
+class _Taken:
+    def __init__(self, stream: ReplicationStream) -> None:
+        self.identity = stream.identify()
+        stream.start()
+        self.close = stream.close
+
+
+def _take_slot(config: Config) -> _Taken:
+    deadline = time.monotonic() + _SLOT_SECONDS
+    while True:
+        stream = _open(config)
+        try:
+            return _Taken(stream)
+        except SlotInUse as in_use:
+            stream.close()
+            if time.monotonic() > deadline:
+                raise capture_runs(config.source.slot, str(in_use)) from None
+            time.sleep(0.1)
+        except BaseException:
+            stream.close()
+            raise
+
+
+def _open(config: Config) -> ReplicationStream:
+    source = config.source
+    return ReplicationStream(source.conninfo(), slot=source.slot, publication=source.publication, stop=lambda: False)

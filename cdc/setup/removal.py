@@ -1,0 +1,72 @@
+"""What `remove` is about to do, as facts: shown before it is done, and told after. Nothing here does anything."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Iterator
+from dataclasses import dataclass
+from enum import Enum
+from typing import Any, Protocol
+
+from cdc.errors import RefusedError
+
+
+class Action(Enum):
+    DROP_SLOT = "drop_slot"
+    DROP_PUBLICATION = "drop_publication"
+    ALTER_PUBLICATION = "alter_publication"
+    UPDATE_PROGRESS = "update_progress"
+    CATCH_UP = "catch_up"
+    DELETE_TOPIC = "delete_topic"
+
+
+_WORDS = {
+    Action.DROP_SLOT: "drop slot {name}",
+    Action.DROP_PUBLICATION: "drop publication {name}",
+    Action.ALTER_PUBLICATION: "take {name} out of the publication",
+    Action.UPDATE_PROGRESS: "strike {name} from the progress record",
+    Action.CATCH_UP: "publish what slot {name} still holds, so that nothing comes after the topic is gone",
+    Action.DELETE_TOPIC: "delete topic {name} with all that it holds",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Step:
+    action: Action
+    name: str
+
+    def __str__(self) -> str:
+        return _WORDS[self.action].format(name=self.name)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Plan:
+    """`refusal` is why it cannot be done now; `left` are topics that stay; `notes` is what a person should know."""
+
+    steps: tuple[Step, ...]
+    left: tuple[str, ...] = ()
+    notes: tuple[str, ...] = ()
+    refusal: RefusedError | None = None
+
+    def lines(self) -> Iterator[str]:
+        yield from (f"  - {step}" for step in self.steps)
+        yield from (f"  Left: topic {name}" for name in self.left)
+        yield from (f"  Note: {note}" for note in self.notes)
+
+    def as_json(self, state: str, done: Collection[Step]) -> dict[str, Any]:
+        return {
+            "state": state,
+            "steps": [{"action": step.action.value, "name": step.name, "done": step in done} for step in self.steps],
+            "left": list(self.left),
+            "notes": list(self.notes),
+            "refusal": None if self.refusal is None else str(self.refusal),
+        }
+
+
+class Removal(Protocol):
+    """Carrying out what is left of a plan is always safe: a removal that was interrupted is begun again."""
+
+    def plan(self) -> Plan: ...
+
+    def carry_out(self, plan: Plan, done: Callable[[Step], None]) -> None:
+        """Calls `done` after each step of the plan."""
+        ...

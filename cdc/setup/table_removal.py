@@ -1,0 +1,216 @@
+"""Takes tables out of a capture that stays: publication, progress record and, where asked for, topics.
+
+The order lets an interrupted removal be begun again at any point, and leaves capture able to start after each step but
+one: between the publication and the progress record it refuses, until the removal is run again.
+
+1. Under the hold: the publication loses the tables, then the progress record does. Capture may go on from here; its
+   topics are still guarded, because the slot may hold changes from before.
+2. For the topics: publish what the slot holds from before, as capture does. Otherwise a late change would make the
+   topic again.
+3. Under the hold again: the progress record loses the topics; then they are deleted.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+import psycopg
+
+from cdc import catalog, checks
+from cdc.config import Config, TableSelector
+from cdc.errors import RefusedError
+from cdc.lsn import LSN
+from cdc.names import topic
+from cdc.progress import Progress, replace
+from cdc.setup import source_state
+from cdc.setup.catch_up import catch_up
+from cdc.setup.pipeline_hold import PipelineHold, capture_runs, hold_pipeline
+from cdc.setup.progress_record import last_progress
+from cdc.setup.removal import Action, Plan, Step
+from cdc.topics import Topics
+
+
+@dataclass(frozen=True, slots=True)
+class _Target:
+    selector: TableSelector
+    relations: dict[str, str]  # oid -> name in SQL; of the table and its partitions
+    topic: str
+
+
+class TableRemoval:
+    def __init__(
+        self,
+        config: Config,
+        connection: psycopg.Connection,
+        topics: Topics,
+        tables: Sequence[TableSelector],
+        *,
+        delete_topics: bool,
+    ) -> None:
+        self._config = config
+        self._connection = connection
+        self._topics = topics
+        self._delete_topics = delete_topics
+        self._targets = [
+            _Target(table, source_state.relations_of(connection, table), _topic_of(config, table)) for table in tables
+        ]
+        self._oids = {oid for target in self._targets for oid in target.relations}
+
+    # -- the plan --------------------------------------------------------------------------------------------
+
+    def plan(self) -> Plan:
+        progress = last_progress(self._config.kafka, self._topics)
+        publication = catalog.publication(self._connection, self._config.source.publication)
+        slot = catalog.slot(self._connection, self._config.source.slot)
+        if progress is not None and slot is None:
+            raise checks.missing_slot(self._config.source.slot, progress)
+        existing = set(self._topics.describe(target.topic for target in self._targets))
+        steps = [
+            *self._publication_steps(publication),
+            *self._progress_steps(publication, progress),
+            *(self._topic_steps(existing, progress) if self._delete_topics else ()),
+        ]
+        return Plan(
+            steps=tuple(steps),
+            left=() if self._delete_topics else tuple(sorted(existing)),
+            notes=tuple(note for target in self._targets for note in self._notes(target)) if steps else (),
+            refusal=self._refusal(publication, slot) if steps else None,
+        )
+
+    def _publication_steps(self, publication: catalog.Publication | None) -> list[Step]:
+        return [Step(Action.ALTER_PUBLICATION, name) for name in self._published(publication)]
+
+    def _progress_steps(self, publication: catalog.Publication | None, progress: Progress | None) -> list[Step]:
+        if progress is None:
+            return []
+        listed = set(progress.publication_tables) | set(publication.tables if publication else ())
+        return [
+            Step(Action.UPDATE_PROGRESS, str(target.selector))
+            for target in self._targets
+            if listed & set(target.relations) or (self._delete_topics and target.topic in progress.topic_ids)
+        ]
+
+    def _topic_steps(self, existing: set[str], progress: Progress | None) -> list[Step]:
+        deletes = [Step(Action.DELETE_TOPIC, name) for name in sorted(existing)]
+        if progress is not None and any(target.topic in progress.topic_ids for target in self._targets):
+            return [Step(Action.CATCH_UP, self._config.source.slot), *deletes]
+        return deletes
+
+    def _notes(self, target: _Target) -> list[str]:
+        source, table = self._config.source, target.selector
+        selecting = [each for each in source.tables if each.matches(table.schema, table.table or "")]
+        file = self._config.file.name if self._config.file else "the config"
+        notes = []
+        if table in selecting:
+            notes.append(f"take {table} out of [source] tables in {file}; capture warns of it until then.")
+        elif selecting:
+            notes.append(f"{selecting[0]} in {file} still selects {table}: name the tables to keep instead.")
+        if self._config.stores:
+            notes.append(f"stores keep what they have of {table}.")
+        return notes
+
+    def _refusal(self, publication: catalog.Publication | None, slot: catalog.Slot | None) -> RefusedError | None:
+        source = self._config.source
+        if slot is not None and slot.active_pid is not None:
+            return capture_runs(source.slot, f"process {slot.active_pid} of the server serves it")
+        published = self._published(publication)
+        if publication is None or not published:
+            return None
+        if not set(publication.tables) - self._oids:
+            return RefusedError("No table would be left to capture.", remedy="Use: tailrace remove --all")
+        ownership = source_state.publication_ownership(self._connection, source.publication)
+        if ownership is not None and not ownership.ours:
+            return RefusedError(
+                f"Publication {source.publication} belongs to {ownership.owner}, and only its owner may change it.",
+                remedy="Let the owner run this, then run `tailrace remove` again for the rest:\n"
+                + source_state.drop_from_publication_sql(source.publication, published),
+            )
+        return None
+
+    def _published(self, publication: catalog.Publication | None) -> list[str]:
+        """The names in SQL of the entries that have to go."""
+        entries = publication.tables if publication else {}
+        return [name for target in self._targets for oid, name in sorted(target.relations.items()) if oid in entries]
+
+    # -- carrying it out -------------------------------------------------------------------------------------
+
+    def carry_out(self, plan: Plan, done: Callable[[Step], None]) -> None:
+        steps = {action: [step for step in plan.steps if step.action is action] for action in Action}
+        if steps[Action.UPDATE_PROGRESS]:
+            with hold_pipeline(self._config) as hold:
+                self._take_out(hold, steps[Action.ALTER_PUBLICATION], done)
+            if steps[Action.CATCH_UP]:
+                self._forget_topics(catch_up(self._config, self._connection))
+                done(steps[Action.CATCH_UP][0])
+            for step in steps[Action.UPDATE_PROGRESS]:
+                done(step)
+        else:  # no capture has begun
+            self._alter_publication(steps[Action.ALTER_PUBLICATION], done)
+        for step in steps[Action.DELETE_TOPIC]:
+            self._topics.delete(step.name)
+            done(step)
+
+    def _take_out(self, hold: PipelineHold, alterations: list[Step], done: Callable[[Step], None]) -> None:
+        progress = self._checked(hold)
+        self._alter_publication(alterations, done)
+        kept = {oid: entry for oid, entry in progress.publication_tables.items() if oid not in self._oids}
+        if kept != progress.publication_tables:
+            hold.write(replace(progress, publication_tables=kept))
+
+    def _checked(self, hold: PipelineHold) -> Progress:
+        """As capture checks at its start, save for the tables that are to go: they may be gone already."""
+        source, progress = self._config.source, hold.progress
+        slot = catalog.slot(self._connection, source.slot)
+        if slot is None or progress is None or progress.state != "streaming":
+            raise RefusedError(
+                "The first start of capture has not finished.",
+                remedy="Let it finish, or take all of it away: tailrace remove --all",
+            )
+        checks.check_slot(progress, slot, name=source.slot, database=catalog.database_name(self._connection))
+        checks.check_server(progress, hold.system_identifier, hold.timeline)
+        found = catalog.publication(self._connection, source.publication)
+        others = {oid: entry for oid, entry in progress.publication_tables.items() if oid not in self._oids}
+        checks.check_publication(
+            replace(progress, publication_tables=others),
+            found
+            and catalog.Publication(
+                identity=found.identity,
+                tables={oid: entry for oid, entry in found.tables.items() if oid not in self._oids},
+            ),
+            name=source.publication,
+            existing_tables=catalog.existing_tables(self._connection, others),
+        )
+        return progress
+
+    def _alter_publication(self, steps: list[Step], done: Callable[[Step], None]) -> None:
+        if not steps:
+            return
+        names = [step.name for step in steps]
+        source_state.run(
+            self._connection, source_state.drop_from_publication_sql(self._config.source.publication, names)
+        )
+        for step in steps:
+            done(step)
+
+    def _forget_topics(self, published_to: LSN) -> None:
+        gone = {target.topic for target in self._targets}
+        with hold_pipeline(self._config) as hold:
+            progress = self._checked(hold)
+            if progress.confirmable < published_to:
+                raise RefusedError(
+                    f"Progress stands at {progress.confirmable}, before {published_to} that was reached.",
+                    remedy="Someone else works on this pipeline; stop that and run this again.",
+                )
+            hold.write(
+                replace(
+                    progress,
+                    topic_ids={name: value for name, value in progress.topic_ids.items() if name not in gone},
+                    end_offsets={name: value for name, value in progress.end_offsets.items() if name not in gone},
+                    schemas={name: value for name, value in progress.schemas.items() if name not in gone},
+                )
+            )
+
+
+def _topic_of(config: Config, table: TableSelector) -> str:
+    return topic(config.kafka.prefix, table.schema, table.table or "")
