@@ -21,22 +21,25 @@ from cdc.config import Config
 from cdc.decoder import decode
 from cdc.envelope import POSTGRES_EPOCH_US, clock
 from cdc.errors import RefusedError, TransientError
+from cdc.heartbeat import OWN_PREFIX, Heartbeat
 from cdc.heartbeat import PREFIX as HEARTBEAT_PREFIX
-from cdc.heartbeat import Heartbeat
 from cdc.logs import get_logger
 from cdc.lsn import LSN, Version
 from cdc.messages import Begin, Commit, Delete, Insert, LogicalMessage, Message, Origin, Relation, Truncate, Update
-from cdc.names import Control, control_topic, topic
+from cdc.names import Control, control_topic, message_topic
 from cdc.postgres import connect, explain
 from cdc.progress import KEY as PROGRESS_KEY
 from cdc.progress import Progress
 from cdc.publisher import Publisher
 from cdc.records import Held
-from cdc.relations import Table
+from cdc.relations import Shape
 from cdc.replication import Keepalive, ReplicationStream
 from cdc.reselect import Reselect
 from cdc.startup import Started, start
-from cdc.values import load_types
+from cdc.table_states import KEY as STATES_KEY
+from cdc.table_states import TableStates
+from cdc.table_watch import TableWatch
+from cdc.tables import Tables
 from cdc.worker import Worker
 
 T = TypeVar("T")
@@ -99,9 +102,15 @@ class Capture:
             database=catalog.database_name(self._catalog),
             base=self._progress.base,
             resume_after=self._progress.version,
+            messages_published=self._progress.messages,
             emit=self._publisher.send,
             partitions=kafka.partitions,
         )
+        self._states: TableStates = started.states
+        self._states_written = started.states
+        self._tables = Tables(self._config, self._catalog)
+        self._watch = TableWatch(self._config, self._catalog)
+        self._gone_relations: set[int] = set()  # their tables are gone from the source by now
         self._reselect = Reselect(lambda: connect(self._conninfo), stop=self._gone)
         self._heartbeat = Heartbeat(
             lambda: connect(self._conninfo),
@@ -165,7 +174,9 @@ class Capture:
 
     def _handle(self, message: Message, lsn: int) -> None:
         changes = self._changes
-        if isinstance(message, Insert):
+        if isinstance(message, Insert | Update | Delete) and message.relation_oid in self._gone_relations:
+            changes.on_skipped()
+        elif isinstance(message, Insert):
             changes.on_insert(message, lsn)
         elif isinstance(message, Update):
             changes.on_update(message, lsn)
@@ -187,19 +198,16 @@ class Capture:
         elif isinstance(message, Origin):
             changes.on_origin(message)
         elif isinstance(message, Truncate):
-            changes.on_truncate(message, lsn)
-        elif isinstance(message, LogicalMessage) and message.prefix == HEARTBEAT_PREFIX:
-            self._heartbeat_seen = True
+            self._on_truncate(message, lsn)
+        elif isinstance(message, LogicalMessage):
+            self._on_message(message)
 
     def _on_relation(self, relation: Relation) -> None:
-        found = catalog.table_by_oid(self._catalog, relation.oid)
-        table = Table(
-            relation,
-            topic=topic(self._config.kafka.prefix, relation.schema, relation.table),
-            key_names=found.key if found else tuple(c.name for c in relation.columns if c.in_key),
-            deferrable_key=found.deferrable_key if found else False,
-            types=load_types(self._catalog, [column.type_oid for column in relation.columns]),
-        )
+        table = self._tables.table_for(relation, self._states)
+        if table is None:
+            self._gone_relations.add(relation.oid)
+            return
+        self._gone_relations.discard(relation.oid)
         if table.topic not in self._progress.topic_ids:
             self._add_topic(table.topic)
         digest = schema.digest(table)
@@ -208,6 +216,35 @@ class Capture:
             self._publisher.send(*schema.record(table, self._changes.version, self._schema_topic))
         self._changes.on_table(table)
 
+    def _on_truncate(self, message: Truncate, lsn: int) -> None:
+        """TRUNCATE of a partitioned table names all of its partitions; of a partition, only that one."""
+        oids = tuple(oid for oid in message.relation_oids if oid not in self._gone_relations)
+        truncated = {str(oid) for oid in oids}
+        partial = set()
+        for oid in oids:
+            root = self._states.root_of(oid)
+            if root is not None and root.leaves and not root.leaves.keys() <= truncated:
+                partial.add(root.topic)
+                self._states = self._states.with_pending(root.topic, lsn, "a partition was truncated")
+        self._changes.on_truncate(Truncate(oids, message.cascade, message.restart_identity), lsn, partial)
+
+    def _on_message(self, message: LogicalMessage) -> None:
+        if message.prefix == HEARTBEAT_PREFIX:
+            self._heartbeat_seen = True
+            self._empty_topics_of_gone_tables(message.lsn)
+        elif self._config.source.messages and not message.prefix.startswith(OWN_PREFIX):
+            name = message_topic(self._config.kafka.prefix, message.prefix)
+            if name not in self._progress.topic_ids:
+                topic_id = self._blocking(lambda: self._topics.ensure_messages(name))
+                self._progress = self._progress.with_message_topic(name, topic_id)
+            self._changes.on_message(message, name)
+
+    def _empty_topics_of_gone_tables(self, lsn: int) -> None:
+        for name, (schema_name, table) in self._states.emptying.items():
+            if name not in {state.topic for state in self._states.tables.values()}:
+                self._changes.on_gone(Shape(schema=schema_name, table=table, topic=name, key=()), lsn)
+        self._states = self._states.emptied()
+
     def _add_topic(self, name: str) -> None:
         made = self._blocking(lambda: self._topics.ensure_tables([name]))
         self._progress = self._progress.with_topic(name, made[name].id, made[name].partitions)
@@ -215,7 +252,8 @@ class Capture:
     # -- batches ---------------------------------------------------------------------------------------------
 
     def _batch_is_whole(self) -> bool:
-        return self._last_commit is not None and self._changes.begin is None
+        """Nothing half-read, and something to publish: whole transactions, or a message outside of any."""
+        return self._changes.begin is None and (self._last_commit is not None or self._publisher.count > 0)
 
     def _end_batch(self) -> None:
         """Transactions that published nothing (Postgres 14 sends them all) are worth no Kafka transaction."""
@@ -237,6 +275,7 @@ class Capture:
             confirm_lsn=last.end_lsn if last else LSN(self._progress.confirm_lsn),
             commit_time_us=last.commit_time_us + POSTGRES_EPOCH_US if last else None,
             inside_transaction=inside,
+            messages=changes.messages,
         )
         heartbeat, self._heartbeat_seen = self._heartbeat_seen, False
         self._progress = self._blocking(lambda: self._publish(held, draft, heartbeat=heartbeat))
@@ -253,16 +292,21 @@ class Capture:
         timeout = self._config.capture.transaction_timeout_seconds
         if heartbeat:
             checks.check_topics(self._progress, self._topics)
+            publication, self._states = self._watch.look(self._progress, self._states)
+            draft = draft.with_publication(publication.identity, publication.tables)
         publisher.begin()
         self._send_completed(held)
         publisher.flush(timeout, self._look_at_topics)
         touched = {name: len(draft.end_offsets[name]) for name in publisher.touched if name in draft.end_offsets}
         progress = draft.with_end_offsets(self._topics.end_offsets(touched) if touched else {})
+        if self._states is not self._states_written:
+            publisher.send(self._schema_topic, STATES_KEY, self._states.encode(), [])
         data = progress.encode()
         publisher.send(self._progress_topic, PROGRESS_KEY, data, [("v", str(progress.version).encode())])
         if heartbeat:
             publisher.send(self._positions_topic, PROGRESS_KEY, data, [("v", str(progress.version).encode())])
         publisher.commit(timeout)
+        self._states_written = self._states
         return progress
 
     def _look_at_topics(self) -> None:

@@ -154,9 +154,7 @@ def create_publication(connection: psycopg.Connection, name: str, chosen: Iterab
 
 
 def add_to_publication(connection: psycopg.Connection, name: str, table: SourceTable) -> None:
-    connection.execute(
-        sql.SQL("alter publication {} add table {}").format(sql.Identifier(name), _published(table))
-    )
+    connection.execute(sql.SQL("alter publication {} add table {}").format(sql.Identifier(name), _published(table)))
 
 
 def _published(table: SourceTable) -> sql.Composed:
@@ -187,9 +185,11 @@ def why_not_captured(table: SourceTable) -> tuple[str, str] | None:
         return "it is a partition", "Name the partitioned table instead: its partitions come with it."
     if not table.key:
         return "it has no primary key", f"Add one: alter table {table} add primary key (…)."
+    if table.deferrable_key and table.is_partitioned:
+        return "its primary key is deferrable and it is partitioned", "Make the key NOT DEFERRABLE."
     if table.replica_identity == "n" and not table.is_partitioned:
         return "its replica identity is NOTHING", f"Run: alter table {table} replica identity default."
-    if table.deferrable_key and table.replica_identity != "f" and not table.is_partitioned:
+    if table.deferrable_key and table.replica_identity != "f":
         return "its primary key is deferrable", f"Run: alter table {table} replica identity full."
     return None
 
@@ -198,6 +198,11 @@ def database_name(connection: psycopg.Connection) -> str:
     row = connection.execute("select current_database()").fetchone()
     assert row is not None  # noqa: S101  # a select without FROM has one row
     return str(row[0])
+
+
+def is_standby(connection: psycopg.Connection) -> bool:
+    row = connection.execute("select pg_is_in_recovery()").fetchone()
+    return row is not None and bool(row[0])
 
 
 def existing_tables(connection: psycopg.Connection, oids: Iterable[str]) -> set[str]:

@@ -6,13 +6,15 @@ that several rows passed through) is collected in `held`, and from then on every
 
 from __future__ import annotations
 
+from collections.abc import Collection
+
 from cdc.envelope import NULL, Envelope, Place, clock
 from cdc.errors import ProtocolError
 from cdc.key_traffic import KeyTraffic
 from cdc.lsn import LSN, Version
-from cdc.messages import UNCHANGED, Begin, Commit, Delete, Insert, Origin, Truncate, Update, Value
+from cdc.messages import UNCHANGED, Begin, Commit, Delete, Insert, LogicalMessage, Origin, Truncate, Update, Value
 from cdc.records import Emit, Headers, Held, Incomplete, Record
-from cdc.relations import Table
+from cdc.relations import Shape, Table
 
 _SKIP_NOTHING, _SKIP_ALL = -1, 1 << 62
 
@@ -21,7 +23,15 @@ class Changes:
     """Feed it messages in stream order; it numbers, renders and emits."""
 
     def __init__(
-        self, *, pipeline: str, database: str, base: int, resume_after: Version, emit: Emit, partitions: int
+        self,
+        *,
+        pipeline: str,
+        database: str,
+        base: int,
+        resume_after: Version,
+        messages_published: int = 0,
+        emit: Emit,
+        partitions: int,
     ) -> None:
         self.tables: dict[int, Table] = {}
         self.held: Held = []
@@ -32,6 +42,8 @@ class Changes:
         self._database = database
         self._base = base
         self._resume_after = resume_after
+        self._messages_published = messages_published  # of the transaction at resume_after
+        self.messages = messages_published
         self._emit = emit
         self._partitions = partitions
         self._previous_commit_end: LSN | None = None
@@ -63,6 +75,7 @@ class Changes:
         self._origin = None
         self.position = self._base + message.final_lsn
         self.seq = 0
+        self.messages = 0
         self._order = 0
         self._envelopes.clear()
         self._version_head = b"%016x." % self.position
@@ -167,15 +180,49 @@ class Changes:
             self._traffic(table).leave(key, table.key_values(message.old))
         self._remove(table, message.old, key, lsn)
 
-    def on_truncate(self, message: Truncate, lsn: int) -> None:
-        """One marker per partition and table, all under the version of this one message."""
+    def on_truncate(self, message: Truncate, lsn: int, partial: Collection[str] = ()) -> None:
+        """One marker per partition and topic, all under the version of this one message.
+
+        `partial`: topics of which only some partitions of the source's table were truncated; they get no marker.
+        """
         self.seq += 1
-        for oid in message.relation_oids:
-            table = self._table(oid)
-            envelope = self._envelope(table)
-            value = envelope.render(b"t", NULL, NULL, self._place(envelope, lsn), self.now)
-            for partition in range(self._partitions):
-                self._send(Record(table.topic, b'{"__truncate":%d}' % partition, value, self._headers(), partition))
+        tables = {table.topic: table for table in map(self._table, message.relation_oids)}
+        for topic, table in tables.items():
+            if topic not in partial:
+                self._mark_empty(table.topic, self._envelope(table), lsn)
+
+    def on_gone(self, shape: Shape, lsn: int) -> None:
+        """A table that was dropped or renamed: none of the rows that its topic has exist any more."""
+        self.seq += 1
+        self._mark_empty(shape.topic, self._new_envelope(shape), lsn)
+
+    def on_skipped(self) -> None:
+        """A change of a table that is gone: not published, but numbered."""
+        self.seq += 1
+
+    def on_message(self, message: LogicalMessage, topic: str) -> None:
+        """The user's own message, to a topic of its own. Not numbered: changes are; but counted, for a resumption."""
+        if message.transactional:
+            self.messages += 1
+            position = self.position
+            published = self.messages <= self._messages_published if self._skip_through >= 0 else False
+            published = published or self._skip_through == _SKIP_ALL
+        else:  # it stands in the log by itself, not where its transaction commits
+            position = self._base + message.lsn
+            published = position <= self._resume_after.position
+            self.position, self.seq = max((self.position, self.seq), (position, 0))
+        if published:
+            return
+        key = b'{"position":%d,"message":%d}' % (position, self.messages if message.transactional else 0)
+        kind = b"true" if message.transactional else b"false"
+        version = b"%016x.%08x" % (position, self.seq if message.transactional else 0)
+        headers = [("v", version), ("transactional", kind), ("lsn", b"%d" % message.lsn)]
+        self._deliver(Record(topic, key, message.content, headers, 0))
+
+    def _mark_empty(self, topic: str, envelope: Envelope, lsn: int) -> None:
+        value = envelope.render(b"t", NULL, NULL, self._place(envelope, lsn), self.now)
+        for partition in range(self._partitions):
+            self._send(Record(topic, b'{"__truncate":%d}' % partition, value, self._headers(), partition))
 
     def _change_key(self, table: Table, old: list[Value], new: list[Value], lsn: int) -> None:
         """A delete of the old key and an insert of the new one; both halves share the version."""
@@ -247,8 +294,10 @@ class Changes:
     # -- small parts -----------------------------------------------------------------------------------------
 
     def _send(self, record: Record) -> None:
-        if self.seq <= self._skip_through:
-            return
+        if self.seq > self._skip_through:
+            self._deliver(record)
+
+    def _deliver(self, record: Record) -> None:
         if self.held:
             self.held.append(record)
         else:
@@ -273,18 +322,21 @@ class Changes:
     def _envelope(self, table: Table) -> Envelope:
         envelope = self._envelopes.get(table)
         if envelope is None:
-            if self.begin is None:
-                raise ProtocolError(f"a change of {table.shape} came outside a transaction")
-            envelope = self._envelopes[table] = Envelope(
-                table,
-                self.begin,
-                pipeline=self._pipeline,
-                database=self._database,
-                position=self.position,
-                previous_commit_end=self._previous_commit_end,
-                origin=self._origin,
-            )
+            envelope = self._envelopes[table] = self._new_envelope(table.shape)
         return envelope
+
+    def _new_envelope(self, shape: Shape) -> Envelope:
+        if self.begin is None:
+            raise ProtocolError(f"a change of {shape} came outside a transaction")
+        return Envelope(
+            shape,
+            self.begin,
+            pipeline=self._pipeline,
+            database=self._database,
+            position=self.position,
+            previous_commit_end=self._previous_commit_end,
+            origin=self._origin,
+        )
 
     def _headers(self, *more: tuple[str, bytes]) -> Headers:
         return [("v", self._version_head + b"%08x" % self.seq), *more]

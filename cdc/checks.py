@@ -20,17 +20,23 @@ _RECOVER = (
 )
 
 
-def check_server(progress: Progress, system_identifier: str, timeline: int) -> None:
+def check_server(progress: Progress, system_identifier: str, timeline: int, forked_at: LSN | None = None) -> None:
+    """`forked_at`: where the server's history left progress's timeline; None where it did not, or never was on it."""
     if system_identifier != progress.system_identifier:
         raise RefusedError(
             f"This is another database cluster: its system identifier is {system_identifier}, "
             f"progress was made on {progress.system_identifier}.",
             remedy=f"Point [source] dsn at the right server. If this one replaces it: {_RECOVER}",
         )
-    if timeline != progress.timeline:
+    if timeline == progress.timeline:
+        return
+    published = LSN(max(progress.confirm_lsn, progress.position - progress.base + 1))
+    if forked_at is None or forked_at < published:
+        where = f"left it at {forked_at}" if forked_at is not None else "was never on it"
         raise RefusedError(
-            f"The server is on timeline {timeline}, progress was made on timeline {progress.timeline}: "
-            "it was restored or promoted, and may lack changes that were published.",
+            f"The server is on timeline {timeline}. Progress was made on timeline {progress.timeline} "
+            f"up to {published}, "
+            f"and this server {where}: it was restored or promoted, and lacks changes that were published.",
             remedy=_RECOVER,
         )
 
@@ -79,7 +85,9 @@ def check_publication(
             remedy=_RECOVER,
         )
     recorded = {oid: entry for oid, entry in progress.publication_tables.items() if oid in existing_tables}
-    if publication.identity != progress.publication or publication.tables != recorded:
+    # A table more is no harm: it becomes known as new, and incomplete.
+    found = {oid: publication.tables.get(oid) for oid in recorded}
+    if publication.identity != progress.publication or found != recorded:
         raise RefusedError(
             f"Publication {name} was re-created or altered while capture did not look: "
             "changes made in between may not have been sent.",

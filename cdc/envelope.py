@@ -15,7 +15,7 @@ import orjson
 from cdc import __version__
 from cdc.lsn import LSN
 from cdc.messages import Begin, Origin
-from cdc.relations import Table
+from cdc.relations import Shape
 
 # pgoutput counts microseconds from 2000-01-01 UTC.
 POSTGRES_EPOCH_US = 946_684_800_000_000
@@ -38,7 +38,7 @@ class Envelope:
 
     def __init__(
         self,
-        table: Table,
+        shape: Shape,
         begin: Begin,
         *,
         pipeline: str,
@@ -64,8 +64,8 @@ class Envelope:
             NULL if previous_commit_end is None else b'\\"%d\\"' % previous_commit_end,
             commit_us,
             commit_us,
-            _text(table.shape.schema),
-            _text(table.shape.table),
+            _text(shape.schema),
+            _text(shape.table),
             begin.xid,
             NULL if origin is None else _text(origin.name),
             NULL if origin is None else b"%d" % origin.commit_lsn,

@@ -17,7 +17,8 @@ import psycopg
 
 from cdc.errors import TailraceError
 
-PREFIX = "tailrace.heartbeat"
+OWN_PREFIX = "tailrace."  # of every logical message that is ours
+PREFIX = OWN_PREFIX + "heartbeat"
 
 
 class Heartbeat:

@@ -1,4 +1,4 @@
-"""Masks: what leaves the database instead of a column's value. Applied where the value is encoded, so before anything."""
+"""Masks: what leaves the database instead of a column's value. Applied where a value is encoded: before anything."""
 
 from __future__ import annotations
 

@@ -66,6 +66,16 @@ def control_topic(prefix: str, control: Control) -> str:
     return f"{_checked(prefix)}.{control.value}"
 
 
+def message_topic(prefix: str, name: str) -> str:
+    """Where logical messages of this name go: one dot, as control topics have, so a leading `_` is escaped as well."""
+    escaped = _escape(name, _TOPIC_ESCAPED)
+    topic_name = f"{_checked(prefix)}.{'-5f' + escaped[1:] if escaped.startswith('_') else escaped}"
+    if len(topic_name) <= TOPIC_BYTES:
+        return topic_name
+    ending = _SHORTENED + sha256(topic_name.encode()).hexdigest()[:32]
+    return topic_name[: TOPIC_BYTES - len(ending)].rstrip("-") + ending
+
+
 def parse_topic(name: str) -> TopicName | None:
     """The table that a topic or index belongs to; None for a control topic, a shortened name, or one not of ours."""
     prefix, _, rest = name.partition(".")

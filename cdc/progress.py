@@ -9,17 +9,15 @@ from __future__ import annotations
 import time
 
 import msgspec
-from confluent_kafka import OFFSET_END, Consumer, KafkaException, TopicPartition
 
-from cdc.errors import RefusedError, TransientError
+from cdc.control import read_last
+from cdc.errors import RefusedError
 from cdc.lsn import LSN, Version
 
 replace = msgspec.structs.replace
 
 FORMAT = 1
 KEY = b"progress"
-
-_FIRST_LOOK_BACK = 64
 
 
 class Progress(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=False):
@@ -32,6 +30,7 @@ class Progress(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     base: int
     confirm_lsn: int
     commit_time_us: int = 0  # of the last published commit, microseconds since 1970
+    messages: int = 0  # how many logical messages of the transaction at `position` are published
     inside_transaction: bool = False  # a source transaction too big for one Kafka transaction is half published
     system_identifier: str
     timeline: int
@@ -65,6 +64,7 @@ class Progress(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
         confirm_lsn: LSN,
         commit_time_us: int | None = None,
         inside_transaction: bool = False,
+        messages: int = 0,
     ) -> Progress:
         return replace(
             self,
@@ -73,6 +73,7 @@ class Progress(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
             confirm_lsn=max(int(confirm_lsn), self.confirm_lsn),
             commit_time_us=self.commit_time_us if commit_time_us is None else commit_time_us,
             inside_transaction=inside_transaction,
+            messages=messages,
             written_ms=time.time_ns() // 1_000_000,
         )
 
@@ -82,6 +83,15 @@ class Progress(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
             topic_ids={**self.topic_ids, name: topic_id},
             end_offsets={**self.end_offsets, name: [0] * partitions},
         )
+
+    def with_message_topic(self, name: str, topic_id: str) -> Progress:
+        return replace(self, topic_ids={**self.topic_ids, name: topic_id})
+
+    def with_publication(self, identity: str, tables: dict[str, str]) -> Progress:
+        return replace(self, publication=identity, publication_tables=tables)
+
+    def on_timeline(self, timeline: int) -> Progress:
+        return replace(self, timeline=timeline)
 
     def with_end_offsets(self, ends: dict[str, list[int]]) -> Progress:
         return replace(self, end_offsets={**self.end_offsets, **ends}) if ends else self
@@ -113,45 +123,5 @@ def decode(data: bytes) -> Progress:
 
 def read_progress(options: dict[str, str], topic: str, *, timeout_seconds: float = 30) -> Progress | None:
     """The last committed record, or None where there is none. Call after fencing: an open transaction hides it."""
-    consumer = Consumer(
-        {
-            "log_level": 0,  # as in publisher: it comes as an exception
-            **options,
-            "group.id": "tailrace-unused",
-            "isolation.level": "read_committed",
-            "enable.auto.commit": False,
-            "enable.partition.eof": True,
-        }
-    )
-    try:
-        low, high = consumer.get_watermark_offsets(TopicPartition(topic, 0), timeout=timeout_seconds)
-        look_back = _FIRST_LOOK_BACK
-        while True:
-            start = max(low, high - look_back)
-            data = _last_value(consumer, topic, start, timeout_seconds)
-            if data is not None:
-                return decode(data)
-            if start <= low:
-                return None
-            look_back *= 8
-    except KafkaException as error:
-        raise TransientError(f"The progress record could not be read: {error.args[0]}") from error
-    finally:
-        consumer.close()
-
-
-def _last_value(consumer: Consumer, topic: str, start: int, timeout_seconds: float) -> bytes | None:
-    consumer.assign([TopicPartition(topic, 0, start if start >= 0 else OFFSET_END)])
-    last: bytes | None = None
-    while True:
-        message = consumer.poll(timeout_seconds)
-        if message is None:
-            raise TransientError(f"Kafka gave nothing from {topic} for {timeout_seconds:.0f} seconds.")
-        error = message.error()
-        if error is None:
-            if message.key() == KEY:
-                last = message.value()
-        elif error.code() == -191:  # _PARTITION_EOF
-            return last
-        else:
-            raise KafkaException(error)
+    data = read_last(options, topic, KEY, timeout_seconds=timeout_seconds)
+    return None if data is None else decode(data)

@@ -144,9 +144,7 @@ def _without_value(relation: Relation, shape: Shape, row_indexes: Sequence[int])
     """Columns whose value does not matter: not published, or under a mask that replaces it whatever it is."""
     replaced = {name for name, mask in shape.masks.items() if mask.kind is not MaskKind.HASH}
     return frozenset(
-        index
-        for index, column in enumerate(relation.columns)
-        if index not in row_indexes or column.name in replaced
+        index for index, column in enumerate(relation.columns) if index not in row_indexes or column.name in replaced
     )
 
 

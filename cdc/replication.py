@@ -65,11 +65,25 @@ class ReplicationStream:
         result = self._command(b"IDENTIFY_SYSTEM")
         return (result.get_value(0, 0) or b"").decode(), int(result.get_value(0, 1) or b"0")
 
+    def forked_at(self, timeline: int, old: int) -> LSN | None:
+        """Where the history of `timeline` left the timeline `old`; None where it never was on it."""
+        if timeline == old:
+            return None
+        history = (self._command(b"TIMELINE_HISTORY %d" % timeline).get_value(0, 1) or b"").decode()
+        for line in history.splitlines():
+            fields = line.split("\t")
+            if len(fields) >= 2 and fields[0].strip() == str(old):
+                return LSN.parse(fields[1].strip())
+        return None
+
     def create_slot(self) -> LSN:
         """Create the slot; returns its consistent point: what commits after it will be streamed."""
         command = sql.SQL("CREATE_REPLICATION_SLOT {} LOGICAL pgoutput (SNAPSHOT 'nothing')")
         if self._pgconn.server_version < 150000:
             command = sql.SQL("CREATE_REPLICATION_SLOT {} LOGICAL pgoutput NOEXPORT_SNAPSHOT")
+        elif self._pgconn.server_version >= 170000:
+            # Standbys that synchronise slots take it over, so that a promoted one can go on from it.
+            command = sql.SQL("CREATE_REPLICATION_SLOT {} LOGICAL pgoutput (SNAPSHOT 'nothing', FAILOVER true)")
         result = self._command(command.format(sql.Identifier(self._slot)).as_bytes(self._connection))
         return LSN.parse((result.get_value(0, 1) or b"").decode())
 

@@ -17,14 +17,20 @@ import psycopg
 from cdc import catalog, checks
 from cdc.catalog import SourceTable
 from cdc.config import Config
+from cdc.control import read_last
 from cdc.errors import RefusedError, TransientError
 from cdc.logs import get_logger
+from cdc.lsn import LSN
 from cdc.names import Control, control_topic, topic
 from cdc.postgres import connect, explain
 from cdc.progress import KEY as PROGRESS_KEY
 from cdc.progress import Progress, read_progress
 from cdc.publisher import Publisher
 from cdc.replication import ReplicationStream, SlotInUse
+from cdc.table_catalog import read_states
+from cdc.table_states import KEY as STATES_KEY
+from cdc.table_states import TableStates
+from cdc.table_states import decode as decode_states
 from cdc.topics import Topics
 
 T = TypeVar("T")
@@ -47,6 +53,7 @@ class Started:
     topics: Topics
     catalog: psycopg.Connection
     progress: Progress
+    states: TableStates
 
 
 def start(config: Config, attend: Attend, *, stop: threading.Event) -> Started | None:
@@ -88,14 +95,20 @@ class _Start:
         self._connection = connection
         self._stop = stop
         self._progress_topic = control_topic(config.kafka.prefix, Control.PROGRESS)
+        self._schema_topic = control_topic(config.kafka.prefix, Control.SCHEMA)
 
-    def try_to_take(self) -> Started:
-        stream = ReplicationStream(
+    def _stream(self) -> ReplicationStream:
+        return ReplicationStream(
             self._source.conninfo(),
             slot=self._source.slot,
             publication=self._source.publication,
             stop=self._stop.is_set,
         )
+
+    def try_to_take(self) -> Started:
+        if catalog.is_standby(self._connection):
+            raise TransientError("This server is a standby; capture reads from the primary.")
+        stream = self._stream()
         try:
             identity = stream.identify()
             if catalog.slot(self._connection, self._source.slot) is None:
@@ -107,7 +120,12 @@ class _Start:
             stream.close()
             raise
         return Started(
-            stream=stream, publisher=publisher, topics=self._topics, catalog=self._connection, progress=progress
+            stream=stream,
+            publisher=publisher,
+            topics=self._topics,
+            catalog=self._connection,
+            progress=progress,
+            states=self._attend(lambda: self._read_states(progress), stream),
         )
 
     def _resume(self, stream: ReplicationStream, system_identifier: str, timeline: int) -> tuple[Publisher, Progress]:
@@ -123,7 +141,9 @@ class _Start:
             raise TransientError("The first start had died half-way; its slot was dropped to begin anew.")
         checks.check_slot(progress, slot, name=self._source.slot, database=catalog.database_name(self._connection))
         assert progress is not None  # noqa: S101  # check_slot refuses otherwise
-        checks.check_server(progress, system_identifier, timeline)
+        # Asked on a connection of its own: this one streams already.
+        checks.check_server(progress, system_identifier, timeline, self._forked_at(timeline, progress))
+        progress = progress.on_timeline(timeline)
         checks.check_publication(
             progress,
             catalog.publication(self._connection, self._source.publication),
@@ -133,8 +153,16 @@ class _Start:
         checks.check_partitions_setting(progress, self._config.kafka.partitions)
         self._attend(lambda: checks.check_topics(progress, self._topics), stream)
         self._attend(lambda: self._topics.raise_size_limits(progress.topic_ids), stream)
-        self._warn_of_left_out(progress)
         return publisher, progress
+
+    def _forked_at(self, timeline: int, progress: Progress) -> LSN | None:
+        if timeline == progress.timeline:
+            return None
+        asking = self._stream()
+        try:
+            return asking.forked_at(timeline, progress.timeline)
+        finally:
+            asking.close()
 
     def _begin_without_slot(
         self, stream: ReplicationStream, system_identifier: str, timeline: int
@@ -185,7 +213,8 @@ class _Start:
         point = stream.create_slot()
         log.info("slot_created", slot=self._source.slot, consistent_point=str(point))
         progress = progress.streaming_from(point)
-        self._write(publisher, progress)
+        states = read_states(self._connection, publication.tables, prefix=self._config.kafka.prefix)
+        self._write(publisher, progress, TableStates(tables=states))
         return progress
 
     def _choose_tables(self) -> list[SourceTable]:
@@ -199,7 +228,7 @@ class _Start:
             )
         chosen = []
         for table in found:
-            problem = _why_not(table)
+            problem = catalog.why_not_captured(table)
             if problem is None:
                 chosen.append(table)
             elif (table.schema, table.name) in named:
@@ -221,12 +250,6 @@ class _Start:
                 remedy=f"As the tables' owner run: create publication {name} for table {tables};",
             ) from error
 
-    def _warn_of_left_out(self, progress: Progress) -> None:
-        """The tables are chosen once; one that came later is not published, and must not be missed in silence."""
-        for table in catalog.tables(self._connection, self._source.tables):
-            if str(table.oid) not in progress.publication_tables and _why_not(table) is None:
-                log.warning("table_not_captured", table=str(table), reason="it was not there at the first start")
-
     def _refuse_uncovered(self, chosen: list[SourceTable], publication: catalog.Publication) -> None:
         missing = [str(table) for table in chosen if str(table.oid) not in publication.tables]
         if missing:
@@ -243,9 +266,19 @@ class _Start:
         publisher.fence(_FENCE_SECONDS)
         return read_progress(self._config.kafka.client_options(), self._progress_topic)
 
-    def _write(self, publisher: Publisher, progress: Progress) -> None:
+    def _read_states(self, progress: Progress) -> TableStates:
+        data = read_last(self._config.kafka.client_options(), self._schema_topic, STATES_KEY)
+        if data is not None:
+            return decode_states(data)
+        # The first start has died before it wrote them: what is there now is where we begin.
+        oids = progress.publication_tables
+        return TableStates(tables=read_states(self._connection, oids, prefix=self._config.kafka.prefix))
+
+    def _write(self, publisher: Publisher, progress: Progress, states: TableStates | None = None) -> None:
         publisher.begin()
         publisher.send(self._progress_topic, PROGRESS_KEY, progress.encode(), [])
+        if states is not None:
+            publisher.send(self._schema_topic, STATES_KEY, states.encode(), [])
         publisher.commit(_FENCE_SECONDS)
 
 
@@ -259,16 +292,6 @@ def make_publisher(config: Config) -> Publisher:
         max_message_bytes=kafka.max_message_bytes,
         parked_topic=control_topic(kafka.prefix, Control.PARKED),
     )
-
-
-def _why_not(table: SourceTable) -> tuple[str, str] | None:
-    if not table.key:
-        return "it has no primary key", f"Add one: alter table {table} add primary key (…)."
-    if table.replica_identity == "n":
-        return "its replica identity is NOTHING", f"Run: alter table {table} replica identity default."
-    if table.deferrable_key and table.replica_identity != "f":
-        return "its primary key is deferrable", f"Run: alter table {table} replica identity full."
-    return None
 
 
 def _drop_when_free(connection: psycopg.Connection, slot: str) -> None:

@@ -57,9 +57,7 @@ where c.oid = any(%s::oid[])
 """  # noqa: S608 - put together from the constants above
 
 
-def read_states(
-    connection: psycopg.Connection[Any], oids: Iterable[str], *, prefix: str
-) -> dict[str, TableState]:
+def read_states(connection: psycopg.Connection[Any], oids: Iterable[str], *, prefix: str) -> dict[str, TableState]:
     """Those of the tables that still exist, by oid."""
     rows = connection.execute(_STATES, [list(oids)]).fetchall()
     return {

@@ -47,7 +47,7 @@ class TableStates(msgspec.Struct, frozen=True, kw_only=True):
     format: int = FORMAT
     tables: dict[str, TableState] = {}  # by oid
     pending: dict[str, Pending] = {}  # by topic
-    emptying: list[str] = []  # topics whose table is gone: emptied with the next heartbeat
+    emptying: dict[str, tuple[str, str]] = {}  # topic -> schema and table that are gone: emptied next heartbeat
 
     def encode(self) -> bytes:
         return msgspec.json.encode(self)
@@ -67,6 +67,9 @@ class TableStates(msgspec.Struct, frozen=True, kw_only=True):
 
     def with_tables(self, tables: dict[str, TableState]) -> TableStates:
         return msgspec.structs.replace(self, tables=tables)
+
+    def emptied(self) -> TableStates:
+        return msgspec.structs.replace(self, emptying={}) if self.emptying else self
 
     def without_pending(self, topic: str) -> TableStates:
         return msgspec.structs.replace(self, pending={k: v for k, v in self.pending.items() if k != topic})
@@ -89,15 +92,17 @@ def why_incomplete(before: TableState, now: TableState) -> str | None:
     if any(not born for leaf, born in now.leaves.items() if leaf not in before.leaves):
         return "a partition was attached"
     old = {column.number: column for column in before.columns}
-    for column in now.columns:
-        previous = old.get(column.number)
-        if previous is None:
-            if column.has_default:
-                return f"column {column.name} was added with a default"
-        elif previous.name != column.name:
-            return f"column {previous.name} was renamed to {column.name}"
-        elif (previous.type_oid, previous.type_modifier) != (column.type_oid, column.type_modifier):
-            return f"column {column.name} changed its type"
-        elif before.storage != now.storage and previous.entry != column.entry:
-            return f"the table was rewritten with column {column.name}"
-    return None
+    rewritten = before.storage != now.storage
+    reasons = (_why_column(old.get(column.number), column, rewritten=rewritten) for column in now.columns)
+    return next((reason for reason in reasons if reason is not None), None)
+
+
+def _why_column(before: Column | None, now: Column, *, rewritten: bool) -> str | None:
+    if before is None:
+        return f"column {now.name} was added with a default" if now.has_default else None
+    if before.name != now.name:
+        return f"column {before.name} was renamed to {now.name}"
+    if (before.type_oid, before.type_modifier) != (now.type_oid, now.type_modifier):
+        return f"column {now.name} changed its type"
+    # A retype that leaves the type as it was, with USING. (VACUUM FULL rewrites too, but leaves the column's entry.)
+    return f"the table was rewritten with column {now.name}" if rewritten and before.entry != now.entry else None

@@ -76,14 +76,14 @@ class TableWatch:
 
 def _advance(states: TableStates, now: dict[str, TableState], lsn: int, complete: set[str]) -> TableStates:
     live_topics = {state.topic for state in now.values()}
-    emptying = list(states.emptying)
+    emptying = dict(states.emptying)
     result = states.with_tables(now)
     for oid, before in states.tables.items():
         after = now.get(oid)
         if after is None or after.topic != before.topic:
             result = result.without_pending(before.topic)
             if before.topic not in live_topics:
-                emptying.append(before.topic)
+                emptying[before.topic] = (before.schema, before.table)
             log.info("table_gone" if after is None else "table_renamed", table=f"{before.schema}.{before.table}")
         if after is not None:
             reason = "it was renamed" if after.topic != before.topic else why_incomplete(before, after)

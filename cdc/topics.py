@@ -12,7 +12,7 @@ from typing import Any, TypeVar
 
 from kafka import KafkaAdminClient, TopicPartition
 from kafka.admin import ConfigResource, ConfigResourceType, OffsetSpec
-from kafka.errors import KafkaError, TopicAlreadyExistsError, UnknownTopicOrPartitionError
+from kafka.errors import KafkaError, TopicAlreadyExistsError
 
 from cdc.config import Kafka
 from cdc.errors import RefusedError, TransientError
@@ -60,6 +60,10 @@ class Topics:
     def ensure_tables(self, names: Iterable[str]) -> dict[str, Topic]:
         """Create the tables' topics that are missing; refuse those that exist with another shape."""
         return self._ensure({name: self._table_settings() for name in names}, self._kafka.partitions)
+
+    def ensure_messages(self, name: str) -> str:
+        """A topic for logical messages, in commit order, so of one partition; kept as long as the broker keeps such."""
+        return self._ensure({name: {"cleanup.policy": "delete", **self._size()}}, 1)[name].id
 
     def ensure_control(self) -> dict[str, Topic]:
         """The control topics; all have one partition."""

@@ -12,7 +12,6 @@ import click
 from cdc.capture import run_capture
 from cdc.commands.options import config_option
 from cdc.config import load_config
-from cdc.errors import UsageError
 
 
 @click.command()
@@ -25,12 +24,6 @@ def capture(config_path: Path) -> None:
     slot. Exit code 3: going on could lose changes, and the message says what to do.
     """
     config = load_config(config_path)
-    if config.mask:
-        # Refused rather than ignored: a column that should leave the database only masked would leave it as it is.
-        raise UsageError(
-            "[mask] is not applied by this version yet.",
-            remedy="Take [mask] out of the config, and the tables with such columns out of [source] tables.",
-        )
     stop = threading.Event()
 
     def ask_to_stop(_signal: int, _frame: FrameType | None) -> None:

@@ -14,7 +14,6 @@ import psycopg
 import pytest
 
 from tests.harness.pipeline import MakePipeline, Pipeline
-from tests.harness.process import Process
 
 TABLES = ("plain", "composite", "seats", "whole", "parent", "child")
 

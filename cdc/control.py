@@ -1,0 +1,53 @@
+"""Reading control topics: one partition, the last committed record under a key."""
+
+from __future__ import annotations
+
+from confluent_kafka import Consumer, KafkaError, KafkaException, TopicPartition
+
+from cdc.errors import TransientError
+
+_FIRST_LOOK_BACK = 64
+
+
+def read_last(options: dict[str, str], topic: str, key: bytes, *, timeout_seconds: float = 30) -> bytes | None:
+    """Looks from the end backwards, since what is asked for is mostly there. None where there is no such record."""
+    consumer = Consumer(
+        {
+            **options,
+            "group.id": "tailrace-unused",
+            "isolation.level": "read_committed",
+            "enable.auto.commit": False,
+            "enable.partition.eof": True,
+            "log_level": 0,  # as in publisher: it comes as an exception
+        }
+    )
+    try:
+        low, high = consumer.get_watermark_offsets(TopicPartition(topic, 0), timeout=timeout_seconds)
+        look_back = _FIRST_LOOK_BACK
+        while True:
+            start = max(low, high - look_back)
+            found = _last_value(consumer, topic, start, key, timeout_seconds)
+            if found is not None or start <= low:
+                return found
+            look_back *= 8
+    except KafkaException as error:
+        raise TransientError(f"{topic} could not be read: {error.args[0].str()}") from error
+    finally:
+        consumer.close()
+
+
+def _last_value(consumer: Consumer, topic: str, start: int, key: bytes, timeout_seconds: float) -> bytes | None:
+    consumer.assign([TopicPartition(topic, 0, start)])
+    last: bytes | None = None
+    while True:
+        message = consumer.poll(timeout_seconds)
+        if message is None:
+            raise TransientError(f"Kafka gave nothing from {topic} for {timeout_seconds:.0f} seconds.")
+        error = message.error()
+        if error is None:
+            if message.key() == key:
+                last = message.value()
+        elif error.code() == KafkaError._PARTITION_EOF:
+            return last
+        else:
+            raise KafkaException(error)
