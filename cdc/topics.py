@@ -12,7 +12,7 @@ from typing import Any, TypeVar
 
 from kafka import KafkaAdminClient, TopicPartition
 from kafka.admin import ConfigResource, ConfigResourceType, OffsetSpec
-from kafka.errors import KafkaError, TopicAlreadyExistsError, UnknownTopicOrPartitionError
+from kafka.errors import KafkaError, TopicAlreadyExistsError
 
 from cdc.config import Kafka
 from cdc.errors import RefusedError, TransientError
