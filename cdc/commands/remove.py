@@ -15,9 +15,9 @@ from cdc.config import Config, TableSelector, load_config
 from cdc.errors import TransientError, UsageError
 from cdc.postgres import connect
 from cdc.setup.capture_removal import CaptureRemoval
+from cdc.setup.removable_topics import RemovableTopics
 from cdc.setup.removal import Action, Plan, Removal, Step
 from cdc.setup.table_removal import TableRemoval
-from cdc.topics import Topics
 
 _DONE, _NOTHING_OR_NO = 0, 1
 
@@ -94,10 +94,10 @@ def _removal(config: Config, tables: Sequence[TableSelector], *, delete_topics: 
                 topics.close()
 
 
-def _topics(config: Config, *, needed: bool) -> Topics | None:
+def _topics(config: Config, *, needed: bool) -> RemovableTopics | None:
     """A slot that fills the disk can be dropped while Kafka is down; all else needs it."""
     try:
-        return Topics(config.kafka)
+        return RemovableTopics(config.kafka)
     except TransientError:
         if needed:
             raise

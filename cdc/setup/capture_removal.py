@@ -19,15 +19,15 @@ from cdc.progress import Progress
 from cdc.setup import source_state
 from cdc.setup.pipeline_hold import capture_runs, system_identifier
 from cdc.setup.progress_record import last_progress
+from cdc.setup.removable_topics import RemovableTopics
 from cdc.setup.removal import Action, Plan, Step
-from cdc.topics import Topics
 
 
 class CaptureRemoval:
     """`topics` None: Kafka does not answer. The slot can go all the same."""
 
     def __init__(
-        self, config: Config, connection: psycopg.Connection, topics: Topics | None, *, delete_topics: bool
+        self, config: Config, connection: psycopg.Connection, topics: RemovableTopics | None, *, delete_topics: bool
     ) -> None:
         self._config = config
         self._source = config.source
@@ -74,9 +74,7 @@ class CaptureRemoval:
                 f"with its topics left, no new capture can begin under prefix {prefix}; --topics deletes them."
             )
         if others and self._delete_topics:
-            notes.append(
-                "topics that the progress record does not name are left: delete them by hand if they are yours."
-            )
+            notes.append("topics that the progress record does not name are left; delete them by hand if you must.")
         if ownership is not None and not ownership.ours:
             notes.append(f"publication {self._source.publication} belongs to {ownership.owner}, who has to drop it.")
         if self._config.stores:

@@ -23,7 +23,7 @@ def config_text(
 ) -> str:
     """`dsn` without a password; `password`: whether the config takes one from the environment."""
     lines = [
-        "# Tailrace's config, from `tailrace init`; docs/config.md explains every key. `tailrace config` shows what holds.",
+        "# Made by `tailrace init`. docs/config.md explains every key; `tailrace config` shows what holds.",
         "",
         "[source]",
         *_key(Source, "dsn", _escaped(dsn)),
@@ -71,7 +71,7 @@ def dsn_text(parameters: dict[str, str]) -> str:
     host, user, database = (rest.pop(name, "") for name in ("host", "user", "dbname"))
     port = rest.pop("port", "")
     if not all((host, user, database)) or not re.fullmatch(r"[A-Za-z0-9.:-]+", host):
-        return make_conninfo(**parameters)  # type: ignore[arg-type]  # its first parameter is not among them
+        return make_conninfo(**parameters)
     place = f"[{host}]" if ":" in host else host
     url = f"postgresql://{quote(user, safe='')}@{place}{f':{port}' if port else ''}/{quote(database, safe='')}"
     return f"{url}?{urlencode(rest, quote_via=quote)}" if rest else url
@@ -100,7 +100,8 @@ def _tables(found: Survey) -> Iterator[str]:
         if obstacle is None:
             yield f"  {entry:<{width}}  # {_described(table)}"
         else:
-            yield f"  # {entry:<{width}}  {_described(table)}. Left out: {_comment(obstacle[0])}. {_comment(obstacle[1])}"
+            why = _comment(f"Left out: {obstacle[0]}. {obstacle[1]}")
+            yield f"  # {entry:<{width}}  {_described(table)}. {why}"
     yield "]"
 
 

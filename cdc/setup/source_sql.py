@@ -9,6 +9,10 @@ from collections.abc import Iterator
 
 from cdc.setup.survey import Survey
 
+_WAL_LEVEL_ELSEWHERE = {
+    "Amazon RDS": "rds.logical_replication = 1",
+    "Google Cloud SQL": "cloudsql.logical_decoding = on",
+}
 _NOTHING = "-- The source has all that capture needs: nothing to run."
 
 
@@ -40,10 +44,10 @@ def _is_statement(line: str) -> bool:
 def _settings(found: Survey) -> Iterator[str]:
     changes = dict(_setting_changes(found))
     if changes and found.service:
-        wal_level = {"Amazon RDS": "rds.logical_replication = 1", "Google Cloud SQL": "cloudsql.logical_decoding = on"}
         yield f"-- Settings: on {found.service} they are changed in its console, not by SQL; then restart the server."
         for name, value in changes.items():
-            yield f"--   {wal_level.get(found.service, 'wal_level = logical') if name == 'wal_level' else f'{name} = {value}'}"
+            own_word = _WAL_LEVEL_ELSEWHERE.get(found.service) if name == "wal_level" else None
+            yield f"--   {own_word or f'{name} = {value}'}"
     elif changes:
         yield "-- Settings. They take effect when the server is restarted: do that before capture starts."
         for name, value in changes.items():
@@ -122,7 +126,7 @@ def _publication(found: Survey, publication: str) -> Iterator[str]:
     names = [table.sql_name for table in found.capturable]
     existing = found.publication_tables
     if existing is None and names:
-        yield "-- The publication, made by who owns the tables: take out those that shall not be captured, as in the config."
+        yield "-- The publication, made by who owns the tables. What you take out of the config, take out here too."
         yield f"create publication {publication} for table"
         yield from _listed(names)
         yield "with (publish = 'insert, update, delete, truncate', publish_via_partition_root = false);"

@@ -134,7 +134,8 @@ _SERVER = """
 select current_database() as database, quote_ident(current_database()) as sql_database,
        current_setting('server_version_num')::int / 10000 as major,
        (select array_agg(rolname::text) from pg_roles where rolname = any(%(services)s)) as services,
-       (select json_object_agg(name, current_setting(name)) from pg_settings where name = any(%(settings)s)) as settings,
+       (select json_object_agg(name, current_setting(name)) from pg_settings
+        where name = any(%(settings)s)) as settings,
        (select count(*) from pg_replication_slots) as slots_used,
        (select count(*) from pg_stat_replication) as senders_used
 """

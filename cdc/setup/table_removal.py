@@ -12,7 +12,7 @@ one: between the publication and the progress record it refuses, until the remov
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 import psycopg
@@ -27,8 +27,9 @@ from cdc.setup import source_state
 from cdc.setup.catch_up import catch_up
 from cdc.setup.pipeline_hold import PipelineHold, capture_runs, hold_pipeline
 from cdc.setup.progress_record import last_progress
+from cdc.setup.removable_topics import RemovableTopics
 from cdc.setup.removal import Action, Plan, Step
-from cdc.topics import Topics
+from cdc.topics import Topic
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,7 +44,7 @@ class TableRemoval:
         self,
         config: Config,
         connection: psycopg.Connection,
-        topics: Topics,
+        topics: RemovableTopics,
         tables: Sequence[TableSelector],
         *,
         delete_topics: bool,
@@ -65,11 +66,12 @@ class TableRemoval:
         slot = catalog.slot(self._connection, self._config.source.slot)
         if progress is not None and slot is None:
             raise checks.missing_slot(self._config.source.slot, progress)
-        existing = set(self._topics.describe(target.topic for target in self._targets))
+        existing = self._topics.describe(self._names())
+        lost = _lost(progress, self._names(), existing)
         steps = [
             *self._publication_steps(publication),
-            *self._progress_steps(publication, progress),
-            *(self._topic_steps(existing, progress) if self._delete_topics else ()),
+            *self._progress_steps(publication, progress, lost),
+            *(self._topic_steps(set(existing), progress, lost) if self._delete_topics else ()),
         ]
         return Plan(
             steps=tuple(steps),
@@ -81,19 +83,23 @@ class TableRemoval:
     def _publication_steps(self, publication: catalog.Publication | None) -> list[Step]:
         return [Step(Action.ALTER_PUBLICATION, name) for name in self._published(publication)]
 
-    def _progress_steps(self, publication: catalog.Publication | None, progress: Progress | None) -> list[Step]:
+    def _progress_steps(
+        self, publication: catalog.Publication | None, progress: Progress | None, lost: set[str]
+    ) -> list[Step]:
         if progress is None:
             return []
         listed = set(progress.publication_tables) | set(publication.tables if publication else ())
         return [
             Step(Action.UPDATE_PROGRESS, str(target.selector))
             for target in self._targets
-            if listed & set(target.relations) or (self._delete_topics and target.topic in progress.topic_ids)
+            if listed & set(target.relations)
+            or target.topic in lost
+            or (self._delete_topics and target.topic in progress.topic_ids)
         ]
 
-    def _topic_steps(self, existing: set[str], progress: Progress | None) -> list[Step]:
+    def _topic_steps(self, existing: set[str], progress: Progress | None, lost: set[str]) -> list[Step]:
         deletes = [Step(Action.DELETE_TOPIC, name) for name in sorted(existing)]
-        if progress is not None and any(target.topic in progress.topic_ids for target in self._targets):
+        if progress is not None and (self._names() & set(progress.topic_ids)) - lost:
             return [Step(Action.CATCH_UP, self._config.source.slot), *deletes]
         return deletes
 
@@ -128,6 +134,9 @@ class TableRemoval:
             )
         return None
 
+    def _names(self) -> set[str]:
+        return {target.topic for target in self._targets}
+
     def _published(self, publication: catalog.Publication | None) -> list[str]:
         """The names in SQL of the entries that have to go."""
         entries = publication.tables if publication else {}
@@ -155,8 +164,10 @@ class TableRemoval:
         progress = self._checked(hold)
         self._alter_publication(alterations, done)
         kept = {oid: entry for oid, entry in progress.publication_tables.items() if oid not in self._oids}
-        if kept != progress.publication_tables:
-            hold.write(replace(progress, publication_tables=kept))
+        lost = _lost(progress, self._names(), self._topics.describe(self._names()))
+        struck = _without_topics(replace(progress, publication_tables=kept), lost)
+        if struck != progress:
+            hold.write(struck)
 
     def _checked(self, hold: PipelineHold) -> Progress:
         """As capture checks at its start, save for the tables that are to go: they may be gone already."""
@@ -194,7 +205,6 @@ class TableRemoval:
             done(step)
 
     def _forget_topics(self, published_to: LSN) -> None:
-        gone = {target.topic for target in self._targets}
         with hold_pipeline(self._config) as hold:
             progress = self._checked(hold)
             if progress.confirmable < published_to:
@@ -202,14 +212,22 @@ class TableRemoval:
                     f"Progress stands at {progress.confirmable}, before {published_to} that was reached.",
                     remedy="Someone else works on this pipeline; stop that and run this again.",
                 )
-            hold.write(
-                replace(
-                    progress,
-                    topic_ids={name: value for name, value in progress.topic_ids.items() if name not in gone},
-                    end_offsets={name: value for name, value in progress.end_offsets.items() if name not in gone},
-                    schemas={name: value for name, value in progress.schemas.items() if name not in gone},
-                )
-            )
+            hold.write(_without_topics(progress, self._names()))
+
+
+def _lost(progress: Progress | None, names: set[str], existing: Mapping[str, Topic]) -> set[str]:
+    """Those that capture guards and somebody has deleted or made anew: capture refuses until they are struck."""
+    recorded = progress.topic_ids if progress else {}
+    return {name for name in names & set(recorded) if name not in existing or existing[name].id != recorded[name]}
+
+
+def _without_topics(progress: Progress, gone: set[str]) -> Progress:
+    return replace(
+        progress,
+        topic_ids={name: value for name, value in progress.topic_ids.items() if name not in gone},
+        end_offsets={name: value for name, value in progress.end_offsets.items() if name not in gone},
+        schemas={name: value for name, value in progress.schemas.items() if name not in gone},
+    )
 
 
 def _topic_of(config: Config, table: TableSelector) -> str:

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import pytest
 
-from cdc.names import topic
-from tests.harness.comparer import assert_exactly_once
 from tests.harness.pipeline import MakePipeline
 
 # Random text, so that it neither compresses nor fits into the row: Postgres keeps it outside, and leaves it out of
@@ -175,26 +173,3 @@ def test_a_key_that_is_toasted_itself_is_whole(make_pipeline: MakePipeline, iden
     database.execute("UPDATE t SET id = repeat('y', 140000) WHERE id <> 'short'")
     database.execute("UPDATE t SET n = 3")
     pipeline.assert_same("t", while_running=capture)
-
-
-def test_tables_whose_names_differ_by_dots_or_case_have_their_own_topics(make_pipeline: MakePipeline) -> None:
-    """Nothing of one table is ever in the topic of another."""
-    names = [("a", "b.c"), ("a.b", "c"), ("A", "b.c"), ("a", "B.c"), ("a", "b-2ec"), ("a", "b/c"), ("a", "b_c")]
-    pipeline = make_pipeline(source={"tables": sorted({f'"{schema}".*' for schema, _ in names})})
-    database = pipeline.database
-    for schema, table in names:
-        database.execute(
-            f'CREATE SCHEMA IF NOT EXISTS "{schema}"; CREATE TABLE "{schema}"."{table}" (id int PRIMARY KEY)'
-        )
-    capture = pipeline.start()
-    for number, (schema, table) in enumerate(names):
-        database.execute(f'INSERT INTO "{schema}"."{table}" VALUES ({number})')
-    pipeline.fence(while_running=capture)
-    topics = [topic(pipeline.prefix, schema, table) for schema, table in names]
-    assert len({name.lower() for name in topics}) >= 5
-    from tests.harness.records import read_topic
-
-    for number, name in enumerate(topics):
-        records = read_topic(pipeline.bootstrap, name)
-        assert_exactly_once(records)
-        assert [record.value["after"] for record in records] == [{"id": number}]

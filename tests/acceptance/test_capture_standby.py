@@ -46,8 +46,8 @@ def test_standby_takes_over_when_the_first_is_stopped_in_good_order(make_pipelin
     first.expect_exit(0)
     pipeline.wait_for_life(second, 1)
     pipeline.database.execute("UPDATE items SET note = 'b'")
-    pipeline.assert_same("items", while_running=second)
-    assert pipeline.rows_published("items") == 2
+    records = pipeline.assert_same("items", while_running=second)
+    assert len(records["items"]) == 2
 
 
 def test_frozen_capture_that_wakes_up_is_fenced(make_pipeline: MakePipeline) -> None:
@@ -58,7 +58,7 @@ def test_frozen_capture_that_wakes_up_is_fenced(make_pipeline: MakePipeline) -> 
     pipeline.database.execute(f"ALTER DATABASE {pipeline.database.name} SET wal_sender_timeout = '2s'")
     first = pipeline.start()
     second = _standby(pipeline)
-    pipeline.database.execute("INSERT INTO items SELECT n, 0, 'x' FROM generate_series(1001, 60000) AS n")
+    pipeline.database.execute("INSERT INTO items SELECT n, 0, 'x' FROM generate_series(1001, 30000) AS n")
     first.wait_for(lambda: pipeline.end_offsets("items") > 0, what="rows on their way")
     first.freeze()
     pipeline.wait_for_life(second, 1)
@@ -66,7 +66,7 @@ def test_frozen_capture_that_wakes_up_is_fenced(make_pipeline: MakePipeline) -> 
         writer.wait_for_more()
         pipeline.fence(while_running=second)
         published = pipeline.rows_published("items")
-        assert published >= 59_000
+        assert published >= 29_000
         first.thaw()
         first.wait_for_line('"standby"')
         writer.wait_for_more()

@@ -67,6 +67,14 @@ def assert_no_fail(findings: Iterable[Finding]) -> None:
     assert failures == []
 
 
+def from_json(document: str) -> list[Finding]:
+    """The findings that `tailrace check --json` printed."""
+    return [
+        Finding(each["place"], Level(each["level"]), each["what"], each["remedy"])
+        for each in json.loads(document)["findings"]
+    ]
+
+
 @contextmanager
 def role(server_url: str, *options: str, name: str | None = None) -> Iterator[str]:
     """A role of the test's own, gone afterwards; use it inside the life of the test's database."""

@@ -22,11 +22,11 @@ from confluent_kafka import Consumer, KafkaException, TopicPartition
 
 from cdc.lsn import LSN, Version
 from cdc.names import Control, control_topic, topic
-from tests.harness.comparer import assert_exactly_once, assert_same, source_reader, topic_reader
+from tests.harness.comparer import assert_exactly_once, assert_same, source_reader
 from tests.harness.database import Database
 from tests.harness.process import Process, StartProcess
 from tests.harness.proxy import Proxy
-from tests.harness.records import Record, read_topic
+from tests.harness.records import Record, last_rows, read_topic
 from tests.harness.waiting import eventually
 
 Section = Mapping[str, Any]
@@ -155,15 +155,23 @@ class Pipeline:
         wait(lambda: self.published_to() >= lsn, deadline_seconds, f"the topics to hold everything before {lsn}")
         return lsn
 
-    def assert_same(self, *tables: str, deadline_seconds: float = 60.0, while_running: Process | None = None) -> None:
-        """Fence; then the topics' content equals the source's, no event is there twice, and progress only rose."""
+    def assert_same(
+        self, *tables: str, deadline_seconds: float = 60.0, while_running: Process | None = None
+    ) -> dict[str, list[Record]]:
+        """Fence; then the topics' content equals the source's, no event is there twice, and progress only rose.
+
+        Gives the records that were compared, by table.
+        """
         self.fence(deadline_seconds, while_running)
+        records = {table: self.records(table) for table in tables}
         described = self.database.describe(*tables)
-        source, target = source_reader(self.database.dsn), topic_reader(self.bootstrap, self.prefix)
-        assert_same(described, source, target, deadline_seconds=0)
-        for table in tables:
-            assert_exactly_once(self.records(table))
+        held = dict(zip(described, records.values(), strict=True))
+        source = source_reader(self.database.dsn)
+        assert_same(described, source, lambda table: last_rows(table, held[table]), deadline_seconds=0)
+        for each in records.values():
+            assert_exactly_once(each)
         self.assert_progress_rises()
+        return records
 
     def assert_progress_rises(self) -> None:
         """A recovery record that says less than the one before would let a crash publish the rest again."""

@@ -1,0 +1,234 @@
+"""`tailrace remove`: a table or the whole capture goes away, capture stays consistent, and no slot is left behind."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+from urllib.parse import urlsplit
+
+import psycopg
+import pytest
+from psycopg import sql
+
+from tests.harness.pipeline import MakePipeline, Pipeline
+from tests.harness.process import ROOT, Process, tailrace_argv
+from tests.harness.topics import create_topic, list_topics
+from tests.harness.waiting import eventually
+
+_TABLES = "CREATE TABLE a (id int PRIMARY KEY, v text); CREATE TABLE b (id int PRIMARY KEY, v text)"
+
+
+def _remove(pipeline: Pipeline, *arguments: str, code: int, answer: str = "") -> subprocess.CompletedProcess[str]:
+    done = subprocess.run(
+        tailrace_argv("remove", "--config", str(pipeline.config), *arguments),
+        input=answer,
+        capture_output=True,
+        text=True,
+        timeout=60,
+        cwd=ROOT,
+        check=False,
+    )
+    assert done.returncode == code, f"exit code {done.returncode}\n{done.stdout}\n{done.stderr}"
+    assert "Traceback" not in done.stderr
+    return done
+
+
+def _stop(capture: Process) -> None:
+    capture.terminate()
+    capture.expect_exit(0)
+
+
+def _stopped(make_pipeline: MakePipeline, **settings: Any) -> Pipeline:
+    """Tables a and b, a row in each captured, capture stopped in good order."""
+    pipeline = make_pipeline(**settings)
+    pipeline.database.execute(_TABLES)
+    capture = pipeline.start()
+    pipeline.database.execute("INSERT INTO a VALUES (1, 'x'); INSERT INTO b VALUES (1, 'x')")
+    pipeline.fence(while_running=capture)
+    _stop(capture)
+    eventually(lambda: pipeline.slot().pid is None, what="the slot to be free")
+    return pipeline
+
+
+def _slots(pipeline: Pipeline) -> list[str]:
+    rows = pipeline.database.execute("SELECT slot_name FROM pg_replication_slots WHERE database = current_database()")
+    return [name for (name,) in rows]
+
+
+def _published(pipeline: Pipeline) -> list[str]:
+    rows = pipeline.database.execute("SELECT tablename FROM pg_publication_tables ORDER BY 1")
+    return [name for (name,) in rows]
+
+
+def _ours(pipeline: Pipeline) -> set[str]:
+    return {name for name in list_topics(pipeline.bootstrap) if name.startswith(f"{pipeline.prefix}.")}
+
+
+def test_a_table_goes_and_capture_goes_on(make_pipeline: MakePipeline) -> None:
+    """Changes from before the removal are still published, later ones not; the other table and the topic stay."""
+    pipeline = _stopped(make_pipeline)
+    pipeline.database.execute("INSERT INTO b VALUES (2, 'before'); INSERT INTO a VALUES (2, 'before')")
+    done = _remove(pipeline, "--table", "public.b", "--yes", code=0)
+    assert "public.* in tailrace.toml still selects public.b" in done.stdout
+    assert f"Left: topic {pipeline.topic('b')}" in done.stdout
+    assert _published(pipeline) == ["a"]
+    pipeline.database.execute("INSERT INTO b VALUES (3, 'after'); INSERT INTO a VALUES (3, 'after')")
+    capture = pipeline.start()
+    pipeline.assert_same("a", while_running=capture)
+    assert [record.key for record in pipeline.records("b")] == [{"id": 1}, {"id": 2}]
+    _stop(capture)
+    done = _remove(pipeline, "--table", "public.b", "--yes", code=1)
+    assert "nothing to remove" in done.stdout
+
+
+def test_a_topic_that_is_deleted_does_not_come_back(make_pipeline: MakePipeline) -> None:
+    """Neither what the slot still held nor a transaction that was open during the removal makes the topic again."""
+    pipeline = _stopped(make_pipeline)
+    pipeline.database.execute("INSERT INTO b VALUES (2, 'before')")
+    writer = pipeline.database.connect(autocommit=False)
+    writer.execute("INSERT INTO b VALUES (3, 'open'); INSERT INTO a VALUES (3, 'open')")
+    command = subprocess.Popen(
+        tailrace_argv("remove", "--config", str(pipeline.config), "--table", "public.b", "--topics", "--yes"), cwd=ROOT
+    )
+    try:
+        eventually(lambda: _published(pipeline) == ["a"], 30, "the table to leave the publication")
+        assert pipeline.topic("b") in _ours(pipeline)
+        writer.commit()
+        assert command.wait(60) == 0
+    finally:
+        command.kill()
+    assert pipeline.topic("b") not in _ours(pipeline)
+    pipeline.database.execute("INSERT INTO b VALUES (4, 'after'); INSERT INTO a VALUES (4, 'after')")
+    capture = pipeline.start()
+    pipeline.assert_same("a", while_running=capture)
+    assert pipeline.topic("b") not in _ours(pipeline)
+
+
+def test_a_removal_that_was_interrupted_is_run_again(make_pipeline: MakePipeline) -> None:
+    """Between publication and progress record capture refuses; the second run ends it, and capture goes on."""
+    pipeline = _stopped(make_pipeline)
+    locker = pipeline.database.connect(autocommit=False)
+    locker.execute("LOCK TABLE b IN SHARE UPDATE EXCLUSIVE MODE")
+    command = subprocess.Popen(
+        tailrace_argv("remove", "--config", str(pipeline.config), "--table", "public.b", "--yes"), cwd=ROOT
+    )
+    waiting = "SELECT 1 FROM pg_stat_activity WHERE query LIKE 'alter publication%%' AND wait_event_type = 'Lock'"
+    eventually(lambda: pipeline.database.execute(waiting), 30, "the removal to wait for the lock")
+    command.kill()  # its statement is at the server already, and runs to its end there
+    command.wait()
+    locker.rollback()
+    eventually(lambda: _published(pipeline) == ["a"], 30, "the table to leave the publication")
+    eventually(lambda: pipeline.slot().pid is None, what="the slot to be free")
+    refused = pipeline.launch()
+    refused.expect_exit(3)
+    _remove(pipeline, "--table", "public.b", "--yes", code=0)
+    capture = pipeline.start()
+    pipeline.database.execute("INSERT INTO a VALUES (2, 'after')")
+    pipeline.assert_same("a", while_running=capture)
+
+
+def test_refused_while_capture_runs(make_pipeline: MakePipeline) -> None:
+    """Exit code 3 and nothing changed, for a table as for everything; a dry run says so as well."""
+    pipeline = make_pipeline()
+    pipeline.database.execute(_TABLES)
+    capture = pipeline.start()
+    before = _ours(pipeline)
+    for arguments in (("--table", "public.b"), ("--all", "--topics"), ("--all", "--dry-run")):
+        refused = _remove(pipeline, *arguments, "--yes", code=3)
+        assert "Stop it" in refused.stderr
+    assert (_slots(pipeline), _published(pipeline), _ours(pipeline)) == ([pipeline.slot_name], ["a", "b"], before)
+    pipeline.database.execute("INSERT INTO b VALUES (1, 'x')")
+    pipeline.assert_same("a", "b", while_running=capture)
+
+
+def test_everything_goes_in_two_runs(make_pipeline: MakePipeline) -> None:
+    """Slot and publication first, topics only when asked for; then a new capture can begin under the same prefix."""
+    pipeline = _stopped(make_pipeline)
+    foreign = f"{pipeline.prefix}.not_ours"
+    create_topic(pipeline.bootstrap, foreign)
+    topics = _ours(pipeline)
+    declined = _remove(pipeline, "--all", code=1)  # no answer is a no
+    assert "Nothing was removed" in declined.stdout
+    assert _slots(pipeline) == [pipeline.slot_name]
+
+    done = _remove(pipeline, "--all", code=0, answer="y\n")
+    assert (_slots(pipeline), _published(pipeline), _ours(pipeline)) == ([], [], topics)
+    assert all(f"Left: topic {name}\n" in done.stdout for name in topics)
+    pipeline.launch().expect_exit(3)  # its topics are of another life
+    assert _slots(pipeline) == []
+    _remove(pipeline, "--all", code=1)
+
+    mistyped = _remove(pipeline, "--all", "--topics", code=1, answer="y\n")
+    assert f"Type the prefix ({pipeline.prefix})" in mistyped.stdout
+    assert _ours(pipeline) == topics
+    _remove(pipeline, "--all", "--topics", code=0, answer=f"{pipeline.prefix}\n")
+    eventually(lambda: _ours(pipeline) == {foreign}, what="the topics to go")
+    capture = pipeline.start()
+    pipeline.database.execute("INSERT INTO a VALUES (9, 'new life')")
+    pipeline.fence(while_running=capture)
+    assert [record.key for record in pipeline.records("a")] == [{"id": 9}]
+
+
+def test_json_tells_the_plan_and_what_was_done(make_pipeline: MakePipeline) -> None:
+    """One document on standard output; a dry run changes nothing; what is wrong with the call is exit code 2."""
+    pipeline = _stopped(make_pipeline)
+    before = _ours(pipeline)
+    planned = json.loads(_remove(pipeline, "--all", "--topics", "--dry-run", "--json", code=0).stdout)
+    assert planned["state"] == "planned"
+    actions = [(step["action"], step["name"], step["done"]) for step in planned["steps"]]
+    assert actions[0] == ("drop_slot", pipeline.slot_name, False)
+    assert actions[-2:] == [
+        ("delete_topic", f"{pipeline.prefix}.__progress", False),
+        ("drop_publication", "tailrace", False),
+    ]
+    assert (_slots(pipeline), _ours(pipeline)) == ([pipeline.slot_name], before)
+
+    removed = json.loads(_remove(pipeline, "--table", "public.b", "--yes", "--json", code=0).stdout)
+    assert removed["state"] == "removed"
+    assert all(step["done"] for step in removed["steps"])
+    assert removed["left"] == [pipeline.topic("b")]
+    last = _remove(pipeline, "--table", "public.a", "--yes", code=3)
+    assert "tailrace remove --all" in last.stderr
+    for wrong in ([], ["--all", "--table", "public.a"], ["--table", "public.*"], ["--all", "--json"]):
+        _remove(pipeline, *wrong, code=2)
+
+
+@pytest.fixture
+def role(postgres_url: str, prefix: str) -> Iterator[str]:
+    """A role that may replicate and connect, and owns nothing."""
+    name = f"remove_{prefix}"
+    with psycopg.connect(postgres_url, autocommit=True) as admin:
+        admin.execute(sql.SQL("CREATE ROLE {} LOGIN REPLICATION").format(sql.Identifier(name)))
+        yield name
+        admin.execute(sql.SQL("DROP ROLE {}").format(sql.Identifier(name)))
+
+
+def test_what_only_the_owner_may_do_is_said(role: str, make_pipeline: MakePipeline, tmp_path: Path) -> None:
+    """The slot goes in any case; the SQL for the publication's owner is printed, and works."""
+    pipeline = _stopped(make_pipeline)
+    dsn = urlsplit(pipeline.database.dsn)
+    pipeline.configure(source={"dsn": dsn._replace(netloc=f"{role}@{dsn.hostname}:{dsn.port}").geturl()})
+    refused = _remove(pipeline, "--table", "public.b", "--yes", code=3)
+    statement = next(line for line in refused.stderr.splitlines() if "drop table" in line)
+    pipeline.database.execute(statement)
+    _remove(pipeline, "--table", "public.b", "--yes", code=0)
+
+    refused = _remove(pipeline, "--all", "--topics", "--yes", code=3)
+    assert _slots(pipeline) == []
+    statement = next(line for line in refused.stderr.splitlines() if "drop publication" in line)
+    pipeline.database.execute(statement.partition("run: ")[2])
+    _remove(pipeline, "--all", "--topics", "--yes", code=1)
+
+
+def test_the_slot_goes_while_kafka_is_down(make_pipeline: MakePipeline) -> None:
+    """A disk that fills up does not wait for Kafka."""
+    pipeline = _stopped(make_pipeline)
+    pipeline.configure(kafka={"bootstrap": "127.0.0.1:1"})
+    _remove(pipeline, "--all", "--topics", "--yes", code=1)
+    assert _slots(pipeline) == [pipeline.slot_name]
+    done = _remove(pipeline, "--all", "--yes", code=0)
+    assert "Kafka does not answer" in done.stdout
+    assert (_slots(pipeline), _published(pipeline)) == ([], [])
