@@ -63,7 +63,7 @@ class TableStates(msgspec.Struct, frozen=True, kw_only=True):
         """The first mark stands: what is missing began there."""
         if topic in self.pending:
             return self
-        return msgspec.structs.replace(self, pending={**self.pending, topic: Pending(since, reason)})
+        return msgspec.structs.replace(self, pending={**self.pending, topic: Pending(int(since), reason)})
 
     def with_tables(self, tables: dict[str, TableState]) -> TableStates:
         return msgspec.structs.replace(self, tables=tables)

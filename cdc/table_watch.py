@@ -30,6 +30,7 @@ class TableWatch:
         self._source = config.source
         self._prefix = config.kafka.prefix
         self._connection = connection
+        self._told: set[int] = set()
 
     def look(self, progress: Progress, states: TableStates) -> tuple[Publication, TableStates]:
         """What the publication and the tables are now; refuses what was changed behind our back."""
@@ -37,13 +38,13 @@ class TableWatch:
         existing = catalog.existing_tables(self._connection, progress.publication_tables)
         checks.check_publication(progress, publication, name=self._source.publication, existing_tables=existing)
         lsn = catalog.current_lsn(self._connection)
-        states, complete = self._add_new(publication, states)
+        complete = self._add_new(publication, states)
         publication = catalog.publication(self._connection, self._source.publication)
         assert publication is not None  # noqa: S101  # check_publication refuses otherwise
         now = read_states(self._connection, publication.tables, prefix=self._prefix)
         return publication, _advance(states, now, lsn, complete)
 
-    def _add_new(self, publication: Publication | None, states: TableStates) -> tuple[TableStates, set[str]]:
+    def _add_new(self, publication: Publication | None, states: TableStates) -> set[str]:
         """Put new tables into the publication; returns those that were empty, and so need no copy."""
         published = set() if publication is None else publication.tables.keys()
         complete: set[str] = set()
@@ -58,12 +59,22 @@ class TableWatch:
                 log.info("table_busy", table=str(table), reason="it is written to all the time; next heartbeat")
                 continue
             except psycopg.errors.InsufficientPrivilege:
-                log.warning("table_not_captured", table=str(table), reason="the role may not add it to the publication")
+                self._tell_once(table)
                 continue
             log.info("table_added", table=str(table), empty=empty)
             if empty:
                 complete.add(str(table.oid))
-        return states, complete
+        return complete
+
+    def _tell_once(self, table: SourceTable) -> None:
+        if table.oid not in self._told:
+            self._told.add(table.oid)
+            log.warning(
+                "table_not_captured",
+                table=str(table),
+                reason="the role may not add it to the publication",
+                remedy=f"As its owner run: alter publication {self._source.publication} add table {table};",
+            )
 
     def _add(self, table: SourceTable) -> bool:
         """Under a lock that waits for open writers: rows that they wrote before would not be streamed."""

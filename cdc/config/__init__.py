@@ -8,7 +8,7 @@ from cdc.config.kafka import Kafka, Sasl
 from cdc.config.model import Capture, Config, Spark
 from cdc.config.source import Source, SourceTls
 from cdc.config.stores import Elasticsearch, Iceberg, Redis, Store
-from cdc.config.tables import ColumnName, Mask, MaskKind, TableSelector
+from cdc.config.tables import ColumnName, Mask, MaskKind, TableName, TableSelector
 from cdc.config.tls import Tls
 
 __all__ = [
@@ -26,6 +26,7 @@ __all__ = [
     "SourceTls",
     "Spark",
     "Store",
+    "TableName",
     "TableSelector",
     "Tls",
     "load_config",

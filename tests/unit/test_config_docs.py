@@ -8,7 +8,7 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any, Literal, get_args, get_origin
 
-from cdc.config import ColumnName, Config, Mask, TableSelector, parse_config
+from cdc.config import ColumnName, Config, Mask, TableName, TableSelector, parse_config
 from cdc.config.reader import settings_of
 from cdc.config.report import plain_value, toml_value
 from cdc.config.settings import Location

@@ -170,8 +170,8 @@ _WIDE = make_table(columns=WIDE)
 def test_the_names_and_types_are_kept_for_the_schema_record() -> None:
     """What goes to the `__schema` topic comes from here."""
     table = make_table(columns=[*ID_AND_NAME, ("price", NUMERIC, False)])
-    assert table.type_names == ("int8", "text", "numeric")
-    assert (table.name, table.topic) == ("public.orders", "shop.public.orders")
+    assert table.columns() == [("id", "int8", -1), ("name", "text", -1), ("price", "numeric", -1)]
+    assert (str(table.shape), table.topic) == ("public.orders", "shop.public.orders")
 
 
 def test_the_documented_schema_record_has_the_fields_of_a_real_one() -> None:
