@@ -5,14 +5,20 @@ kafka-python does this; producing is confluent-kafka's (measured more than ten t
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterable, Mapping
-from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
 from kafka import KafkaAdminClient, TopicPartition
 from kafka.admin import ConfigResource, ConfigResourceType, OffsetSpec
-from kafka.errors import KafkaError, TopicAlreadyExistsError
+from kafka.errors import (
+    InvalidConfigurationError,
+    InvalidTopicError,
+    KafkaError,
+    PolicyViolationError,
+    TopicAlreadyExistsError,
+)
 
 from cdc.config import Kafka
 from cdc.errors import RefusedError, TransientError
@@ -26,6 +32,8 @@ _POSITIONS_RETENTION_MS = 7 * 24 * 3_600_000
 _RECONNECT = {"reconnect_backoff_max_ms": 1000}
 # Since 4.0, brokers refuse records stamped more than an hour ahead: a wrong clock of ours must not stop everything.
 _BROKERS_CLOCK = {"message.timestamp.type": "LogAppendTime"}
+# kafka-python's error is the whole request and the whole response; this is what the broker says in it.
+_BROKERS_REASON = re.compile(r"""error_message=(?:"([^"]+)"|'([^']+)')""")
 # Nobody can stop us while the client tries to reach the first broker.
 _FIRST_ANSWER_MS = 5_000
 
@@ -135,8 +143,16 @@ class Topics:
         return existing
 
     def _create(self, missing: Mapping[str, Any]) -> None:
-        with suppress(TopicAlreadyExistsError):  # by another capture, just before it found the slot taken
+        try:
             self._admin.create_topics(missing, wait_for_metadata=True)
+        except TopicAlreadyExistsError:
+            pass  # by another capture, just before it found the slot taken
+        except (InvalidTopicError, InvalidConfigurationError, PolicyViolationError) as error:
+            reasons = {first or second for first, second in _BROKERS_REASON.findall(str(error))}
+            raise RefusedError(
+                f"Kafka refuses to make a topic: {'; '.join(sorted(reasons)) or error}",
+                remedy="Take the table out of [source] tables, or mend what the broker does not like.",
+            ) from error
 
     def _refuse_wrong_shape(
         self, existing: Mapping[str, Topic], wanted: Mapping[str, dict[str, str]], partitions: int

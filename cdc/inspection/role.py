@@ -35,15 +35,15 @@ class RoleFacts:
     replication: bool
     memberships: list[str]  # of the service's replication roles
     may_create_in_database: bool
-    may_emit_messages: bool
+    forbidden_functions: list[str]  # of those that write logical messages, with their arguments
 
 
 def read_role(connection: psycopg.Connection, service: Service) -> RoleFacts:
     row = connection.execute(
         "select rolname::text, quote_ident(rolname), rolsuper, rolreplication,"
         " has_database_privilege(current_database(), 'create'),"
-        " (select bool_and(has_function_privilege(oid, 'execute')) from pg_proc"
-        "  where proname = 'pg_logical_emit_message' and pronamespace = 'pg_catalog'::regnamespace)"
+        " array(select oid::regprocedure::text from pg_proc where proname = 'pg_logical_emit_message'"
+        "  and pronamespace = 'pg_catalog'::regnamespace and not has_function_privilege(oid, 'execute') order by 1)"
         " from pg_roles where rolname = current_user"
     ).fetchone()
     assert row is not None  # noqa: S101  # we are logged in as it
@@ -54,7 +54,7 @@ def read_role(connection: psycopg.Connection, service: Service) -> RoleFacts:
         replication=row[3],
         memberships=memberships(connection, service),
         may_create_in_database=row[4],
-        may_emit_messages=row[5],
+        forbidden_functions=row[5],
     )
 
 
@@ -84,15 +84,15 @@ def judge_role(facts: RoleFacts, service: Service, identity: Identity | Tailrace
     else:
         yield ok(PLACE, f"role {facts.name} is no superuser")
     yield _replication(facts, service, identity)
-    if facts.may_emit_messages:
-        yield ok(PLACE, "it may write heartbeats (pg_logical_emit_message)")
-    else:
+    if facts.forbidden_functions:
+        grants = " ".join(f"grant execute on function {each} to {facts.quoted};" for each in facts.forbidden_functions)
         yield fail(
             PLACE,
             "It may not execute pg_logical_emit_message, which writes the heartbeats.",
-            f"As a superuser run, for each pg_logical_emit_message in \\df: grant execute on function … to "
-            f"{facts.quoted};",
+            f"As a superuser run: {grants}",
         )
+    else:
+        yield ok(PLACE, "it may write heartbeats (pg_logical_emit_message)")
 
 
 def _replication(facts: RoleFacts, service: Service, identity: Identity | TailraceError) -> Finding:

@@ -10,6 +10,7 @@ from tests.harness.comparer import assert_exactly_once, assert_same, source_read
 from tests.harness.pipeline import MakePipeline, Pipeline
 from tests.harness.process import Process
 from tests.harness.records import read_topic
+from tests.harness.topics import create_topic
 
 SCHEMA = 'odd "schema" %s'
 TABLES = [
@@ -62,6 +63,7 @@ def test_odd_names_are_streamed_and_nothing_is_executed(make_pipeline: MakePipel
     everywhere("TRUNCATE {table}")
     everywhere("INSERT INTO {table} VALUES ({values}, {big})")
     everywhere("UPDATE {table} SET {last} = 'the long value is left alone'")
+    pipeline.fence(while_running=capture)  # before the key changes: otherwise that event may be left out
     everywhere("INSERT INTO {table} ({key}) VALUES ('1', '2', '3', '4'), ('5', '6', '7', '8')")
     everywhere("UPDATE {table} SET {first} = {first} || ' moved'")
     everywhere("UPDATE {table} SET {first} = {first} || {first}; UPDATE {table} SET {first} = 'x' WHERE {first} LIKE '4%'")
@@ -88,15 +90,14 @@ def test_tables_whose_names_differ_by_dots_or_case_have_their_own_topics(make_pi
         assert [record.value["after"] for record in records] == [{"id": number}]
 
 
-def test_names_that_kafka_itself_confuses_are_refused(make_pipeline: MakePipeline) -> None:
-    """To Kafka `a_b.c` and `a.b_c` are one metric: it takes only one of the topics. Said clearly, not tried for ever."""
-    pipeline = make_pipeline(source={"tables": ["a_b.c", "a.b_c"]})
-    pipeline.database.execute(
-        "CREATE SCHEMA a_b; CREATE SCHEMA a; CREATE TABLE a_b.c (id int PRIMARY KEY); CREATE TABLE a.b_c (id int PRIMARY KEY)"
-    )
+def test_a_topic_that_kafka_refuses_to_make_is_said(make_pipeline: MakePipeline) -> None:
+    """Kafka takes no `a.b_c` beside an `a_b.c` (one name to its metrics): refused with the reason, not tried for ever."""
+    pipeline = make_pipeline(source={"tables": ["a.b_c"]})
+    pipeline.database.execute("CREATE SCHEMA a; CREATE TABLE a.b_c (id int PRIMARY KEY)")
+    create_topic(pipeline.bootstrap, topic(pipeline.prefix, "a_b", "c"))
     capture = pipeline.launch()
     capture.expect_exit(3, 60)
-    assert "collide" in capture.errors
+    assert "collides with" in capture.errors
 
 
 def _assert_same(pipeline: Pipeline, capture: Process, tables: list[str]) -> None:

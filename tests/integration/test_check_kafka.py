@@ -10,8 +10,10 @@ from typing import Any
 import pytest
 from confluent_kafka import Producer
 
+from cdc.commands import check as command
 from cdc.inspection import Level, inspect
 from cdc.inspection.broker import BrokerFacts, judge_broker, read_broker
+from cdc.inspection.findings import fail, ok
 from tests.harness.database import Database
 from tests.harness.inspection import assert_found, assert_no_fail, config_text, from_json, make_config
 from tests.harness.process import StartProcess
@@ -215,6 +217,19 @@ def test_servers_that_do_not_answer(tmp_path: Path, prefix: str, tailrace: Start
     for said in (plain, as_json):
         assert "hunter2" not in said.output + said.errors
         assert "Traceback" not in said.output + said.errors
+
+
+def test_on_a_terminal(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    """Names are shown as they are, whatever they look like to the terminal library; the exit code is the same."""
+    findings = [ok("table public.[red]", "fine"), fail("table public.[/red]", "not fine", "Mend it.")]
+    monkeypatch.setattr(command, "inspect", lambda _config: findings)
+    monkeypatch.setattr("sys.stdout.isatty", lambda: True)
+    config = tmp_path / "tailrace.toml"
+    config.write_text(config_text("postgresql://unused", "localhost:9092", "unused"))
+    assert command.check.main(["--config", str(config)], standalone_mode=False) == 1
+    shown = capsys.readouterr().out
+    for text in ("table public.[red]", "table public.[/red]", "→ Mend it.", "1 OK, 0 WARN, 1 FAIL"):
+        assert text in shown
 
 
 def test_one_side_down_leaves_the_other(

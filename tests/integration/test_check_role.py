@@ -62,7 +62,6 @@ def test_login_replication_and_select_are_enough(logins: Logins) -> None:
 def test_each_missing_right_has_its_grant(logins: Logins) -> None:
     """SELECT, USAGE, EXECUTE and the publication: the remedies, run as printed, make the check pass."""
     logins.admin("REVOKE USAGE ON SCHEMA public FROM PUBLIC")
-    logins.admin("REVOKE EXECUTE ON ALL FUNCTIONS IN SCHEMA pg_catalog FROM {role}")
     logins.admin("REVOKE EXECUTE ON FUNCTION pg_logical_emit_message(boolean, text, text, boolean) FROM PUBLIC")
     found = logins.inspect()
     reading = assert_found(found, Level.FAIL, "table public.t", "grant usage on schema public", "grant select on")

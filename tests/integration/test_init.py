@@ -1,0 +1,157 @@
+"""`tailrace init`: the config it writes loads, the SQL it prints runs as it is, and capture works with that role."""
+
+from __future__ import annotations
+
+import subprocess
+from collections.abc import Iterator
+from pathlib import Path
+from urllib.parse import urlsplit
+
+import psycopg
+import pytest
+from psycopg import sql
+
+from cdc.config import load_config
+from tests.harness.database import Database
+from tests.harness.pipeline import Pipeline
+from tests.harness.process import ROOT, StartProcess, tailrace_argv
+
+_SOURCE = """
+CREATE TABLE orders (id int PRIMARY KEY, note text);
+CREATE TABLE "user" (id int PRIMARY KEY DEFERRABLE, "Größe" int);
+CREATE TABLE "Odd.Name ${x}
+" (id int PRIMARY KEY, note text);
+CREATE TABLE quiet (id int PRIMARY KEY, note text);
+ALTER TABLE quiet REPLICA IDENTITY NOTHING;
+CREATE SCHEMA "select";
+CREATE TABLE "select".guarded (id int PRIMARY KEY, note text);
+ALTER TABLE "select".guarded ENABLE ROW LEVEL SECURITY;
+CREATE TABLE keyless (note text);
+CREATE UNLOGGED TABLE fast (id int PRIMARY KEY);
+INSERT INTO orders SELECT n, repeat('x', 100) FROM generate_series(1, 1000) n;
+ANALYZE orders;
+"""
+_CAPTURED = ('public."Odd.Name ${x}\n"', "public.orders", "public.quiet", "public.user", "select.guarded")
+
+
+@pytest.fixture
+def role(postgres_url: str) -> Iterator[str]:
+    """A name for a role that `init` is to ask for; gone afterwards, when the database with its grants is."""
+    name = "Init's role"
+    with psycopg.connect(postgres_url, autocommit=True) as admin:
+        admin.execute(sql.SQL("DROP ROLE IF EXISTS {}").format(sql.Identifier(name)))
+        yield name
+        admin.execute(sql.SQL("DROP ROLE IF EXISTS {}").format(sql.Identifier(name)))
+
+
+def _init(database: Database, output: Path, *arguments: str, code: int = 0) -> subprocess.CompletedProcess[str]:
+    """With a password in the DSN, which the trusting test server does not ask for."""
+    parts = urlsplit(database.dsn)
+    dsn = parts._replace(netloc=parts.netloc.replace("@", ":hunter2@")).geturl()
+    done = subprocess.run(
+        tailrace_argv("init", "--dsn", dsn, "--output", str(output), *arguments),
+        capture_output=True,
+        text=True,
+        timeout=60,
+        cwd=ROOT,
+        check=False,
+    )
+    assert done.returncode == code, f"exit code {done.returncode}\n{done.stdout}\n{done.stderr}"
+    assert "hunter2" not in done.stdout + done.stderr
+    return done
+
+
+def _statements(text: str) -> list[str]:
+    """As a SQL client would send them: one by one, comments left out."""
+    lines = [line for line in text.splitlines(keepends=True) if not line.startswith("--")]
+    return [statement for statement in "".join(lines).split(";\n") if statement.strip()]
+
+
+def test_the_sql_runs_and_capture_works_with_that_role(
+    role: str,
+    database: Database,
+    kafka_bootstrap: str,
+    prefix: str,
+    tmp_path: Path,
+    tailrace: StartProcess,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Odd names, row-level security, a deferrable key: nothing but the printed SQL and the written file is needed."""
+    database.execute(_SOURCE)
+    pipeline = Pipeline(database=database, bootstrap=kafka_bootstrap, prefix=prefix, folder=tmp_path, start=tailrace)
+    settings = ("--kafka", kafka_bootstrap, "--prefix", prefix, "--role", role)
+    before = database.execute("SELECT oid, xmin FROM pg_class ORDER BY oid")
+    printed = _init(database, pipeline.config, *settings)
+    assert database.execute("SELECT oid, xmin FROM pg_class ORDER BY oid") == before
+    for statement in _statements(printed.stdout):
+        database.execute(statement)
+    again = _init(database, tmp_path / "again.toml", *settings)
+    assert _statements(again.stdout) == []
+
+    monkeypatch.setenv("TAILRACE_PASSWORD", "hunter2")
+    config = load_config(pipeline.config)
+    assert tuple(map(str, config.source.tables)) == _CAPTURED
+    capture = pipeline.start()
+    database.execute("INSERT INTO orders VALUES (0, 'a'); UPDATE orders SET note = 'b' WHERE id = 0")
+    database.execute('INSERT INTO "user" VALUES (1, 1), (2, 2); UPDATE "user" SET id = 3 - id')
+    database.execute(
+        'INSERT INTO "select".guarded VALUES (1, repeat(\'x\', 100000)); UPDATE "select".guarded SET id = 2'
+    )
+    database.execute("INSERT INTO quiet VALUES (1, 'a'); DELETE FROM quiet")
+    database.execute("INSERT INTO keyless VALUES ('a'); INSERT INTO fast VALUES (1)")
+    database.execute("DELETE FROM orders WHERE id > 0")
+    pipeline.assert_same("quiet", "user", "select.guarded", while_running=capture)
+    ((session,),) = database.execute(
+        "SELECT DISTINCT usename FROM pg_stat_activity"
+        " WHERE application_name LIKE 'tailrace%' AND datname = current_database()"
+    )
+    assert session == role
+
+
+def test_the_file_says_what_it_found(database: Database, tmp_path: Path) -> None:
+    """Sizes and rows beside the tables; what cannot be captured is there with reason and remedy; no password."""
+    database.execute(_SOURCE)
+    output = tmp_path / "tailrace.toml"
+    printed = _init(database, output)
+    text = output.read_text()
+    assert "hunter2" not in text
+    assert 'password = "${TAILRACE_PASSWORD}"' in text
+    assert "TAILRACE_PASSWORD" in printed.stderr
+    lines = {line.split('"')[1]: line for line in text.splitlines() if line.startswith(('  "', '  # "'))}
+    assert "1,000 rows" in lines["public.orders"]
+    assert "kB" in lines["public.orders"]
+    assert "needs replica identity full" in lines["public.user"]
+    for name, reason, remedy in (
+        ("public.keyless", "no primary key", "add primary key"),
+        ("public.fast", "unlogged", "set logged"),
+    ):
+        assert lines[name].startswith("  # ")
+        assert reason in lines[name]
+        assert remedy in lines[name]
+    config = load_config(output, {"TAILRACE_PASSWORD": "x"})
+    assert tuple(map(str, config.source.tables)) == _CAPTURED
+    assert config.source.dsn.reveal() == database.dsn.replace("postgres@", "tailrace@")
+    assert config.kafka.prefix == database.name[:40]
+
+
+def test_a_file_that_exists_is_kept(database: Database, tmp_path: Path) -> None:
+    """Overwritten only with --force; a value that makes no config writes nothing. An empty database gives a config."""
+    output = tmp_path / "tailrace.toml"
+    output.write_text("mine")
+    refused = _init(database, output, code=2)
+    assert "--force" in refused.stderr
+    _init(database, output, "--force", "--kafka", "nonsense", code=2)
+    assert output.read_text() == "mine"
+    _init(database, output, "--force")
+    assert tuple(map(str, load_config(output, {"TAILRACE_PASSWORD": "x"}).source.tables)) == ("public.*",)
+    assert [path.name for path in tmp_path.iterdir()] == ["tailrace.toml"]
+
+
+def test_settings_that_differ_are_in_the_sql(database: Database, tmp_path: Path) -> None:
+    """Only what is missing: this server has all of it but a limit on WAL, which is advice and no statement."""
+    database.execute("CREATE TABLE t (id int PRIMARY KEY)")
+    printed = _init(database, tmp_path / "tailrace.toml", "--role", "postgres").stdout
+    assert "alter system set wal_level" not in printed
+    assert "--   alter system set max_slot_wal_keep_size" in printed
+    (publication,) = _statements(printed)
+    assert "create publication" in publication
