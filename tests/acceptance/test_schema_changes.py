@@ -1,4 +1,4 @@
-"""Schema changes while capture runs: every row has the columns that it was written with, and what is missing is known."""
+"""Schema changes while capture runs: every row has the columns it was written with, and what is missing is known."""
 
 from __future__ import annotations
 
