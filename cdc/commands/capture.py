@@ -2,28 +2,41 @@
 
 from __future__ import annotations
 
+import json
 import signal
 import threading
+from datetime import datetime, timezone
 from pathlib import Path
 from types import FrameType
+from typing import Any
 
 import click
 
 from cdc.capture import run_capture
-from cdc.commands.options import config_option
-from cdc.config import load_config
+from cdc.commands.options import config_option, json_option
+from cdc.config import Config, load_config
+from cdc.status import read_status
 
 
 @click.command()
 @config_option
-def capture(config_path: Path) -> None:
+@click.option("--status", is_flag=True, help="Only say how far it has come, and which tables are incomplete.")
+@json_option
+def capture(config_path: Path, status: bool, as_json: bool) -> int:
     """Read the write-ahead log and publish every change to the compacted topics, exactly once.
 
     Makes the publication, the slot and the topics on its first start. A second one on the same slot waits as the
     standby and takes over when the first is gone. Ctrl-C or SIGTERM stops it; what is not published yet stays in the
     slot. Exit code 3: going on could lose changes, and the message says what to do.
+
+    With --status (and --json) it only reports. A table is incomplete when its existing rows changed without row events,
+    as by a schema change: it must be copied again.
     """
     config = load_config(config_path)
+    return _show(config, as_json=as_json) if status else _run(config)
+
+
+def _run(config: Config) -> int:
     stop = threading.Event()
 
     def ask_to_stop(_signal: int, _frame: FrameType | None) -> None:
@@ -32,3 +45,30 @@ def capture(config_path: Path) -> None:
     signal.signal(signal.SIGTERM, ask_to_stop)
     signal.signal(signal.SIGINT, ask_to_stop)
     run_capture(config, stop)
+    return 0
+
+
+def _show(config: Config, *, as_json: bool) -> int:
+    """Exit code 1: there is nothing to report yet."""
+    status = read_status(config)
+    if as_json:
+        click.echo(json.dumps(status, indent=2))
+    elif status is None:
+        click.echo("Capture has not been started yet.")
+    else:
+        click.echo("\n".join(_lines(status)))
+    return 0 if status is not None else 1
+
+
+def _lines(status: dict[str, Any]) -> list[str]:
+    written = datetime.fromtimestamp(status["written_ms"] / 1000, timezone.utc)
+    half = ", inside a large transaction" if status["inside_transaction"] else ""
+    return [
+        f"Published up to {status['confirmed_lsn']} (version {status['version']}){half}, "
+        f"written {written:%Y-%m-%d %H:%M:%S} UTC.",
+        *(
+            f"  {table['table']}: "
+            + ("complete" if table["complete"] else f"incomplete since {table['since']}: {table['reason']}")
+            for table in status["tables"]
+        ),
+    ]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -120,9 +120,12 @@ def judge_publication(
     quoted_name: str,
     facts: PublicationFacts,
     chosen: Mapping[SourceTable, TableFacts],
+    *,
+    allow_filters: bool = False,
 ) -> Iterator[Finding]:
     place = f"publication {name}"
-    problems = [*_shape(place, quoted_name, facts, list(chosen.values())), *_rows(place, quoted_name, facts)]
+    judge = warn if allow_filters else fail
+    problems = [*_shape(place, quoted_name, facts, list(chosen.values())), *_rows(place, quoted_name, facts, judge)]
     if not facts.all_tables and not facts.schemas:
         problems += _coverage(place, quoted_name, facts, chosen)
     yield from problems
@@ -175,16 +178,19 @@ def _shape(place: str, quoted: str, facts: PublicationFacts, chosen: Sequence[Ta
         )
 
 
-def _rows(place: str, quoted: str, facts: PublicationFacts) -> Iterator[Finding]:
+def _rows(
+    place: str, quoted: str, facts: PublicationFacts, judge: Callable[[str, str, str], Finding]
+) -> Iterator[Finding]:
+    """Refused unless [source] allow_publication_filters says that it is meant so."""
     for table, condition in facts.row_filters.items():
-        yield fail(
+        yield judge(
             place,
             f"Table {table} has a row filter, WHERE {condition}: rows that leave it would stay in the topic's stores.",
             f"Run: alter publication {quoted} drop table {table}; "
             f"alter publication {quoted} add table only {table}; {_ANEW}",
         )
     for table in sorted(facts.column_lists):
-        yield fail(
+        yield judge(
             place,
             f"Table {table} has a column list: the events would not hold whole rows.",
             f"Run: alter publication {quoted} drop table {table}; "

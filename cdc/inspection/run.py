@@ -22,6 +22,7 @@ from cdc.inspection.tables import TableFacts, capturable
 from cdc.inspection.topics import Recorded
 from cdc.names import Control, control_topic, topic
 from cdc.postgres import connect, explain
+from cdc.status import read_states
 from cdc.topics import Topics
 
 
@@ -145,7 +146,9 @@ def _judge_publication(config: Config, source: _Source, recorded: Recorded) -> I
     if source.publication is None:
         yield from publication.judge_missing(name, quoted, list(chosen.values()), source.role, progress)
         return
-    yield from publication.judge_publication(name, quoted, source.publication, chosen)
+    yield from publication.judge_publication(
+        name, quoted, source.publication, chosen, allow_filters=config.source.allow_publication_filters
+    )
     if progress is not None and progress.state != "creating":
         existing = catalog.existing_tables(source.connection, progress.publication_tables)
         yield from publication.judge_identity(name, source.catalog_publication, progress, existing)
@@ -161,3 +164,4 @@ def _judge_topics(config: Config, kafka: Topics, names: list[str], recorded: Rec
     yield from topics.judge_tables_topics(config.kafka, names, found, recorded)
     if recorded.progress is not None:
         yield topics.judge_content(recorded.progress, kafka)
+        yield from topics.judge_completeness(read_states(config))

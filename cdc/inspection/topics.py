@@ -14,6 +14,8 @@ from cdc.errors import RefusedError
 from cdc.inspection.findings import Finding, fail, ok, refusal, warn
 from cdc.names import Control, control_topic
 from cdc.progress import Progress, read_progress
+from cdc.status import incomplete
+from cdc.table_states import TableStates
 from cdc.topics import Topic, Topics
 
 _NEW_PREFIX = "Use another [kafka] prefix."
@@ -172,3 +174,9 @@ def _settings(kafka: Kafka, names: Iterable[str]) -> dict[str, dict[str, str]]:
         name: {key: entry["value"] for key, entry in settings.items() if entry["value"] is not None}
         for name, settings in described.items()
     }
+
+
+def judge_completeness(states: TableStates | None) -> Iterator[Finding]:
+    """Tables whose existing rows changed without row events, as by a schema change."""
+    for name, mark in (states.pending if states is not None else {}).items():
+        yield warn(f"topic {name}", incomplete(mark), "It needs a copy of its table; copies come with a later version.")

@@ -1,0 +1,66 @@
+"""What capture has written down about itself: progress, and the tables that are incomplete. Reads Kafka only."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from cdc.config import Config
+from cdc.control import read_last
+from cdc.lsn import LSN
+from cdc.names import Control, control_topic
+from cdc.progress import Progress, read_progress
+from cdc.table_states import KEY as STATES_KEY
+from cdc.table_states import Pending, TableStates
+from cdc.table_states import decode as decode_states
+from cdc.topics import Topics
+
+
+def read_states(config: Config) -> TableStates | None:
+    """The last record; None before the first start."""
+    name = control_topic(config.kafka.prefix, Control.SCHEMA)
+    data = read_last(config.kafka.client_options(), name, STATES_KEY, timeout_seconds=10)
+    return None if data is None else decode_states(data)
+
+
+def incomplete(mark: Pending) -> str:
+    """How it is said everywhere."""
+    return f"incomplete since {LSN(mark.since)}: {mark.reason}"
+
+
+def read_status(config: Config) -> dict[str, Any] | None:
+    """None before the first start."""
+    name = control_topic(config.kafka.prefix, Control.PROGRESS)
+    topics = Topics(config.kafka)
+    try:
+        if not topics.describe([name]):
+            return None
+    finally:
+        topics.close()
+    progress = read_progress(config.kafka.client_options(), name, timeout_seconds=10)
+    if progress is None:
+        return None
+    return _described(progress, read_states(config) or TableStates())
+
+
+def _described(progress: Progress, states: TableStates) -> dict[str, Any]:
+    return {
+        "state": progress.state,
+        "version": str(progress.version),
+        "confirmed_lsn": str(progress.confirmable),
+        "inside_transaction": progress.inside_transaction,
+        "commit_time_us": progress.commit_time_us,
+        "written_ms": progress.written_ms,
+        "tables": [
+            {
+                "table": f"{state.schema}.{state.table}",
+                "topic": state.topic,
+                "complete": state.topic not in states.pending,
+                **(
+                    {"since": str(LSN(mark.since)), "reason": mark.reason}
+                    if (mark := states.pending.get(state.topic)) is not None
+                    else {}
+                ),
+            }
+            for state in sorted(states.tables.values(), key=lambda state: state.topic)
+        ],
+    }
