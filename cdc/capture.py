@@ -7,6 +7,7 @@ then confirm the slot.
 
 from __future__ import annotations
 
+import gc
 import threading
 import time
 from collections.abc import Callable
@@ -46,7 +47,8 @@ T = TypeVar("T")
 log = get_logger("capture")
 
 # A Kafka transaction takes in whole source transactions up to about this many events before it is committed.
-_GROUP_EVENTS = 20_000
+_GROUP_EVENTS = 30_000
+_BACKLOG_BATCH_SECONDS = 0.5
 # How many events may wait for one re-select.
 _HELD_EVENTS = 2_000
 # Between two looks at the clock, the split limit and the keepalives, while rows rush by.
@@ -191,7 +193,7 @@ class Capture:
             changes.on_commit(message)
             self._last_commit = message
             waited = time.monotonic() - self._batch_started
-            if self._publisher.count >= _GROUP_EVENTS or waited >= self._config.capture.batch_milliseconds / 1000:
+            if self._publisher.count >= _GROUP_EVENTS or waited >= self._batch_seconds():
                 self._end_batch()
         elif isinstance(message, Relation):
             self._on_relation(message)
@@ -250,6 +252,11 @@ class Capture:
         self._progress = self._progress.with_topic(name, made[name].id, made[name].partitions)
 
     # -- batches ---------------------------------------------------------------------------------------------
+
+    def _batch_seconds(self) -> float:
+        """While we catch up, what waits is late anyway: larger batches, fewer commits."""
+        usual = self._config.capture.batch_milliseconds / 1000
+        return max(usual, _BACKLOG_BATCH_SECONDS) if self._stream.backlogged else usual
 
     def _batch_is_whole(self) -> bool:
         """Nothing half-read, and something to publish: whole transactions, or a message outside of any."""
@@ -404,5 +411,6 @@ def run_capture(config: Config, stop: threading.Event) -> None:
         if time.monotonic() - born > _LONG_LIFE_SECONDS:
             pause_seconds = _FIRST_PAUSE_SECONDS
         log.warning("retrying", reason=reason, in_seconds=pause_seconds)
+        gc.collect()  # of the life that ended: its producer, with threads and sockets, hangs in a reference cycle
         stop.wait(pause_seconds)
         pause_seconds = min(pause_seconds * 2, _LAST_PAUSE_SECONDS)

@@ -18,6 +18,7 @@ def read_last(options: dict[str, str], topic: str, key: bytes, *, timeout_second
             "isolation.level": "read_committed",
             "enable.auto.commit": False,
             "enable.partition.eof": True,
+            "fetch.wait.max.ms": 20,  # the end is told only when a fetch has waited this long for more (500 by default)
             "log_level": 0,  # as in publisher: it comes as an exception
         }
     )

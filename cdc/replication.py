@@ -28,6 +28,7 @@ _POSTGRES_EPOCH_SECONDS = 946_684_800
 _COPY_NOTHING_YET, _COPY_ENDED = 0, -1
 
 READ_AHEAD_BYTES = 8 << 20
+BACKLOG_BYTES = 128 << 10
 STATUS_SECONDS = 1.0
 SILENCE_SECONDS = 30.0
 
@@ -53,8 +54,10 @@ class ReplicationStream:
         self._stop = stop
         self._publication = publication
         self._selector = selectors.DefaultSelector()
+        self._wakes = selectors.DefaultSelector()  # the watched descriptors only
         self._items: list[tuple[int, bytes] | Keepalive] = []
         self._buffered_bytes = 0
+        self.backlogged = False  # so much was waiting at the last `take` that it is throughput that counts
         self._received = 0
         self._confirmed = 0
         self._sent_at = 0.0
@@ -100,9 +103,11 @@ class ReplicationStream:
     def watch(self, descriptor: int) -> None:
         """Also wake up when this file descriptor becomes readable; it is drained by its owner."""
         self._selector.register(descriptor, selectors.EVENT_READ)
+        self._wakes.register(descriptor, selectors.EVENT_READ)
 
     def take(self) -> list[tuple[int, bytes] | Keepalive]:
         """Everything read so far, in stream order."""
+        self.backlogged = self._buffered_bytes >= BACKLOG_BYTES
         items, self._items, self._buffered_bytes = self._items, [], 0
         return items
 
@@ -115,7 +120,7 @@ class ReplicationStream:
             self._read_available()
         elif full:
             self._heard_at = time.monotonic()  # it is we who do not listen
-            time.sleep(min(timeout_seconds, 0.01))
+            self._wakes.select(min(timeout_seconds, STATUS_SECONDS))
         self.attend()
 
     def attend(self) -> None:
@@ -145,6 +150,7 @@ class ReplicationStream:
 
     def close(self) -> None:
         self._selector.close()
+        self._wakes.close()
         self._connection.close()
 
     def _consume(self) -> None:

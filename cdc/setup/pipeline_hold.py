@@ -1,4 +1,4 @@
-"""Holding a pipeline still: the slot is taken as capture takes it, its producer is fenced, its progress is ours.
+"""Holding a pipeline still: the slot is taken as capture takes it, its producer is fenced, its records are ours.
 
 While it is held no capture can start, and none that was cut off can write. The hold is meant for seconds: nothing is
 read from the slot, so the server ends the connection after `wal_sender_timeout`. That is safe: whoever takes the slot
@@ -18,6 +18,9 @@ from cdc.progress import KEY, Progress, read_progress
 from cdc.publisher import Publisher
 from cdc.replication import ReplicationStream, SlotInUse
 from cdc.startup import make_publisher
+from cdc.status import read_states
+from cdc.table_states import KEY as STATES_KEY
+from cdc.table_states import TableStates
 
 _KAFKA_SECONDS = 30.0
 # A reader that has just gone holds the slot for a moment more.
@@ -25,20 +28,24 @@ _SLOT_SECONDS = 5.0
 
 
 class PipelineHold:
-    """`progress` is the record as it stands; `system_identifier` and `timeline` are the server's."""
+    """`progress` and `states` are the records as they stand; `system_identifier` and `timeline` the server's."""
 
     def __init__(self, config: Config, publisher: Publisher, system_identifier: str, timeline: int) -> None:
         self._publisher = publisher
         self._topic = control_topic(config.kafka.prefix, Control.PROGRESS)
+        self._schema_topic = control_topic(config.kafka.prefix, Control.SCHEMA)
         self.system_identifier = system_identifier
         self.timeline = timeline
         self.progress: Progress | None = read_progress(config.kafka.client_options(), self._topic)
+        self.states: TableStates | None = read_states(config)
 
-    def write(self, progress: Progress) -> None:
+    def write(self, progress: Progress, states: TableStates | None) -> None:
+        """Both at once, as capture writes them."""
         self._publisher.begin()
         self._publisher.send(self._topic, KEY, progress.encode(), [("v", str(progress.version).encode())])
+        if states is not None:
+            self._publisher.send(self._schema_topic, STATES_KEY, states.encode(), [])
         self._publisher.commit(_KAFKA_SECONDS)
-        self.progress = progress
 
 
 @contextmanager

@@ -14,7 +14,7 @@ class Action(Enum):
     DROP_SLOT = "drop_slot"
     DROP_PUBLICATION = "drop_publication"
     ALTER_PUBLICATION = "alter_publication"
-    UPDATE_PROGRESS = "update_progress"
+    UPDATE_RECORDS = "update_records"
     CATCH_UP = "catch_up"
     DELETE_TOPIC = "delete_topic"
 
@@ -23,7 +23,7 @@ _WORDS = {
     Action.DROP_SLOT: "drop slot {name}",
     Action.DROP_PUBLICATION: "drop publication {name}",
     Action.ALTER_PUBLICATION: "take {name} out of the publication",
-    Action.UPDATE_PROGRESS: "strike {name} from the progress record",
+    Action.UPDATE_RECORDS: "strike {name} from capture's records",
     Action.CATCH_UP: "publish what slot {name} still holds, so that nothing comes after the topic is gone",
     Action.DELETE_TOPIC: "delete topic {name} with all that it holds",
 }

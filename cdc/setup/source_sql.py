@@ -9,10 +9,6 @@ from collections.abc import Iterator
 
 from cdc.setup.survey import Survey
 
-_WAL_LEVEL_ELSEWHERE = {
-    "Amazon RDS": "rds.logical_replication = 1",
-    "Google Cloud SQL": "cloudsql.logical_decoding = on",
-}
 _NOTHING = "-- The source has all that capture needs: nothing to run."
 
 
@@ -27,7 +23,7 @@ def source_sql(found: Survey, *, publication: str) -> str:
 
 
 def _heading(found: Survey) -> str:
-    who = "an administrator" if found.service else "a superuser"
+    who = "an administrator" if found.service.name else "a superuser"
     return (
         f"-- What the source needs for Tailrace. Run it in the database of the DSN, as {who}.\n"
         "-- The tables' owner suffices for replica identities and, with CREATE on the database, for the publication."
@@ -43,11 +39,11 @@ def _is_statement(line: str) -> bool:
 
 def _settings(found: Survey) -> Iterator[str]:
     changes = dict(_setting_changes(found))
-    if changes and found.service:
-        yield f"-- Settings: on {found.service} they are changed in its console, not by SQL; then restart the server."
+    if changes and found.service.name:
+        yield f"-- Settings of {found.service.name}, which are not changed by SQL:"
         for name, value in changes.items():
-            own_word = _WAL_LEVEL_ELSEWHERE.get(found.service) if name == "wal_level" else None
-            yield f"--   {own_word or f'{name} = {value}'}"
+            how = found.service.set_wal_level if name == "wal_level" else found.service.change_setting
+            yield f"--   {how.format(name=name, value=value)}"
     elif changes:
         yield "-- Settings. They take effect when the server is restarted: do that before capture starts."
         for name, value in changes.items():
@@ -82,9 +78,9 @@ def _role(found: Survey) -> Iterator[str]:
 
 
 def _role_itself(found: Survey) -> Iterator[str]:
-    role, on_rds = found.role, found.service == "Amazon RDS"
+    role, service = found.role, found.service
     attributes = [] if role.can_login else ["login"]
-    if not role.replicates and not on_rds:
+    if not role.replicates and not service.name:
         attributes.append("replication")
     if not role.bypasses_row_security and any(table.row_security for table in found.capturable):
         yield "-- It bypasses row-level security, which would hide rows from it."
@@ -94,8 +90,8 @@ def _role_itself(found: Survey) -> Iterator[str]:
         yield "-- Where the server asks for a password, give it one; in psql: \\password and the role's name"
     elif attributes:
         yield f"alter role {role.sql_name} with {' '.join(attributes)};"
-    if not role.replicates and on_rds:
-        yield f"grant rds_replication to {role.sql_name};"
+    if not role.replicates and service.name:
+        yield service.allow_replication.partition("run: ")[2].format(role=role.sql_name)
 
 
 def _grants(found: Survey) -> Iterator[str]:
@@ -123,20 +119,22 @@ def _identities(found: Survey) -> Iterator[str]:
 
 
 def _publication(found: Survey, publication: str) -> Iterator[str]:
-    names = [table.sql_name for table in found.capturable]
+    # ONLY: what inherits from a table is another table. (A partitioned one takes its partitions along.)
+    names = {t.sql_name: t.sql_name if t.kind == "p" else f"only {t.sql_name}" for t in found.capturable}
     existing = found.publication_tables
     if existing is None and names:
         yield "-- The publication, made by who owns the tables. What you take out of the config, take out here too."
         yield f"create publication {publication} for table"
-        yield from _listed(names)
-        yield "with (publish = 'insert, update, delete, truncate', publish_via_partition_root = false);"
-    elif existing is not None and (missing := [name for name in names if name not in existing]):
-        yield "-- The publication exists, and lacks tables. A capture that runs on it already refuses them: then take"
-        yield "-- them out of the config instead."
+        yield from _listed([*names.values()])
+        generated = ", publish_generated_columns = stored" if found.major >= 18 else ""
+        yield f"with (publish = 'insert, update, delete, truncate', publish_via_partition_root = false{generated});"
+    elif existing is not None and (missing := [entry for name, entry in names.items() if name not in existing]):
+        yield "-- The publication exists, and lacks tables. Do this only before the first start of capture: one that"
+        yield "-- has begun refuses what was changed behind its back."
         yield f"alter publication {publication} add table"
         yield from _listed(missing, end=";")
 
 
-def _listed(names: list[str], end: str = "") -> Iterator[str]:
-    for number, name in enumerate(names, start=1):
-        yield f"  only {name}{',' if number < len(names) else end}"
+def _listed(entries: list[str], end: str = "") -> Iterator[str]:
+    for number, entry in enumerate(entries, start=1):
+        yield f"  {entry}{',' if number < len(entries) else end}"

@@ -8,13 +8,11 @@ from typing import Any
 import psycopg
 
 from cdc.errors import RefusedError, TransientError
+from cdc.inspection.services import Service, find_service, memberships
 from cdc.postgres import explain
 
 OLDEST_MAJOR = 14
 DEFAULT_ROLE = "tailrace"
-
-# The roles that tell a managed service by: there a role does not replicate by attribute, or nobody is a superuser.
-_SERVICES = {"rds_superuser": "Amazon RDS", "cloudsqlsuperuser": "Google Cloud SQL", "azure_pg_admin": "Azure"}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -29,6 +27,7 @@ class FoundTable:
     key: bool
     deferrable_key: bool
     replica_identity: str  # d, n, f or i
+    identity_lacks_key: bool  # under i: the index has not all columns of the key
     row_security: bool
     extension: str | None
     partitions: int
@@ -47,6 +46,8 @@ class FoundTable:
             return f"it belongs to extension {self.extension}", "Take it in only if you write to it yourselves."
         if not self.key:
             return "it has no primary key", f"alter table {self.sql_name} add primary key (…);"
+        if self.deferrable_key and self.kind == "p":
+            return "partitioned with a deferrable primary key", "Make the key NOT DEFERRABLE."
         return None
 
     @property
@@ -54,7 +55,9 @@ class FoundTable:
         """The replica identity that it needs and does not have."""
         if self.deferrable_key:
             return None if self.replica_identity == "f" else "full"
-        return "default" if self.replica_identity == "n" else None
+        if self.kind == "p":
+            return None  # its partitions' own identities hold
+        return "default" if self.replica_identity == "n" or self.identity_lacks_key else None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -76,7 +79,7 @@ class Survey:
     database: str
     sql_database: str
     major: int
-    service: str | None  # the managed service that this looks like
+    service: Service  # the managed service that this looks like, or the ordinary one
     settings: dict[str, str]
     slots_used: int
     senders_used: int
@@ -94,7 +97,11 @@ _TABLES = """
 select n.nspname as schema, c.relname as name, quote_ident(n.nspname) || '.' || quote_ident(c.relname) as sql_name,
        c.relkind::text as kind, c.relpersistence::text as persistence,
        i.indexrelid is not null as key, coalesce(not i.indimmediate, false) as deferrable_key,
-       c.relreplident::text as replica_identity, c.relrowsecurity as row_security, e.extname as extension,
+       c.relreplident::text as replica_identity,
+       c.relreplident = 'i' and not coalesce(
+           (select x.indkey::int2[] @> i.indkey::int2[] from pg_index x where x.indrelid = c.oid and x.indisreplident),
+           false) as identity_lacks_key,
+       c.relrowsecurity as row_security, e.extname as extension,
        coalesce(leaf.count, 0) as partitions, coalesce(leaf.bytes, pg_table_size(c.oid), 0)::int8 as size_bytes,
        nullif(coalesce(leaf.rows, c.reltuples), -1)::int8 as rows_estimate,
        coalesce((select has_table_privilege(r.oid, c.oid, 'select') from pg_roles r where r.rolname = %(role)s),
@@ -118,7 +125,9 @@ order by 1, 2
 _ROLE = """
 select quote_ident(wanted.name) as sql_name, r.oid is not null as exists,
        coalesce(r.rolcanlogin, false) as can_login,
-       coalesce(r.rolsuper or r.rolreplication or pg_has_role(r.oid, rds.oid, 'member'), false) as replicates,
+       coalesce(r.rolsuper or r.rolreplication or exists (
+           select from pg_roles g where g.rolname = any(%(replication_roles)s) and pg_has_role(r.oid, g.oid, 'member')
+       ), false) as replicates,
        coalesce(r.rolsuper or r.rolbypassrls, false) as bypasses_row_security,
        coalesce(has_database_privilege(r.oid, current_database(), 'connect'),
                 has_database_privilege('public', current_database(), 'connect')) as connects,
@@ -127,13 +136,11 @@ select quote_ident(wanted.name) as sql_name, r.oid is not null as exists,
                             has_schema_privilege('public', n.oid, 'usage'))) as schemas
 from (values (%(role)s)) wanted(name)
 left join pg_roles r on r.rolname = wanted.name
-left join pg_roles rds on rds.rolname = 'rds_replication'
 """
 
 _SERVER = """
 select current_database() as database, quote_ident(current_database()) as sql_database,
        current_setting('server_version_num')::int / 10000 as major,
-       (select array_agg(rolname::text) from pg_roles where rolname = any(%(services)s)) as services,
        (select json_object_agg(name, current_setting(name)) from pg_settings
         where name = any(%(settings)s)) as settings,
        (select count(*) from pg_replication_slots) as slots_used,
@@ -146,11 +153,11 @@ _SETTINGS = ("wal_level", "max_replication_slots", "max_wal_senders", "max_slot_
 def choose_role(connection: psycopg.Connection) -> str:
     """The DSN's own user where it is one for capture: it may replicate, and is no superuser. Else `tailrace`."""
     row = connection.execute(
-        "select current_user::text, not r.rolsuper and (r.rolreplication or coalesce("
-        "  (select pg_has_role(r.oid, rds.oid, 'member') from pg_roles rds where rds.rolname = 'rds_replication'),"
-        "  false)) from pg_roles r where r.rolname = current_user"
+        "select rolname::text from pg_roles where rolname = current_user and not rolsuper and rolreplication"
     ).fetchone()
-    return str(row[0]) if row is not None and row[1] else DEFAULT_ROLE
+    if row is None and memberships(connection, find_service(connection)):
+        row = connection.execute("select current_user::text").fetchone()
+    return DEFAULT_ROLE if row is None else str(row[0])
 
 
 def survey(connection: psycopg.Connection, *, role: str, publication: str) -> Survey:
@@ -176,14 +183,14 @@ def _refuse_unsuitable(connection: psycopg.Connection) -> None:
 
 
 def _look(connection: psycopg.Connection, *, role: str, publication: str) -> Survey:
-    (server,) = _rows(connection, _SERVER, services=list(_SERVICES), settings=list(_SETTINGS))
-    (found_role,) = _rows(connection, _ROLE, role=role)
+    service = find_service(connection)
+    (server,) = _rows(connection, _SERVER, settings=list(_SETTINGS))
+    (found_role,) = _rows(connection, _ROLE, role=role, replication_roles=list(service.replication_roles))
     tables = tuple(FoundTable(**row) for row in _rows(connection, _TABLES, role=role))
     schemas = _rows(connection, "select nspname::text, quote_ident(nspname) as quoted from pg_namespace")
-    services = [_SERVICES[name] for name in server.pop("services") or ()]
     return Survey(
         **server,
-        service=services[0] if services else None,
+        service=service,
         role=FoundRole(name=role, **{**found_role, "schemas": frozenset(found_role["schemas"])}),
         publication_tables=_published(connection, publication),
         sql_schemas={row["nspname"]: row["quoted"] for row in schemas},

@@ -3,7 +3,7 @@
 The order lets an interrupted removal be begun again at any point, and leaves capture able to start after each step but
 one: between the publication and the progress record it refuses, until the removal is run again.
 
-1. Under the hold: the publication loses the tables, then the progress record does. Capture may go on from here; its
+1. Under the hold: the publication loses the tables, then capture's records do. Capture may go on from here; their
    topics are still guarded, because the slot may hold changes from before.
 2. For the topics: publish what the slot holds from before, as capture does. Otherwise a late change would make the
    topic again.
@@ -29,6 +29,7 @@ from cdc.setup.pipeline_hold import PipelineHold, capture_runs, hold_pipeline
 from cdc.setup.progress_record import last_progress
 from cdc.setup.removable_topics import RemovableTopics
 from cdc.setup.removal import Action, Plan, Step
+from cdc.table_states import TableStates
 from cdc.topics import Topic
 
 
@@ -76,7 +77,7 @@ class TableRemoval:
         return Plan(
             steps=tuple(steps),
             left=() if self._delete_topics else tuple(sorted(existing)),
-            notes=tuple(note for target in self._targets for note in self._notes(target)) if steps else (),
+            notes=("stores keep what they have.",) if steps and self._config.stores else (),
             refusal=self._refusal(publication, slot) if steps else None,
         )
 
@@ -90,7 +91,7 @@ class TableRemoval:
             return []
         listed = set(progress.publication_tables) | set(publication.tables if publication else ())
         return [
-            Step(Action.UPDATE_PROGRESS, str(target.selector))
+            Step(Action.UPDATE_RECORDS, str(target.selector))
             for target in self._targets
             if listed & set(target.relations)
             or target.topic in lost
@@ -103,23 +104,25 @@ class TableRemoval:
             return [Step(Action.CATCH_UP, self._config.source.slot), *deletes]
         return deletes
 
-    def _notes(self, target: _Target) -> list[str]:
-        source, table = self._config.source, target.selector
-        selecting = [each for each in source.tables if each.matches(table.schema, table.table or "")]
+    def _still_selected(self) -> RefusedError | None:
+        """Capture looks for new tables all the time: it would take the table in again."""
         file = self._config.file.name if self._config.file else "the config"
-        notes = []
-        if table in selecting:
-            notes.append(f"take {table} out of [source] tables in {file}; capture warns of it until then.")
-        elif selecting:
-            notes.append(f"{selecting[0]} in {file} still selects {table}: name the tables to keep instead.")
-        if self._config.stores:
-            notes.append(f"stores keep what they have of {table}.")
-        return notes
+        for table in (target.selector for target in self._targets):
+            selecting = [each for each in self._config.source.tables if each.matches(table.schema, table.table or "")]
+            if selecting:
+                more = "" if table in selecting else " and name the tables to keep instead"
+                return RefusedError(
+                    f"{file} still selects {table}: capture would take it in again.",
+                    remedy=f"Take {selecting[0]} out of [source] tables{more}, then run this again.",
+                )
+        return None
 
     def _refusal(self, publication: catalog.Publication | None, slot: catalog.Slot | None) -> RefusedError | None:
         source = self._config.source
         if slot is not None and slot.active_pid is not None:
             return capture_runs(source.slot, f"process {slot.active_pid} of the server serves it")
+        if (selected := self._still_selected()) is not None:
+            return selected
         published = self._published(publication)
         if publication is None or not published:
             return None
@@ -146,13 +149,13 @@ class TableRemoval:
 
     def carry_out(self, plan: Plan, done: Callable[[Step], None]) -> None:
         steps = {action: [step for step in plan.steps if step.action is action] for action in Action}
-        if steps[Action.UPDATE_PROGRESS]:
+        if steps[Action.UPDATE_RECORDS]:
             with hold_pipeline(self._config) as hold:
                 self._take_out(hold, steps[Action.ALTER_PUBLICATION], done)
             if steps[Action.CATCH_UP]:
                 self._forget_topics(catch_up(self._config, self._connection))
                 done(steps[Action.CATCH_UP][0])
-            for step in steps[Action.UPDATE_PROGRESS]:
+            for step in steps[Action.UPDATE_RECORDS]:
                 done(step)
         else:  # no capture has begun
             self._alter_publication(steps[Action.ALTER_PUBLICATION], done)
@@ -166,8 +169,9 @@ class TableRemoval:
         kept = {oid: entry for oid, entry in progress.publication_tables.items() if oid not in self._oids}
         lost = _lost(progress, self._names(), self._topics.describe(self._names()))
         struck = _without_topics(replace(progress, publication_tables=kept), lost)
-        if struck != progress:
-            hold.write(struck)
+        states = hold.states and _without_tables(hold.states, self._oids, self._names())
+        if (struck, states) != (progress, hold.states):
+            hold.write(struck, states)
 
     def _checked(self, hold: PipelineHold) -> Progress:
         """As capture checks at its start, save for the tables that are to go: they may be gone already."""
@@ -179,6 +183,11 @@ class TableRemoval:
                 remedy="Let it finish, or take all of it away: tailrace remove --all",
             )
         checks.check_slot(progress, slot, name=source.slot, database=catalog.database_name(self._connection))
+        if hold.timeline != progress.timeline and hold.system_identifier == progress.system_identifier:
+            raise RefusedError(
+                f"The server is on timeline {hold.timeline}, capture ran on {progress.timeline}.",
+                remedy="Start capture once, which checks whether that has lost anything; then run this again.",
+            )
         checks.check_server(progress, hold.system_identifier, hold.timeline)
         found = catalog.publication(self._connection, source.publication)
         others = {oid: entry for oid, entry in progress.publication_tables.items() if oid not in self._oids}
@@ -212,7 +221,7 @@ class TableRemoval:
                     f"Progress stands at {progress.confirmable}, before {published_to} that was reached.",
                     remedy="Someone else works on this pipeline; stop that and run this again.",
                 )
-            hold.write(_without_topics(progress, self._names()))
+            hold.write(_without_topics(progress, self._names()), hold.states)
 
 
 def _lost(progress: Progress | None, names: set[str], existing: Mapping[str, Topic]) -> set[str]:
@@ -227,6 +236,16 @@ def _without_topics(progress: Progress, gone: set[str]) -> Progress:
         topic_ids={name: value for name, value in progress.topic_ids.items() if name not in gone},
         end_offsets={name: value for name, value in progress.end_offsets.items() if name not in gone},
         schemas={name: value for name, value in progress.schemas.items() if name not in gone},
+    )
+
+
+def _without_tables(states: TableStates, oids: set[str], topics: set[str]) -> TableStates:
+    """Left in, they would be taken for tables that were dropped, and capture would empty their topics."""
+    return replace(
+        states,
+        tables={oid: t for oid, t in states.tables.items() if oid not in oids and t.topic not in topics},
+        pending={name: mark for name, mark in states.pending.items() if name not in topics},
+        emptying={name: table for name, table in states.emptying.items() if name not in topics},
     )
 
 

@@ -28,24 +28,27 @@ class SlowCommits:
     def begin(self) -> None:
         self._admin.execute("ALTER SYSTEM SET synchronous_standby_names = 'nobody'")
         self._admin.execute("SELECT pg_reload_conf()")
-        notices: list[str] = []
-        with psycopg.connect(self._database.dsn, autocommit=True, options="-c statement_timeout=200") as probe:
-            probe.add_notice_handler(lambda notice: notices.append(notice.message_primary or ""))
-
-            def waits() -> bool:
-                probe.execute("SELECT pg_logical_emit_message(true, 'test.probe', '')")
-                return any("canceling wait" in notice for notice in notices)
-
-            eventually(waits, 30, "commits to wait for the standby")
+        eventually(self._probe_waits, 30, "commits to wait for the standby")
+        self.cancel()
 
     def commit(self, statements: str) -> None:
         """Comes back when the commit is in the log and waits."""
-        connection = self._database.connect()
-        thread = threading.Thread(target=connection.execute, args=(f"BEGIN; {statements}; COMMIT",))
-        self._threads.append(thread)
-        thread.start()
-        query = "SELECT 1 FROM pg_stat_activity WHERE wait_event = 'SyncRep' AND pid = %s"
-        eventually(lambda: self._database.execute(query, [connection.info.backend_pid]), 30, "the commit to wait")
+        self._start(f"BEGIN; {statements}; COMMIT")
+        eventually(self._somebody_waits, 30, "the commit to wait")
+
+    def _probe_waits(self) -> bool:
+        """The setting takes effect a moment after the reload."""
+        self._start("SELECT pg_logical_emit_message(true, 'test.probe', '')")
+        eventually(lambda: self._somebody_waits() or not self._threads[-1].is_alive(), 30, "the probe")
+        return self._somebody_waits()
+
+    def _start(self, statements: str) -> None:
+        self._threads.append(threading.Thread(target=self._database.connect().execute, args=(statements,)))
+        self._threads[-1].start()
+
+    def _somebody_waits(self) -> bool:
+        query = "SELECT 1 FROM pg_stat_activity WHERE wait_event = 'SyncRep' AND datname = current_database()"
+        return bool(self._database.execute(query))
 
     def cancel(self) -> None:
         """As an operator would: the commit stands, although no standby has it."""
@@ -68,6 +71,7 @@ class SlowCommits:
         for thread in self._threads:
             thread.join(30)
             assert not thread.is_alive(), "the commit still waits"
+        self._threads.clear()
 
 
 @pytest.fixture

@@ -1,0 +1,95 @@
+"""A proxy in front of Postgres that changes what the walsender sends: garbage as a broken server or network would."""
+
+from __future__ import annotations
+
+import socket
+import struct
+import threading
+from collections.abc import Callable
+from contextlib import suppress
+from typing import Final
+
+# Gets a CopyData message's content; gives the bytes to send instead (framed, or not if they shall be garbage).
+Tamper = Callable[[bytes], bytes]
+
+_XLOG_HEADER_BYTES: Final = 25
+
+
+def copy_data(content: bytes) -> bytes:
+    """Framed as the protocol has it."""
+    return b"d" + struct.pack("!I", len(content) + 4) + content
+
+
+def in_row_message(change: Callable[[bytes], bytes]) -> Tamper:
+    """Changes the pgoutput message inside the replication message of a row; leaves the rest alone."""
+
+    def tamper(content: bytes) -> bytes:
+        return copy_data(content[:_XLOG_HEADER_BYTES] + change(content[_XLOG_HEADER_BYTES:]))
+
+    return tamper
+
+
+class TamperingProxy:
+    """Ordinary sessions pass; `tamper_next` is applied once, to the next row message on a replication session."""
+
+    def __init__(self, host: str, port: int) -> None:
+        self._target = (host, port)
+        self._tamper: Tamper | None = None
+        self._sockets: list[socket.socket] = []
+        self._listener = socket.create_server(("127.0.0.1", 0))
+        self.address = "127.0.0.1:{}".format(self._listener.getsockname()[1])
+        self._threads = [threading.Thread(target=self._accept, daemon=True)]
+        self._threads[0].start()
+
+    def tamper_next(self, tamper: Tamper) -> None:
+        self._tamper = tamper
+
+    @property
+    def tampered(self) -> bool:
+        return self._tamper is None
+
+    def close(self) -> None:
+        for each in (self._listener, *self._sockets):
+            with suppress(OSError):
+                each.shutdown(socket.SHUT_RDWR)
+            each.close()
+        for thread in self._threads:
+            thread.join(10)
+
+    def _accept(self) -> None:
+        with suppress(OSError):
+            while True:
+                client, _ = self._listener.accept()
+                server = socket.create_connection(self._target)
+                self._sockets += [client, server]
+                first = client.recv(4096)
+                server.sendall(first)
+                answer = self._watch if b"\0replication\0" in first else _forward
+                for way, source, sink in ((_forward, client, server), (answer, server, client)):
+                    self._threads.append(threading.Thread(target=_quietly, args=(way, source, sink), daemon=True))
+                    self._threads[-1].start()
+
+    def _watch(self, server: socket.socket, client: socket.socket) -> None:
+        """Message by message: a type, a length that counts itself, the content."""
+        reader = server.makefile("rb")
+        while head := reader.read(5):
+            content = reader.read(struct.unpack("!I", head[1:])[0] - 4)
+            is_row = head[:1] == b"d" and content[:1] == b"w" and content[_XLOG_HEADER_BYTES:][:1] in b"IUD"
+            tamper, data = self._tamper, head + content
+            if is_row and tamper is not None:
+                self._tamper = None
+                data = tamper(content)
+            client.sendall(data)
+
+
+def _forward(source: socket.socket, sink: socket.socket) -> None:
+    while data := source.recv(65536):
+        sink.sendall(data)
+
+
+def _quietly(way: Callable[[socket.socket, socket.socket], None], source: socket.socket, sink: socket.socket) -> None:
+    with suppress(OSError, ValueError):
+        way(source, sink)
+    for each in (source, sink):
+        with suppress(OSError):
+            each.shutdown(socket.SHUT_RDWR)
