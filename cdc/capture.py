@@ -11,6 +11,7 @@ import gc
 import threading
 import time
 from collections.abc import Callable
+from concurrent.futures import Future
 from contextlib import suppress
 from typing import TypeVar
 
@@ -26,8 +27,9 @@ from cdc.heartbeat import OWN_PREFIX, Heartbeat
 from cdc.heartbeat import PREFIX as HEARTBEAT_PREFIX
 from cdc.logs import get_logger
 from cdc.lsn import LSN, Version
-from cdc.messages import Begin, Commit, Delete, Insert, LogicalMessage, Message, Origin, Relation, Truncate, Update
+from cdc.messages import Begin, Commit, LogicalMessage, Message, Origin, Relation, Truncate, Type
 from cdc.names import Control, control_topic, message_topic
+from cdc.outbox import Outbox
 from cdc.postgres import connect, explain
 from cdc.progress import KEY as PROGRESS_KEY
 from cdc.progress import Progress
@@ -69,6 +71,8 @@ class Capture:
         self._conninfo = config.source.conninfo()
         self._worker = Worker("tailrace-kafka")
         self._heartbeat: Heartbeat | None = None
+        self._outbox = Outbox()
+        self._commit: Future[Progress] | None = None  # the one under way
         self._confirmed_at = 0.0
         self._batch_started = 0.0
         self._last_commit: Commit | None = None  # of the batch that is being gathered
@@ -112,7 +116,6 @@ class Capture:
         self._states_written = started.states
         self._tables = Tables(self._config, self._catalog)
         self._watch = TableWatch(self._config, self._catalog)
-        self._gone_relations: set[int] = set()  # their tables are gone from the source by now
         self._reselect = Reselect(lambda: connect(self._conninfo), stop=self._gone)
         self._heartbeat = Heartbeat(
             lambda: connect(self._conninfo),
@@ -129,6 +132,7 @@ class Capture:
         """Asked to stop: publish what is whole, leave the rest to the next start."""
         if self._batch_is_whole():
             self._commit_batch()
+        self._finish_commit()
         self._stream.send_status()
         log.info("stopped", version=str(self._progress.version))
 
@@ -150,7 +154,7 @@ class Capture:
             items = self._stream.take()
             if items:
                 self._handle_all(items)
-            elif self._batch_is_whole():
+            elif self._batch_is_whole() and not self._is_committing():
                 self._end_batch()
             else:
                 self._note_idle()
@@ -176,15 +180,7 @@ class Capture:
 
     def _handle(self, message: Message, lsn: int) -> None:
         changes = self._changes
-        if isinstance(message, Insert | Update | Delete) and message.relation_oid in self._gone_relations:
-            changes.on_skipped()
-        elif isinstance(message, Insert):
-            changes.on_insert(message, lsn)
-        elif isinstance(message, Update):
-            changes.on_update(message, lsn)
-        elif isinstance(message, Delete):
-            changes.on_delete(message, lsn)
-        elif isinstance(message, Begin):
+        if isinstance(message, Begin):
             changes.on_begin(message)
             self._split_at = 0
             if not self._batch_started:
@@ -193,40 +189,44 @@ class Capture:
             changes.on_commit(message)
             self._last_commit = message
             waited = time.monotonic() - self._batch_started
-            if self._publisher.count >= _GROUP_EVENTS or waited >= self._batch_seconds():
+            if self._batch_count() >= _GROUP_EVENTS or waited >= self._batch_seconds():
                 self._end_batch()
         elif isinstance(message, Relation):
             self._on_relation(message)
-        elif isinstance(message, Origin):
-            changes.on_origin(message)
         elif isinstance(message, Truncate):
             self._on_truncate(message, lsn)
         elif isinstance(message, LogicalMessage):
             self._on_message(message)
+        elif isinstance(message, Origin):
+            changes.on_origin(message)
+        elif not isinstance(message, Type):  # its name is not needed: the catalog is asked for types
+            changes.on_row(message, lsn)
 
     def _on_relation(self, relation: Relation) -> None:
         table = self._tables.table_for(relation, self._states)
         if table is None:
-            self._gone_relations.add(relation.oid)
+            self._changes.gone.add(relation.oid)
             return
-        self._gone_relations.discard(relation.oid)
+        self._changes.gone.discard(relation.oid)
         if table.topic not in self._progress.topic_ids:
             self._add_topic(table.topic)
         digest = schema.digest(table)
         if self._progress.schemas.get(table.topic) != digest and not self._changes.replaying:
+            self._finish_commit()
             self._progress = self._progress.with_schema(table.topic, digest)
             self._publisher.send(*schema.record(table, self._changes.version, self._schema_topic))
         self._changes.on_table(table)
 
     def _on_truncate(self, message: Truncate, lsn: int) -> None:
         """TRUNCATE of a partitioned table names all of its partitions; of a partition, only that one."""
-        oids = tuple(oid for oid in message.relation_oids if oid not in self._gone_relations)
+        oids = tuple(oid for oid in message.relation_oids if oid not in self._changes.gone)
         truncated = {str(oid) for oid in oids}
         partial = set()
         for oid in oids:
             root = self._states.root_of(oid)
             if root is not None and root.leaves and not root.leaves.keys() <= truncated:
                 partial.add(root.topic)
+                self._finish_commit()
                 self._states = self._states.with_pending(root.topic, lsn, "a partition was truncated")
         self._changes.on_truncate(Truncate(oids, message.cascade, message.restart_identity), lsn, partial)
 
@@ -237,6 +237,7 @@ class Capture:
         elif self._config.source.messages and not message.prefix.startswith(OWN_PREFIX):
             name = message_topic(self._config.kafka.prefix, message.prefix)
             if name not in self._progress.topic_ids:
+                self._finish_commit()
                 topic_id = self._blocking(lambda: self._topics.ensure_messages(name))
                 self._progress = self._progress.with_message_topic(name, topic_id)
             self._changes.on_message(message, name)
@@ -248,6 +249,7 @@ class Capture:
         self._states = self._states.emptied()
 
     def _add_topic(self, name: str) -> None:
+        self._finish_commit()
         made = self._blocking(lambda: self._topics.ensure_tables([name]))
         self._progress = self._progress.with_topic(name, made[name].id, made[name].partitions)
 
@@ -260,11 +262,17 @@ class Capture:
 
     def _batch_is_whole(self) -> bool:
         """Nothing half-read, and something to publish: whole transactions, or a message outside of any."""
-        return self._changes.begin is None and (self._last_commit is not None or self._publisher.count > 0)
+        return self._changes.begin is None and (self._last_commit is not None or self._batch_count() > 0)
+
+    def _batch_count(self) -> int:
+        return len(self._outbox) if self._is_committing() else self._publisher.count
+
+    def _is_committing(self) -> bool:
+        return self._commit is not None
 
     def _end_batch(self) -> None:
         """Transactions that published nothing (Postgres 14 sends them all) are worth no Kafka transaction."""
-        if self._publisher.count or self._changes.held or self._heartbeat_seen or self._last_commit is None:
+        if self._batch_count() or self._changes.held or self._heartbeat_seen or self._last_commit is None:
             self._commit_batch()
         else:
             self._idle_lsn = self._last_commit.end_lsn
@@ -272,7 +280,8 @@ class Capture:
             self._batch_started = 0.0
 
     def _commit_batch(self) -> None:
-        """Blocks until Kafka has it, with the stream attended to meanwhile; then the slot may be confirmed."""
+        """Hand the batch to the worker thread. Records of the next one wait in the outbox until this one is through."""
+        self._finish_commit()
         changes, held = self._changes, self._changes.held
         changes.held = []
         inside = changes.begin is not None
@@ -285,13 +294,26 @@ class Capture:
             messages=changes.messages,
         )
         heartbeat, self._heartbeat_seen = self._heartbeat_seen, False
-        self._progress = self._blocking(lambda: self._publish(held, draft, heartbeat=heartbeat))
+        changes.emit = self._outbox.put
+        self._commit = self._worker.submit(lambda: self._publish(held, draft, heartbeat=heartbeat))
+        self._batch_started = time.monotonic() if inside else 0.0
+        self._last_commit = None
+        self._split_at = changes.seq if inside else 0
+        if heartbeat:  # it may change what is known of the tables, which the next row needs
+            self._finish_commit()
+
+    def _finish_commit(self) -> None:
+        """Wait for the commit under way, if there is one; only now may the slot be confirmed."""
+        if self._commit is None:
+            return
+        commit = self._commit
+        self._progress = self._await(commit, self._stream)
+        self._commit = None
         self._stream.confirm(self._progress.confirmable)
         self._stream.send_status()
         self._confirmed_at = time.monotonic()
-        self._batch_started = self._confirmed_at if inside else 0.0
-        self._last_commit = None
-        self._split_at = changes.seq if inside else 0
+        self._changes.emit = self._publisher.send
+        self._outbox.empty_into(self._publisher.send)
 
     def _publish(self, held: Held, draft: Progress, *, heartbeat: bool) -> Progress:
         """In the worker thread."""
@@ -323,6 +345,7 @@ class Capture:
 
     def _release_held(self) -> None:
         """Too many wait for a re-select: complete them in the middle of the batch, so that memory stays flat."""
+        self._finish_commit()
         held, self._changes.held = self._changes.held, []
         self._blocking(lambda: self._send_completed(held))
 
@@ -334,13 +357,15 @@ class Capture:
     def _look_around(self) -> None:
         """Between rows: is the server there, do too many wait, has a huge transaction filled its Kafka transaction?"""
         self._raise_if_gone()
+        if self._commit is not None and (self._commit.done() or self._outbox.is_full):
+            self._finish_commit()
         if len(self._changes.held) >= _HELD_EVENTS:
             self._release_held()
         if self._changes.begin is None:
             return
         limit_seconds = self._config.capture.transaction_timeout_seconds / 3
         if self._changes.seq - self._split_at >= self._config.capture.transaction_events or (
-            self._publisher.count and time.monotonic() - self._batch_started > limit_seconds
+            self._batch_count() and time.monotonic() - self._batch_started > limit_seconds
         ):
             log.info("transaction_split", version=str(self._changes.version))
             self._commit_batch()
@@ -349,7 +374,8 @@ class Capture:
         """Nothing in flight: what the server says it has sent is what we have. Progress first, then confirm."""
         lsn = self._idle_lsn
         due = time.monotonic() - self._confirmed_at >= _IDLE_PROGRESS_SECONDS
-        if not due or self._changes.begin is not None or lsn <= self._progress.confirm_lsn:
+        busy = self._is_committing() or self._changes.begin is not None or self._last_commit is not None
+        if busy or not due or lsn <= self._progress.confirm_lsn:
             return
         version = max(self._changes.version, Version(self._progress.base + lsn, 0))
         draft = self._progress.advanced(version, confirm_lsn=lsn)
@@ -372,7 +398,9 @@ class Capture:
 
     def _attend(self, call: Callable[[], T], stream: ReplicationStream) -> T:
         """Make the call in the worker thread; the replication connection is read ahead and answered meanwhile."""
-        future = self._worker.submit(call)
+        return self._await(self._worker.submit(call), stream)
+
+    def _await(self, future: Future[T], stream: ReplicationStream) -> T:
         asked_at = time.monotonic()
         while not future.done():
             stream.pump(0.5)

@@ -34,6 +34,7 @@ class Changes:
         partitions: int,
     ) -> None:
         self.tables: dict[int, Table] = {}
+        self.gone: set[int] = set()  # relations whose tables no longer exist at the source
         self.held: Held = []
         self.now = clock()
         self.begin: Begin | None = None
@@ -44,7 +45,7 @@ class Changes:
         self._resume_after = resume_after
         self._messages_published = messages_published  # of the transaction at resume_after
         self.messages = messages_published
-        self._emit = emit
+        self.emit = emit
         self._partitions = partitions
         self._previous_commit_end: LSN | None = None
         self._origin: Origin | None = None
@@ -54,7 +55,7 @@ class Changes:
         self._version_head = b""
         self._skip_through = _SKIP_NOTHING
         # First 8 bytes of a row message (kind, relation, kind of tuple, number of columns) -> how to take it quickly.
-        self._quick: dict[bytes, tuple[Table, bytes, bytes | None]] = {}
+        self._quick: dict[bytes, tuple[Table, bytes, bool]] = {}
 
     @property
     def version(self) -> Version:
@@ -106,9 +107,9 @@ class Changes:
             self._key_traffic[table] = self._key_traffic.pop(old)
         tag, count = table.relation.oid.to_bytes(4, "big"), len(table.relation.columns).to_bytes(2, "big")
         ways = {
-            b"I" + tag + b"N" + count: (table, b"c", None),
-            b"U" + tag + b"N" + count: (table, b"u", None),
-            b"U" + tag + b"O" + count: (table, b"u", b"N" + count),
+            b"I" + tag + b"N" + count: (table, b"c", False),
+            b"U" + tag + b"N" + count: (table, b"u", False),
+            b"U" + tag + b"O" + count: (table, b"u", True),
         }
         self._quick = {head: way for head, way in self._quick.items() if way[0] is not old}
         if not table.shape.deferrable_key:
@@ -121,18 +122,20 @@ class Changes:
         way = self._quick.get(data[:8])
         if way is None:
             return False
-        table, op, new_row_head = way
-        row = table.read_row(data, 8)
-        if row is None:
-            return False
-        key, after, end = row
-        before = NULL
-        if new_row_head is not None:
-            before = after
-            row = table.read_row(data, end + 3) if data[end : end + 3] == new_row_head else None
-            if row is None or row[0] != key:
+        table, op, has_old_row = way
+        if has_old_row:
+            pair = table.read_pair(data, 8)
+            if pair is None:
                 return False
-            _, after, end = row
+            old_key, before, key, after, end = pair
+            if key != old_key:
+                return False
+        else:
+            row = table.read_row(data, 8)
+            if row is None:
+                return False
+            key, after, end = row
+            before = NULL
         if end != len(data):
             return False
         envelope = self._envelopes.get(table) or self._envelope(table)
@@ -145,8 +148,18 @@ class Changes:
             if self.held:
                 self.held.append(Record(table.topic, key, value, headers))
             else:
-                self._emit(table.topic, key, value, headers, -1)
+                self.emit(table.topic, key, value, headers, -1)
         return True
+
+    def on_row(self, message: Insert | Update | Delete, lsn: int) -> None:
+        if message.relation_oid in self.gone:
+            self.seq += 1  # not published, but numbered
+        elif isinstance(message, Insert):
+            self.on_insert(message, lsn)
+        elif isinstance(message, Update):
+            self.on_update(message, lsn)
+        else:
+            self.on_delete(message, lsn)
 
     def on_insert(self, message: Insert, lsn: int) -> None:
         table = self._table(message.relation_oid, message.new)
@@ -195,10 +208,6 @@ class Changes:
         """A table that was dropped or renamed: none of the rows that its topic has exist any more."""
         self.seq += 1
         self._mark_empty(shape.topic, self._new_envelope(shape), lsn)
-
-    def on_skipped(self) -> None:
-        """A change of a table that is gone: not published, but numbered."""
-        self.seq += 1
 
     def on_message(self, message: LogicalMessage, topic: str) -> None:
         """The user's own message, to a topic of its own. Not numbered: changes are; but counted, for a resumption."""
@@ -301,7 +310,7 @@ class Changes:
         if self.held:
             self.held.append(record)
         else:
-            self._emit(*record)
+            self.emit(*record)
 
     def _table(self, oid: int, *rows: list[Value] | None) -> Table:
         table = self.tables.get(oid)

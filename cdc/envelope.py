@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Sequence
+from functools import lru_cache
 from typing import NamedTuple
 
 import orjson
@@ -89,6 +90,7 @@ def clock() -> bytes:
     return b'"ts_ms":%d,"ts_us":%d,"ts_ns":%d' % (ns // 1_000_000, ns // 1000, ns)
 
 
+@lru_cache(maxsize=4096)  # the same few names, several times per transaction
 def _text(value: str) -> bytes:
     """JSON, safe to be formatted once more."""
     return orjson.dumps(value).replace(b"%", b"%%")

@@ -15,7 +15,7 @@ from cdc.config.tables import Mask, MaskKind
 from cdc.errors import ProtocolError, RefusedError
 from cdc.masks import masked
 from cdc.messages import UNCHANGED, Relation, Value
-from cdc.row_reader import MALFORMED, compile_row_reader
+from cdc.row_reader import MALFORMED, RowCompiler
 from cdc.values import Encode, TypeInfo, encoder_for
 
 
@@ -46,6 +46,7 @@ class Table:
         "_row_template",
         "_toastless",
         "key_indexes",
+        "read_pair",
         "read_row",
         "relation",
         "shape",
@@ -63,9 +64,11 @@ class Table:
         names = [column.name for column in relation.columns]
         self._row_template = _object_template([names[index] for index in self._row_indexes])
         self._key_template = _object_template(shape.key)
-        self.read_row = compile_row_reader(
+        compiler = RowCompiler(
             self._encoders, self._row_indexes, self._row_template, self.key_indexes, self._key_template
         )
+        self.read_row = compiler.read_row()
+        self.read_pair = compiler.read_pair()
 
     @property
     def topic(self) -> str:

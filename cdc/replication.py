@@ -172,7 +172,7 @@ class ReplicationStream:
                 break
             found = True
             raw = bytes(data)
-            if raw[0] == 0x77:  # w: WAL data
+            if raw[0] == 0x77 and length >= 25:  # w: WAL data
                 items.append((lsn_of(raw, 1)[0], raw[25:]))
                 size += length + 100
             else:

@@ -17,61 +17,109 @@ from cdc.values import IDENTITY, Encode
 
 # (data, where the first value starts) -> (key, row, where the row ended)
 ReadRow = Callable[[bytes, int], "tuple[bytes, bytes, int] | None"]
+# The same for an old row and the new one after it -> (old key, old row, new key, new row, where it ended)
+ReadPair = Callable[[bytes, int], "tuple[bytes, bytes, bytes, bytes, int] | None"]
 
-_PER_COLUMN = """
-    kind, length = unpack(data, at) if at <= last_head else (data[at], 0)
+_TEXT, _NULL, _UNCHANGED = b"tnu"
+# What encoders raise for text that is not of their type.
+MALFORMED = (AttributeError, IndexError, KeyError, TypeError, ValueError)
+
+_HEAD = "    kind, length = unpack(data, at) if at <= last_head else (data[at], 0)\n"
+_FIRST = """\
     if kind == {text}:
         start = at + 5
         at = start + length
-        c{index} = {encoded}
+        raw{i} = data[start:at]
+        {name}{i} = {encoded}
     elif kind == {null}:
-        c{index} = b"null"
+        raw{i} = None
+        {name}{i} = b"null"
         at += 1
     else:
         return None
 """
-_TEXT, _NULL = b"tn"
-# What encoders raise for text that is not of their type.
-MALFORMED = (AttributeError, IndexError, KeyError, TypeError, ValueError)
+# Most columns of an update are as they were: comparing is cheaper than encoding again.
+_SECOND = """\
+    if kind == {text}:
+        start = at + 5
+        at = start + length
+        raw = data[start:at]
+        new{i} = old{i} if raw == raw{i} else {encoded}
+    elif kind == {null}:
+        new{i} = b"null"
+        at += 1
+    elif kind == {unchanged}:
+        new{i} = old{i}
+        at += 1
+    else:
+        return None
+"""
 
 
-def _encoded(index: int, encode: Encode, *, wanted: bool) -> str:
-    if not wanted:
-        return "None"
-    return "data[start:at]" if encode is IDENTITY else f"encode{index}(data[start:at])"
+class RowCompiler:
+    """Writes the functions. Only numbers are put into their source text; names of the user's never are."""
 
+    def __init__(
+        self,
+        encoders: Sequence[Encode],
+        row_indexes: Sequence[int],
+        row_template: bytes,
+        key_indexes: Sequence[int],
+        key_template: bytes,
+    ) -> None:
+        self._encoders = encoders
+        self._row_indexes = row_indexes
+        self._key_indexes = key_indexes
+        self._scope: dict[str, Any] = {
+            "unpack": struct.Struct("!BI").unpack_from,
+            "row_template": row_template,
+            "key_template": key_template,
+            "second_head": b"N" + len(encoders).to_bytes(2, "big"),
+            "malformed": (*MALFORMED, ProtocolError),
+            **{f"encode{index}": encode for index, encode in enumerate(encoders)},
+        }
 
-def compile_row_reader(
-    encoders: Sequence[Encode],
-    row_indexes: Sequence[int],
-    row_template: bytes,
-    key_indexes: Sequence[int],
-    key_template: bytes,
-) -> ReadRow:
-    """Only numbers are put into the source text; names of the user's never are."""
-    scope: dict[str, Any] = {
-        "unpack": struct.Struct("!BI").unpack_from,
-        "row_template": row_template,
-        "key_template": key_template,
-        "malformed": (*MALFORMED, ProtocolError),
-        **{f"encode{index}": encode for index, encode in enumerate(encoders)},
-    }
-    columns = "".join(
-        _PER_COLUMN.format(
-            index=index,
-            text=_TEXT,
-            null=-1 if index in key_indexes else _NULL,  # a key is never NULL
-            encoded=_encoded(index, encode, wanted=index in row_indexes or index in key_indexes),
+    def read_row(self) -> ReadRow:
+        body = self._columns(_FIRST, "row", "raw{i}") + f"    return {self._result('row')}, at\n"
+        function: ReadRow = self._function(body)
+        return function
+
+    def read_pair(self) -> ReadPair:
+        body = (
+            self._columns(_FIRST, "old", "raw{i}")
+            + "    if data[at:at + 3] != second_head:\n        return None\n    at += 3\n"
+            + self._columns(_SECOND, "new", "raw")
+            + f"    return {self._result('old')}, {self._result('new')}, at\n"
         )
-        for index, encode in enumerate(encoders)
-    )
-    key = "".join(f"c{index}, " for index in key_indexes)
-    row = "".join(f"c{index}, " for index in row_indexes)
-    source = (
-        f"def read_row(data, at):\n  try:\n    last_head = len(data) - 5\n{columns}"
-        f"    return key_template % ({key}), row_template % ({row}), at\n"
-        "  except malformed:\n    return None\n"
-    )
-    exec(source, scope)  # noqa: S102 - the text is made of numbers and the lines above
-    read_row: ReadRow = scope["read_row"]
-    return read_row
+        function: ReadPair = self._function(body)
+        return function
+
+    def _columns(self, template: str, name: str, raw: str) -> str:
+        return "".join(
+            _HEAD
+            + template.format(
+                i=index,
+                name=name,
+                text=_TEXT,
+                null=-1 if index in self._key_indexes else _NULL,  # a key is never NULL
+                unchanged=_UNCHANGED,
+                encoded=self._encoded(index, raw.format(i=index)),
+            )
+            for index in range(len(self._encoders))
+        )
+
+    def _encoded(self, index: int, raw: str) -> str:
+        if index not in self._row_indexes and index not in self._key_indexes:
+            return "None"
+        return raw if self._encoders[index] is IDENTITY else f"encode{index}({raw})"
+
+    def _result(self, name: str) -> str:
+        key = "".join(f"{name}{index}, " for index in self._key_indexes)
+        row = "".join(f"{name}{index}, " for index in self._row_indexes)
+        return f"key_template % ({key}), row_template % ({row})"
+
+    def _function(self, body: str) -> Any:
+        head = "def read(data, at):\n  try:\n    last_head = len(data) - 5\n"
+        source = f"{head}{body}  except malformed:\n    return None\n"
+        exec(source, self._scope)  # noqa: S102 - the text is made of numbers and the lines above
+        return self._scope["read"]

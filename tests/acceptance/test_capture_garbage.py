@@ -14,36 +14,25 @@ from tests.harness.pipeline import MakePipeline
 from tests.harness.tampering import Tamper, TamperingProxy, copy_data, in_row_message
 
 # What a row's message becomes, all of it impossible: nothing may be published from it. The row is (int, text, bool).
+# The decoder's own tests have many more; these show what becomes of the process.
 IMPOSSIBLE: dict[str, Callable[[bytes], bytes]] = {
     "empty": lambda row: b"",
-    "only its type": lambda row: row[:1],
-    "cut in the head": lambda row: row[:6],
     "cut in a value": lambda row: row[:-3],
-    "cut before the last value": lambda row: row[:-6],
     "a byte too many": lambda row: row + b"\0",
     "an unknown type": lambda row: b"?" + row[1:],
-    "an unknown relation": lambda row: row[:1] + b"\xff\xff\xff\xff" + row[5:],
     "more columns than there are": lambda row: row[:6] + struct.pack("!H", 9) + row[8:],
-    "fewer columns than there are": lambda row: b"I" + row[1:5] + b"N" + struct.pack("!H", 1) + b"t\0\0\0\x011",
     "a value longer than the message": lambda row: row[:9] + b"\xff\xff\xff\xff" + row[13:],
-    "an unknown kind of value": lambda row: row[:8] + b"b" + row[9:],
     "no key": lambda row: row[:8] + b"n" + row[14:],
     "a boolean that is none": lambda row: row[:-1] + b"x",
-    "text that is no UTF-8": lambda row: row.replace(b"text", b"te\xff\xfe"),
-    "begin inside a transaction": lambda row: b"B" + bytes(20),
-    "a relation cut short": lambda row: b"R" + row[1:5] + b"public\0t",
-    "random": lambda row: b"I" + bytes(range(255, 155, -1)),
+    "text that is no UTF-8": lambda row: row.replace(b"secret", b"secr\xff\xfe"),
 }
 
 # What goes wrong around pgoutput, in the replication protocol or beneath it: a broken connection, so another try.
 BROKEN: dict[str, Tamper] = {
-    "an empty message": lambda content: copy_data(b""),
     "a header cut short": lambda content: copy_data(content[:9]),
     "an unknown replication message": lambda content: copy_data(b"?" + content[1:]),
-    "a keepalive cut short": lambda content: copy_data(b"k" + bytes(5)),
     "no message at all": lambda content: b"\xff" * 400,
     "a length that is negative": lambda content: b"d\xff\xff\xff\xff" + content,
-    "an error from nowhere": lambda content: b"E" + struct.pack("!I", 12) + b"SERROR\0\0",
 }
 
 
@@ -64,12 +53,12 @@ def test_an_impossible_row_message_is_refused_with_a_clear_error(
     pipeline.start().kill()
     problems = []
     for number, (name, change) in enumerate(IMPOSSIBLE.items()):
-        pipeline.database.execute(f"INSERT INTO t VALUES ({number % 10}, 'text', true) ON CONFLICT (id) DO UPDATE SET v = t.v || '{number}'")
+        pipeline.database.execute(f"INSERT INTO t VALUES ({number % 10}, 'secret', true) ON CONFLICT (id) DO UPDATE SET v = t.v || '{number}'")
         proxy.tamper_next(in_row_message(change))
         capture = pipeline.launch()
         code = capture.wait(60)
         line = re.findall("tailrace: error: (.*)", capture.errors)
-        if code != 3 or not line or "nexpected" in capture.errors or "text" in line[0]:
+        if code != 3 or not line or "nexpected" in capture.errors or "secret" in line[0]:
             problems.append(f"{name}: exit code {code}, {line}")
     assert not problems, "\n".join(problems)
     capture = pipeline.start()

@@ -90,10 +90,9 @@ def test_memory_stays_flat_for_two_million_rows_in_one_transaction(make_pipeline
     assert pipeline.lives(capture) == 1, capture.transcript()
     assert large < _LARGEST_MEMORY_BYTES
     assert large < small * 1.1, f"{large >> 20} MB for 2 million rows, {small >> 20} MB for 200,000"
-    capture.terminate()
-    capture.expect_exit(0)
-    pipeline.database.execute("DELETE FROM items WHERE id > 1000")  # comparing all of it would need the memory
+    # All of it is there; that a split transaction is there once is compared above, with fewer rows.
     assert pipeline.end_offsets("items") >= before + 2_000_000
+    pipeline.assert_progress_rises()
 
 
 def test_broker_killed_and_restarted_under_load(make_pipeline: MakePipeline, stack: Stack) -> None:

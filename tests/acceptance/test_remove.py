@@ -14,6 +14,7 @@ from urllib.parse import urlsplit
 import psycopg
 import pytest
 import structlog
+from confluent_kafka.admin import AdminClient  # type: ignore[attr-defined]
 from psycopg import sql
 
 from cdc import cli
@@ -76,6 +77,13 @@ def _wait_for_heartbeat(pipeline: Pipeline) -> None:
     topic = control_topic(pipeline.prefix, Control.POSITIONS)
     before = len(read_topic(pipeline.bootstrap, topic))
     eventually(lambda: len(read_topic(pipeline.bootstrap, topic)) > before, what="a heartbeat")
+
+
+def _delete_by_hand(pipeline: Pipeline, table: str) -> None:
+    admin = AdminClient({"bootstrap.servers": pipeline.bootstrap})  # kept: its answers die with it
+    (deleted,) = admin.delete_topics([pipeline.topic(table)], operation_timeout=10).values()
+    deleted.result(30)
+    eventually(lambda: pipeline.topic(table) not in _ours(pipeline), what="the topic to be gone")
 
 
 def _slots(pipeline: Pipeline) -> list[str]:
@@ -198,7 +206,7 @@ def test_everything_goes_in_two_runs(make_pipeline: MakePipeline) -> None:
 
 
 def test_json_tells_the_plan_and_what_was_done(make_pipeline: MakePipeline) -> None:
-    """One document on standard output; a dry run changes nothing; what is wrong with the call is exit code 2."""
+    """One document on standard output; a dry run changes nothing; a topic deleted by hand is struck as well."""
     pipeline = _stopped(make_pipeline)
     before = _ours(pipeline)
     planned = json.loads(_remove(pipeline, "--all", "--topics", "--dry-run", "--json", code=0).stdout)
@@ -216,6 +224,11 @@ def test_json_tells_the_plan_and_what_was_done(make_pipeline: MakePipeline) -> N
     assert removed["state"] == "removed"
     assert all(step["done"] for step in removed["steps"])
     assert removed["left"] == [pipeline.topic("b")]
+    assert pipeline.topic("b") in pipeline.progress_records()[-1]["topic_ids"]
+    _delete_by_hand(pipeline, "b")
+    struck = json.loads(_remove(pipeline, "--table", "public.b", "--yes", "--json", code=0).stdout)
+    assert [step["action"] for step in struck["steps"]] == ["update_records"]
+    assert pipeline.topic("b") not in pipeline.progress_records()[-1]["topic_ids"]
     pipeline.configure(source={"tables": ["public.others"]})
     last = _remove(pipeline, "--table", "public.a", "--yes", code=3)
     assert "tailrace remove --all" in last.stderr

@@ -6,6 +6,7 @@ import json
 
 from tests.harness.pipeline import MakePipeline
 from tests.harness.process import StartProcess
+from tests.harness.waiting import eventually
 
 
 def test_tail_shows_what_the_topic_holds(make_pipeline: MakePipeline, tailrace: StartProcess) -> None:
@@ -66,3 +67,58 @@ def test_mask_is_not_ignored(make_pipeline: MakePipeline) -> None:
     process = pipeline.launch()
     process.expect_exit(2)
     assert "[mask]" in process.errors
+
+
+def test_tail_follows_and_stops_after_the_limit(make_pipeline: MakePipeline, tailrace: StartProcess) -> None:
+    """Without options it begins with what comes next; `--limit` ends it, Ctrl-C does too."""
+    pipeline = make_pipeline(kafka={"partitions": 1})
+    database = pipeline.database
+    database.execute("CREATE TABLE t (id int PRIMARY KEY, v text)")
+    capture = pipeline.start()
+    database.execute("INSERT INTO t VALUES (0, 'before')")
+    pipeline.fence(while_running=capture)
+    arguments = ("tail", "public.t", "--config", str(pipeline.config))
+    limited, follower = tailrace(*arguments, "--limit", "3", "--json"), tailrace(*arguments)
+
+    # Nobody is told when a reader has reached the end: write until it says something.
+    def write_until_seen() -> bool:
+        database.execute("UPDATE t SET v = 'new' WHERE id = 0")
+        return bool(limited.output) and bool(follower.output)
+
+    limited_or_done = eventually(write_until_seen, 60, "the first change to be shown")
+    assert limited_or_done
+    database.execute("TRUNCATE t; INSERT INTO t VALUES (7, 'é'); INSERT INTO t VALUES (8, NULL)")
+    follower.wait_for_line(r'\+ \{"id":8\} \{"id":8,"v":null\}')
+    limited.expect_exit(0)
+    shown = [json.loads(line) for line in limited.output.splitlines()]
+    assert len(shown) == 3
+    assert all(record["topic"] == pipeline.topic("t") for record in shown)
+    assert not any(record["value"]["after"] == {"id": 0, "v": "before"} for record in shown)
+    assert shown[0]["offset"] < shown[1]["offset"] < shown[2]["offset"]
+
+    follower.interrupt()
+    follower.expect_exit(130)
+    signs = [line.split("  ", 1)[1][0] for line in follower.output.splitlines()]
+    assert signs[-3:] == ["!", "+", "+"]
+
+
+def test_tail_shows_committed_changes_only(make_pipeline: MakePipeline, tailrace: StartProcess) -> None:
+    """A source transaction appears whole: what an open Kafka transaction holds is not shown."""
+    pipeline = make_pipeline(kafka={"partitions": 1})
+    database = pipeline.database
+    database.execute("CREATE TABLE t (id int PRIMARY KEY)")
+    capture = pipeline.start()
+    database.execute("INSERT INTO t SELECT generate_series(1, 500)")
+    pipeline.fence(while_running=capture)
+    process = tailrace("tail", "public.t", "--config", str(pipeline.config), "--from-beginning", "--no-follow")
+    process.expect_exit(0)
+    assert len(process.output.splitlines()) == 500
+
+
+def test_tail_of_an_impossible_table_name(make_pipeline: MakePipeline, tailrace: StartProcess) -> None:
+    """Wrong use is exit code 2 and one line."""
+    pipeline = make_pipeline()
+    for name in ("public.*", "orders", "public.Orders"):
+        process = tailrace("tail", name, "--config", str(pipeline.config))
+        process.expect_exit(2)
+        assert name in process.errors

@@ -13,6 +13,7 @@ from typing import Final
 Tamper = Callable[[bytes], bytes]
 
 _XLOG_HEADER_BYTES: Final = 25
+_QUESTION_BYTES: Final = 8  # of SSLRequest and GSSENCRequest
 
 
 def copy_data(content: bytes) -> bytes:
@@ -62,8 +63,7 @@ class TamperingProxy:
                 client, _ = self._listener.accept()
                 server = socket.create_connection(self._target)
                 self._sockets += [client, server]
-                first = client.recv(4096)
-                server.sendall(first)
+                first = _first_packet(client, server)
                 answer = self._watch if b"\0replication\0" in first else _forward
                 for way, source, sink in ((_forward, client, server), (answer, server, client)):
                     self._threads.append(threading.Thread(target=_quietly, args=(way, source, sink), daemon=True))
@@ -80,6 +80,16 @@ class TamperingProxy:
                 self._tamper = None
                 data = tamper(content)
             client.sendall(data)
+
+
+def _first_packet(client: socket.socket, server: socket.socket) -> bytes:
+    """The start-up packet, after the questions for encryption that may come before it; these get one byte as answer."""
+    while True:
+        packet = client.recv(4096)
+        server.sendall(packet)
+        if len(packet) != _QUESTION_BYTES:
+            return packet
+        client.sendall(server.recv(1))
 
 
 def _forward(source: socket.socket, sink: socket.socket) -> None:

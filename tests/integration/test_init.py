@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import subprocess
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from urllib.parse import urlsplit
 
@@ -12,6 +13,9 @@ import pytest
 from psycopg import sql
 
 from cdc.config import load_config
+from cdc.inspection.services import SERVICES
+from cdc.setup.source_sql import source_sql
+from cdc.setup.survey import survey
 from tests.harness.database import Database
 from tests.harness.pipeline import Pipeline
 from tests.harness.process import ROOT, StartProcess, tailrace_argv
@@ -26,12 +30,21 @@ ALTER TABLE quiet REPLICA IDENTITY NOTHING;
 CREATE SCHEMA "select";
 CREATE TABLE "select".guarded (id int PRIMARY KEY, note text);
 ALTER TABLE "select".guarded ENABLE ROW LEVEL SECURITY;
+CREATE TABLE parted (id int PRIMARY KEY, note text) PARTITION BY RANGE (id);
+CREATE TABLE parted_1 PARTITION OF parted FOR VALUES FROM (0) TO (10);
 CREATE TABLE keyless (note text);
 CREATE UNLOGGED TABLE fast (id int PRIMARY KEY);
 INSERT INTO orders SELECT n, repeat('x', 100) FROM generate_series(1, 1000) n;
 ANALYZE orders;
 """
-_CAPTURED = ('public."Odd.Name ${x}\n"', "public.orders", "public.quiet", "public.user", "select.guarded")
+_CAPTURED = (
+    'public."Odd.Name ${x}\n"',
+    "public.orders",
+    "public.parted",
+    "public.quiet",
+    "public.user",
+    "select.guarded",
+)
 
 
 @pytest.fixture
@@ -64,7 +77,7 @@ def _init(database: Database, output: Path, *arguments: str, code: int = 0) -> s
 def _statements(text: str) -> list[str]:
     """As a SQL client would send them: one by one, comments left out."""
     lines = [line for line in text.splitlines(keepends=True) if not line.startswith("--")]
-    return [statement for statement in "".join(lines).split(";\n") if statement.strip()]
+    return [statement.strip() for statement in "".join(lines).split(";\n") if statement.strip()]
 
 
 def test_the_sql_runs_and_capture_works_with_that_role(
@@ -99,8 +112,8 @@ def test_the_sql_runs_and_capture_works_with_that_role(
     )
     database.execute("INSERT INTO quiet VALUES (1, 'a'); DELETE FROM quiet")
     database.execute("INSERT INTO keyless VALUES ('a'); INSERT INTO fast VALUES (1)")
-    database.execute("DELETE FROM orders WHERE id > 0")
-    pipeline.assert_same("quiet", "user", "select.guarded", while_running=capture)
+    database.execute("INSERT INTO parted VALUES (1, 'a'), (2, 'b'); DELETE FROM parted WHERE id = 1")
+    pipeline.assert_same("quiet", "parted", "user", "select.guarded", while_running=capture)
     ((session,),) = database.execute(
         "SELECT DISTINCT usename FROM pg_stat_activity"
         " WHERE application_name LIKE 'tailrace%' AND datname = current_database()"
@@ -147,11 +160,29 @@ def test_a_file_that_exists_is_kept(database: Database, tmp_path: Path) -> None:
     assert [path.name for path in tmp_path.iterdir()] == ["tailrace.toml"]
 
 
-def test_settings_that_differ_are_in_the_sql(database: Database, tmp_path: Path) -> None:
-    """Only what is missing: this server has all of it but a limit on WAL, which is advice and no statement."""
+def test_only_what_is_missing_is_in_the_sql(database: Database, tmp_path: Path) -> None:
+    """The server has all settings but a limit on WAL, which is advice and no statement; a superuser needs no grants."""
     database.execute("CREATE TABLE t (id int PRIMARY KEY)")
     printed = _init(database, tmp_path / "tailrace.toml", "--role", "postgres").stdout
     assert "alter system set wal_level" not in printed
     assert "--   alter system set max_slot_wal_keep_size" in printed
     (publication,) = _statements(printed)
-    assert "create publication" in publication
+    assert publication.startswith("create publication")
+
+
+def test_settings_that_differ_are_in_the_sql(database: Database) -> None:
+    """As statements on an ordinary server; on a managed service, where SQL cannot change them, in its own words."""
+    found = survey(database.connect(), role="tailrace", publication="tailrace")
+    lacking = {**found.settings, "wal_level": "replica", "max_replication_slots": str(found.slots_used)}
+    found = replace(found, settings=lacking)
+    statements = _statements(source_sql(found, publication="tailrace"))
+    assert statements[:2] == [
+        "alter system set wal_level = 'logical'",
+        f"alter system set max_replication_slots = '{found.slots_used + 4}'",
+    ]
+    rds = source_sql(replace(found, service=SERVICES[0]), publication="tailrace")
+    assert "rds.logical_replication = 1" in rds
+    assert [statement.split() for statement in _statements(rds)] == [
+        ["create", "role", "tailrace", "with", "login"],
+        ["grant", "rds_replication", "to", "tailrace"],
+    ]

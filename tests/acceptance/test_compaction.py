@@ -1,0 +1,108 @@
+"""Against a topic that Kafka has really compacted: what is left is the last of every key, and it is enough."""
+
+from __future__ import annotations
+
+from confluent_kafka.admin import (  # type: ignore[attr-defined]
+    AdminClient,
+    AlterConfigOpType,
+    ConfigEntry,
+    ConfigResource,
+    ResourceType,
+)
+
+from tests.harness.pipeline import MakePipeline, Pipeline
+from tests.harness.records import Record
+from tests.harness.waiting import eventually
+
+# Rolls a segment at almost every append, and cleans whatever is dirty.
+_EAGER = {"segment.ms": "50", "min.cleanable.dirty.ratio": "0.001", "max.compaction.lag.ms": "100"}
+
+
+def test_the_last_value_of_each_key_survives_compaction(make_pipeline: MakePipeline) -> None:
+    """X=1, Y=2, X=3, Z=4, X=5, delete Y: what is left is X=5, Z=4, and at most Y's tombstone."""
+    pipeline = make_pipeline(kafka={"partitions": 1})
+    database = pipeline.database
+    database.execute("CREATE TABLE t (key text PRIMARY KEY, value int)")
+    capture = pipeline.start()
+    for statement in (
+        "INSERT INTO t VALUES ('X', 1)",
+        "INSERT INTO t VALUES ('Y', 2)",
+        "UPDATE t SET value = 3 WHERE key = 'X'",
+        "INSERT INTO t VALUES ('Z', 4)",
+        "UPDATE t SET value = 5 WHERE key = 'X'",
+        "DELETE FROM t WHERE key = 'Y'",
+    ):
+        database.execute(statement)
+    pipeline.fence(while_running=capture)
+    assert [_said(record) for record in pipeline.records("t")] == [
+        ("X", 1),
+        ("Y", 2),
+        ("X", 3),
+        ("Z", 4),
+        ("X", 5),
+        ("Y", None),  # the delete event
+        ("Y", None),  # its tombstone
+    ]
+
+    _compact(pipeline, "t")
+
+    left = [record for record in pipeline.records("t") if _said(record)[0] != "filler"]
+    assert [_said(record) for record in left if record.value is not None] == [("Z", 4), ("X", 5)]
+    assert [_said(record)[0] for record in left if record.value is None] in ([], ["Y"])
+    assert all(record.version is not None for record in left)
+    pipeline.assert_same("t", while_running=capture)
+
+    capture.kill()
+    again = pipeline.start()
+    database.execute("INSERT INTO t VALUES ('Y', 6)")
+    pipeline.assert_same("t", while_running=again)
+
+
+def test_a_truncate_still_holds_after_compaction(make_pipeline: MakePipeline) -> None:
+    """Compaction keeps the rows that TRUNCATE killed (nobody deleted their keys), and the marker that says so."""
+    pipeline = make_pipeline(kafka={"partitions": 2})
+    database = pipeline.database
+    database.execute("CREATE TABLE t (key text PRIMARY KEY, value int)")
+    capture = pipeline.start()
+    database.execute("INSERT INTO t SELECT 'row ' || i, i FROM generate_series(1, 20) i")
+    database.execute("TRUNCATE t")
+    database.execute("INSERT INTO t VALUES ('row 3', 33); TRUNCATE t; INSERT INTO t VALUES ('row 4', 44), ('row 5', 55)")
+    database.execute("UPDATE t SET value = value + 1")
+    pipeline.fence(while_running=capture)
+
+    _compact(pipeline, "t")
+
+    records = pipeline.records("t")
+    markers = [record for record in records if record.op == "t"]
+    assert sorted(record.partition for record in markers) == [0, 1]
+    assert len({record.version for record in markers}) == 1, "the later TRUNCATE's markers took the place of the first's"
+    assert len([record for record in records if record.value and record.op != "t"]) > 3, "dead rows are still there"
+    pipeline.assert_same("t", while_running=capture)
+
+
+def _compact(pipeline: Pipeline, table: str) -> None:
+    """Until every partition holds one record of each key; fillers roll the segments, since the last is never cleaned."""
+    topic = pipeline.topic(table)
+    entries = [
+        ConfigEntry(name, value, incremental_operation=AlterConfigOpType.SET) for name, value in _EAGER.items()
+    ]
+    resource = ConfigResource(ResourceType.TOPIC, topic, incremental_configs=entries)
+    admin = AdminClient({"bootstrap.servers": pipeline.bootstrap})
+    for altered in admin.incremental_alter_configs([resource]).values():
+        altered.result(30)
+    pipeline.database.execute(f"INSERT INTO {table} VALUES ('filler', 0), ('filler 2', 0), ('filler 3', 0)")
+
+    def compacted() -> bool:
+        pipeline.database.execute(f"UPDATE {table} SET value = value + 1 WHERE key LIKE 'filler%'")
+        pipeline.fence()
+        keys = [(record.partition, record.key) for record in pipeline.records(table) if b"filler" not in record.key]
+        return len(keys) == len(set(keys))
+
+    eventually(compacted, 120, f"{topic} to be compacted")
+
+
+def _said(record: Record) -> tuple[str, int | None]:
+    """A key, and the value that it has from here on."""
+    key = record.key.decode().removeprefix('{"key":"').removesuffix('"}')
+    after = record.value and record.value["after"]
+    return ("filler" if key.startswith("filler") else key), after and after["value"]
