@@ -243,6 +243,9 @@ class Capture:
             self._changes.on_message(message, name)
 
     def _empty_topics_of_gone_tables(self, lsn: int) -> None:
+        if not self._states.emptying:
+            return
+        self._finish_commit()  # it must not record as emptied what is emptied only by the next one
         for name, (schema_name, table) in self._states.emptying.items():
             if name not in {state.topic for state in self._states.tables.values()}:
                 self._changes.on_gone(Shape(schema=schema_name, table=table, topic=name, key=()), lsn)

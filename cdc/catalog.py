@@ -123,6 +123,26 @@ def slot(connection: psycopg.Connection, name: str) -> Slot | None:
     )
 
 
+_OPEN_TRANSACTIONS = """
+select coalesce('prepared transaction ' || p.gid, 'pid ' || l.pid), a.datname,
+       extract(epoch from clock_timestamp() - coalesce(a.xact_start, p.prepared))::float8
+from pg_locks l
+left join pg_stat_activity a on a.pid = l.pid
+left join pg_prepared_xacts p on p.transaction::text = l.transactionid::text
+where l.locktype = 'transactionid' and l.granted and l.mode = 'ExclusiveLock'
+  and l.pid is distinct from pg_backend_pid()
+order by 3 desc nulls last limit 5
+"""
+
+
+def open_transactions(connection: psycopg.Connection) -> list[str]:
+    """The oldest that have written something, of all databases; how old is not shown to every role."""
+    return [
+        f"{who}" + (f" in {database}" if database else "") + (f", open for {age:.0f} s" if age is not None else "")
+        for who, database, age in connection.execute(_OPEN_TRANSACTIONS).fetchall()
+    ]
+
+
 def drop_slot(connection: psycopg.Connection, name: str) -> None:
     connection.execute("select pg_drop_replication_slot(%s)", [name])
 

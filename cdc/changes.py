@@ -219,7 +219,8 @@ class Changes:
         else:  # it stands in the log by itself, not where its transaction commits
             position = self._base + message.lsn
             published = position <= self._resume_after.position
-            self.position, self.seq = max((self.position, self.seq), (position, 0))
+            if position > self.position:
+                self.position, self.seq, self.messages = position, 0, 0
         if published:
             return
         key = b'{"position":%d,"message":%d}' % (position, self.messages if message.transactional else 0)

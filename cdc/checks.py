@@ -30,7 +30,9 @@ def check_server(progress: Progress, system_identifier: str, timeline: int, fork
         )
     if timeline == progress.timeline:
         return
-    published = LSN(max(progress.confirm_lsn, progress.position - progress.base + 1))
+    # At `position` itself a commit begins, unless it is only where the server had got to when nobody wrote.
+    commit = int(progress.seq > 0 or progress.inside_transaction)
+    published = LSN(max(progress.confirm_lsn, progress.position - progress.base + commit))
     if forked_at is None or forked_at < published:
         where = f"left it at {forked_at}" if forked_at is not None else "was never on it"
         raise RefusedError(
@@ -47,12 +49,7 @@ def check_slot(progress: Progress | None, slot: Slot, *, name: str, database: st
             f"Slot {name} belongs to something else: plugin {slot.plugin}, database {slot.database}.",
             remedy="Choose another [source] slot.",
         )
-    if slot.wal_status == "lost" or slot.restart_lsn is None:
-        raise RefusedError(
-            f"Slot {name} is invalidated: the server has thrown away WAL that was not read yet "
-            "(see max_slot_wal_keep_size and idle_replication_slot_timeout).",
-            remedy=_RECOVER,
-        )
+    check_valid(slot, name=name)
     if progress is None:
         raise RefusedError(
             f"Slot {name} exists, but there is no progress record: it was made by someone else, "
@@ -64,6 +61,15 @@ def check_slot(progress: Progress | None, slot: Slot, *, name: str, database: st
         raise RefusedError(
             f"Slot {name} stands at {slot.confirmed_flush_lsn}, progress at {LSN(progress.confirm_lsn)}: the slot was "
             "re-created or advanced by someone else, and the changes between are gone from it.",
+            remedy=_RECOVER,
+        )
+
+
+def check_valid(slot: Slot, *, name: str) -> None:
+    if slot.wal_status == "lost" or slot.restart_lsn is None:
+        raise RefusedError(
+            f"Slot {name} is invalidated: the server has thrown away WAL that was not read yet "
+            "(see max_slot_wal_keep_size and idle_replication_slot_timeout).",
             remedy=_RECOVER,
         )
 

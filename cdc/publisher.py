@@ -29,8 +29,8 @@ _SETTINGS: dict[str, str | int] = {
     "batch.size": 1_000_000,
     "batch.num.messages": 10_000,
     # The bound on memory: past it `produce` says BufferError, and we stop reading from Postgres.
-    "queue.buffering.max.kbytes": 49_152,
-    "queue.buffering.max.messages": 100_000,
+    "queue.buffering.max.kbytes": 32_768,
+    "queue.buffering.max.messages": 50_000,
     # As soon as a broker is back; the default is ten seconds.
     "reconnect.backoff.max.ms": 1000,
     # Nobody asks for a report per record: the commit fails if any of them did. (Without this, they fill the queue.)
@@ -118,7 +118,7 @@ class Publisher:
 
     def _park(self, topic: str, key: bytes, size: int, headers: Headers) -> None:
         """Found before it is produced: the broker would refuse the record and abort the whole transaction."""
-        if topic.count(".") == 1:  # a control topic (see names.Control): without that record, nothing may go on
+        if ".__" in topic and topic.count(".") == 1:  # a control topic (see names): without it, nothing may go on
             raise RefusedError(
                 f"A record of {size} bytes for {topic} is over max_message_bytes.",
                 remedy="Raise [kafka] max_message_bytes.",
@@ -164,6 +164,12 @@ class Publisher:
             return call()
         except KafkaException as error:
             raise self._translated(error) from error
+        except SystemError as error:
+            # A delivery report in the same call, after a fatal error was raised in it: the report's callback trips
+            # over the exception that confluent-kafka has set already.
+            if not isinstance(error.__cause__, KafkaException):
+                raise
+            raise self._translated(error.__cause__) from error
 
     def _remember(self, error: KafkaError) -> None:
         """What broke a transaction is told here; the call that fails next only says that it is broken."""
@@ -175,7 +181,7 @@ class Publisher:
             self._remember(error)
 
     def _translated(self, error: KafkaException) -> RefusedError | TransientError:
-        with suppress(KafkaException):  # a fatal error, which is most likely this very one
+        with suppress(KafkaException, SystemError):  # a fatal error (see _checked), most likely this very one
             self._producer.poll(0)
         cause: KafkaError = error.args[0]
         if cause.code() in _HOPELESS:

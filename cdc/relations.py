@@ -13,7 +13,7 @@ import orjson
 
 from cdc.config.tables import Mask, MaskKind
 from cdc.errors import ProtocolError, RefusedError
-from cdc.masks import masked
+from cdc.masks import masked, refuse_unfit_mask
 from cdc.messages import UNCHANGED, Relation, Value
 from cdc.row_reader import MALFORMED, RowCompiler
 from cdc.values import Encode, TypeInfo, encoder_for
@@ -163,12 +163,8 @@ def _key_indexes(relation: Relation, shape: Shape) -> tuple[int, ...]:
             "REPLICA IDENTITY DEFAULT (or FULL).",
         )
     for name in shape.key:
-        if name in shape.masks and shape.masks[name].kind is not MaskKind.HASH:
-            raise RefusedError(
-                f"Column {shape}.{name} is part of the key and masked with {shape.masks[name].kind.value}: "
-                "all rows would become one.",
-                remedy='Mask it with "hash", or not at all.',
-            )
+        if name in shape.masks:
+            refuse_unfit_mask(shape, name, shape.masks[name])
     return tuple(places[name] for name in shape.key)
 
 

@@ -31,6 +31,7 @@ READ_AHEAD_BYTES = 8 << 20
 BACKLOG_BYTES = 128 << 10
 STATUS_SECONDS = 1.0
 SILENCE_SECONDS = 30.0
+WAITING_FIRST_SECONDS, WAITING_AGAIN_SECONDS = 2.0, 15.0
 
 
 class SlotInUse(Exception):  # noqa: N818 - not an error: it means "be the standby"
@@ -79,15 +80,19 @@ class ReplicationStream:
                 return LSN.parse(fields[1].strip())
         return None
 
-    def create_slot(self) -> LSN:
-        """Create the slot; returns its consistent point: what commits after it will be streamed."""
+    def create_slot(self, waiting: Callable[[], None] = lambda: None) -> LSN:
+        """Create the slot; returns its consistent point: what commits after it will be streamed.
+
+        That waits for every open transaction to end; `waiting` is called now and then while it does.
+        """
         command = sql.SQL("CREATE_REPLICATION_SLOT {} LOGICAL pgoutput (SNAPSHOT 'nothing')")
         if self._pgconn.server_version < 150000:
             command = sql.SQL("CREATE_REPLICATION_SLOT {} LOGICAL pgoutput NOEXPORT_SNAPSHOT")
         elif self._pgconn.server_version >= 170000:
             # Standbys that synchronise slots take it over, so that a promoted one can go on from it.
             command = sql.SQL("CREATE_REPLICATION_SLOT {} LOGICAL pgoutput (SNAPSHOT 'nothing', FAILOVER true)")
-        result = self._command(command.format(sql.Identifier(self._slot)).as_bytes(self._connection))
+        command_bytes = command.format(sql.Identifier(self._slot)).as_bytes(self._connection)
+        result = self._command(command_bytes, waiting=waiting)
         return LSN.parse((result.get_value(0, 1) or b"").decode())
 
     def start(self) -> None:
@@ -199,7 +204,14 @@ class ReplicationStream:
         text = (result.error_message if result else b"").decode(errors="replace").strip()
         raise TransientError(f"Postgres ended the replication stream: {text or 'no reason given'}")
 
-    def _command(self, command: bytes, expected: pq.ExecStatus = pq.ExecStatus.TUPLES_OK) -> pq.abc.PGresult:
+    def _command(
+        self,
+        command: bytes,
+        expected: pq.ExecStatus = pq.ExecStatus.TUPLES_OK,
+        *,
+        waiting: Callable[[], None] = lambda: None,
+    ) -> pq.abc.PGresult:
+        tell_at = time.monotonic() + WAITING_FIRST_SECONDS
         try:
             self._pgconn.send_query(command)
             while self._pgconn.is_busy():
@@ -207,6 +219,9 @@ class ReplicationStream:
                 select.select([self._pgconn.socket], [], [], 0.2)
                 if self._stop():
                     raise TransientError("Stopped while Postgres was still at it.")
+                if time.monotonic() > tell_at:
+                    waiting()
+                    tell_at = time.monotonic() + WAITING_AGAIN_SECONDS
                 self._pgconn.consume_input()
             result = self._pgconn.get_result()
         except psycopg.OperationalError as error:

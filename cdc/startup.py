@@ -21,6 +21,7 @@ from cdc.control import read_last
 from cdc.errors import RefusedError, TransientError
 from cdc.logs import get_logger
 from cdc.lsn import LSN
+from cdc.masks import refuse_unfit
 from cdc.names import Control, control_topic, topic
 from cdc.postgres import connect, explain
 from cdc.progress import KEY as PROGRESS_KEY
@@ -111,9 +112,11 @@ class _Start:
         stream = self._stream()
         try:
             identity = stream.identify()
-            if catalog.slot(self._connection, self._source.slot) is None:
+            slot = catalog.slot(self._connection, self._source.slot)
+            if slot is None:
                 publisher, progress = self._begin_without_slot(stream, *identity)
             else:
+                checks.check_valid(slot, name=self._source.slot)  # Postgres would refuse it without the remedy
                 stream.start()
                 publisher, progress = self._resume(stream, *identity)
         except BaseException:
@@ -187,6 +190,9 @@ class _Start:
         self, stream: ReplicationStream, publisher: Publisher, system_identifier: str, timeline: int
     ) -> Progress:
         chosen = self._choose_tables()
+        oids = [str(table.oid) for table in chosen]
+        found = read_states(self._connection, oids, prefix=self._config.kafka.prefix)
+        refuse_unfit(self._config, found.values())
         publication = catalog.publication(self._connection, self._source.publication)
         if publication is None:
             self._create_publication(chosen)
@@ -210,12 +216,20 @@ class _Start:
             end_offsets=self._topics.end_offsets({name: made[name].partitions for name in names}),
         )
         self._write(publisher, progress)
-        point = stream.create_slot()
+        point = stream.create_slot(self._tell_what_it_waits_for)
         log.info("slot_created", slot=self._source.slot, consistent_point=str(point))
         progress = progress.streaming_from(point)
         states = read_states(self._connection, publication.tables, prefix=self._config.kafka.prefix)
         self._write(publisher, progress, TableStates(tables=states))
         return progress
+
+    def _tell_what_it_waits_for(self) -> None:
+        log.info(
+            "waiting_for_open_transactions",
+            slot=self._source.slot,
+            reason="the slot is made once every transaction that is open now has ended",
+            transactions=catalog.open_transactions(self._connection),
+        )
 
     def _choose_tables(self) -> list[SourceTable]:
         """What the config selects. What cannot be captured: an error if named, a warning if under `schema.*`."""

@@ -7,6 +7,8 @@ until it has been copied again. The record lives on `<prefix>.__schema` and is w
 
 from __future__ import annotations
 
+from collections.abc import Collection
+
 import msgspec
 
 from cdc.errors import RefusedError
@@ -24,6 +26,7 @@ class Column(msgspec.Struct, frozen=True):
     type_modifier: int
     entry: str
     has_default: bool
+    is_streamed: bool = True
 
 
 class TableState(msgspec.Struct, frozen=True, kw_only=True):
@@ -43,11 +46,19 @@ class Pending(msgspec.Struct, frozen=True):
     reason: str
 
 
+class Gone(msgspec.Struct, frozen=True):
+    """A table that was dropped or renamed; `seen` is an LSN behind the last change of its rows."""
+
+    schema: str
+    table: str
+    seen: int
+
+
 class TableStates(msgspec.Struct, frozen=True, kw_only=True):
     format: int = FORMAT
     tables: dict[str, TableState] = {}  # by oid
     pending: dict[str, Pending] = {}  # by topic
-    emptying: dict[str, tuple[str, str]] = {}  # topic -> schema and table that are gone: emptied next heartbeat
+    emptying: dict[str, Gone] = {}  # by topic: emptied by the next heartbeat
 
     def encode(self) -> bytes:
         return msgspec.json.encode(self)
@@ -68,8 +79,14 @@ class TableStates(msgspec.Struct, frozen=True, kw_only=True):
     def with_tables(self, tables: dict[str, TableState]) -> TableStates:
         return msgspec.structs.replace(self, tables=tables)
 
-    def emptied(self) -> TableStates:
-        return msgspec.structs.replace(self, emptying={}) if self.emptying else self
+    def with_leaf(self, root: str, leaf: str, *, born: bool) -> TableStates:
+        state = self.tables[root]
+        state = msgspec.structs.replace(state, leaves={**state.leaves, leaf: born})
+        return self.with_tables({**self.tables, root: state})
+
+    def emptied(self, topics: Collection[str]) -> TableStates:
+        left = {topic: gone for topic, gone in self.emptying.items() if topic not in topics}
+        return msgspec.structs.replace(self, emptying=left)
 
     def without_pending(self, topic: str) -> TableStates:
         return msgspec.structs.replace(self, pending={k: v for k, v in self.pending.items() if k != topic})
@@ -94,12 +111,17 @@ def why_incomplete(before: TableState, now: TableState) -> str | None:
     old = {column.number: column for column in before.columns}
     rewritten = before.storage != now.storage
     reasons = (_why_column(old.get(column.number), column, rewritten=rewritten) for column in now.columns)
-    return next((reason for reason in reasons if reason is not None), None)
+    changed_key = "its key changed" if before.key != now.key else None
+    return next((reason for reason in reasons if reason is not None), changed_key)
 
 
 def _why_column(before: Column | None, now: Column, *, rewritten: bool) -> str | None:
+    if not now.is_streamed:
+        return None
     if before is None:
         return f"column {now.name} was added with a default" if now.has_default else None
+    if not before.is_streamed:
+        return f"column {now.name} is generated no longer"
     if before.name != now.name:
         return f"column {before.name} was renamed to {now.name}"
     if (before.type_oid, before.type_modifier) != (now.type_oid, now.type_modifier):

@@ -15,9 +15,10 @@ from cdc import catalog, checks
 from cdc.catalog import Publication, SourceTable
 from cdc.config import Config
 from cdc.logs import get_logger
+from cdc.masks import refuse_lost_mask
 from cdc.progress import Progress
 from cdc.table_catalog import read_states
-from cdc.table_states import TableState, TableStates, why_incomplete
+from cdc.table_states import Gone, TableState, TableStates, why_incomplete
 
 log = get_logger("watch")
 
@@ -28,6 +29,7 @@ _LOCK_TIMEOUT = "2s"
 class TableWatch:
     def __init__(self, config: Config, connection: psycopg.Connection[Any]) -> None:
         self._source = config.source
+        self._masks = config.mask
         self._prefix = config.kafka.prefix
         self._connection = connection
         self._told: set[int] = set()
@@ -42,7 +44,9 @@ class TableWatch:
         publication = catalog.publication(self._connection, self._source.publication)
         assert publication is not None  # noqa: S101  # check_publication refuses otherwise
         now = read_states(self._connection, publication.tables, prefix=self._prefix)
-        return publication, _advance(states, now, lsn, complete)
+        for oid, state in now.items():
+            refuse_lost_mask(self._masks, states.tables.get(oid), state)
+        return publication, _advance(states, now, lsn, complete, behind=catalog.current_lsn(self._connection))
 
     def _add_new(self, publication: Publication | None, states: TableStates) -> set[str]:
         """Put new tables into the publication; returns those that were empty, and so need no copy."""
@@ -51,13 +55,15 @@ class TableWatch:
         for table in catalog.tables(self._connection, self._source.tables):
             if str(table.oid) in published or catalog.why_not_captured(table) is not None:
                 continue
-            if table.topic(self._prefix) in states.emptying:
-                continue  # a table of this name has just gone; its topic is emptied first
+            if _topic_is_taken(states, table.topic(self._prefix)):
+                continue  # by a table of this name that has just gone; its topic is emptied first
             try:
                 empty = self._add(table)
             except psycopg.errors.LockNotAvailable:
                 log.info("table_busy", table=str(table), reason="it is written to all the time; next heartbeat")
                 continue
+            except (psycopg.errors.UndefinedTable, psycopg.errors.DuplicateObject):
+                continue  # dropped, renamed or added by somebody else since we looked
             except psycopg.errors.InsufficientPrivilege:
                 self._tell_once(table)
                 continue
@@ -85,7 +91,14 @@ class TableWatch:
             return catalog.is_empty(self._connection, table)
 
 
-def _advance(states: TableStates, now: dict[str, TableState], lsn: int, complete: set[str]) -> TableStates:
+def _topic_is_taken(states: TableStates, topic: str) -> bool:
+    return topic in states.emptying or any(state.topic == topic for state in states.tables.values())
+
+
+def _advance(
+    states: TableStates, now: dict[str, TableState], lsn: int, complete: set[str], *, behind: int
+) -> TableStates:
+    """`behind`: an LSN behind everything that `now` shows."""
     live_topics = {state.topic for state in now.values()}
     emptying = dict(states.emptying)
     result = states.with_tables(now)
@@ -94,8 +107,10 @@ def _advance(states: TableStates, now: dict[str, TableState], lsn: int, complete
         if after is None or after.topic != before.topic:
             result = result.without_pending(before.topic)
             if before.topic not in live_topics:
-                emptying[before.topic] = (before.schema, before.table)
+                emptying[before.topic] = Gone(before.schema, before.table, int(behind))
             log.info("table_gone" if after is None else "table_renamed", table=f"{before.schema}.{before.table}")
+    for oid, before in states.tables.items():  # after all of the above: two tables may have swapped their names
+        after = now.get(oid)
         if after is not None:
             reason = "it was renamed" if after.topic != before.topic else why_incomplete(before, after)
             if reason is not None:

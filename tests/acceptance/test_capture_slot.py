@@ -80,7 +80,7 @@ def test_progress_comes_before_confirmation_on_an_idle_database(make_pipeline: M
     pipeline = make_pipeline(source={"heartbeat_seconds": 0.1})
     pipeline.database.execute(SCHEMA)
     capture = pipeline.start()
-    for number in range(40):
+    for number in range(20):
         if number % 4 == 0:
             pipeline.database.execute("INSERT INTO items VALUES (%s, 0, 'a')", [number])
         confirmed = pipeline.slot().confirmed

@@ -66,7 +66,9 @@ def test_a_truncate_still_holds_after_compaction(make_pipeline: MakePipeline) ->
     capture = pipeline.start()
     database.execute("INSERT INTO t SELECT 'row ' || i, i FROM generate_series(1, 20) i")
     database.execute("TRUNCATE t")
-    database.execute("INSERT INTO t VALUES ('row 3', 33); TRUNCATE t; INSERT INTO t VALUES ('row 4', 44), ('row 5', 55)")
+    database.execute(
+        "INSERT INTO t VALUES ('row 3', 33); TRUNCATE t; INSERT INTO t VALUES ('row 4', 44), ('row 5', 55)"
+    )
     database.execute("UPDATE t SET value = value + 1")
     pipeline.fence(while_running=capture)
 
@@ -75,7 +77,9 @@ def test_a_truncate_still_holds_after_compaction(make_pipeline: MakePipeline) ->
     records = pipeline.records("t")
     markers = [record for record in records if record.op == "t"]
     assert sorted(record.partition for record in markers) == [0, 1]
-    assert len({record.version for record in markers}) == 1, "the later TRUNCATE's markers took the place of the first's"
+    assert len({record.version for record in markers}) == 1, (
+        "the later TRUNCATE's markers took the place of the first's"
+    )
     assert len([record for record in records if record.value and record.op != "t"]) > 3, "dead rows are still there"
     pipeline.assert_same("t", while_running=capture)
 
@@ -83,9 +87,7 @@ def test_a_truncate_still_holds_after_compaction(make_pipeline: MakePipeline) ->
 def _compact(pipeline: Pipeline, table: str) -> None:
     """Until every partition holds one record of each key; fillers roll the segments, since the last is never cleaned."""
     topic = pipeline.topic(table)
-    entries = [
-        ConfigEntry(name, value, incremental_operation=AlterConfigOpType.SET) for name, value in _EAGER.items()
-    ]
+    entries = [ConfigEntry(name, value, incremental_operation=AlterConfigOpType.SET) for name, value in _EAGER.items()]
     resource = ConfigResource(ResourceType.TOPIC, topic, incremental_configs=entries)
     admin = AdminClient({"bootstrap.servers": pipeline.bootstrap})
     for altered in admin.incremental_alter_configs([resource]).values():
