@@ -15,6 +15,7 @@ help: ## Show this list
 # Installs again only when pyproject.toml has changed; a broken install leaves no stamp behind.
 $(VENV)/.installed: pyproject.toml
 	@$(PYTHON) deploy/check_python.py
+	@echo "Installing into $(VENV); the first time this takes a few minutes, most of it for Spark."
 	$(PYTHON) -m venv $(VENV)
 	$(BIN)/pip install --quiet --disable-pip-version-check --editable '.[dev]'
 	@touch $@

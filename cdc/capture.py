@@ -192,7 +192,7 @@ class Capture:
             if self._batch_count() >= _GROUP_EVENTS or waited >= self._batch_seconds():
                 self._end_batch()
         elif isinstance(message, Relation):
-            self._on_relation(message)
+            self._on_relation(message, lsn)
         elif isinstance(message, Truncate):
             self._on_truncate(message, lsn)
         elif isinstance(message, LogicalMessage):
@@ -202,12 +202,16 @@ class Capture:
         elif not isinstance(message, Type):  # its name is not needed: the catalog is asked for types
             changes.on_row(message, lsn)
 
-    def _on_relation(self, relation: Relation) -> None:
+    def _on_relation(self, relation: Relation, lsn: int) -> None:
         table = self._tables.table_for(relation, self._states)
         if table is None:
             self._changes.gone.add(relation.oid)
             return
         self._changes.gone.discard(relation.oid)
+        learned = self._tables.learn(relation.oid, self._states, lsn)
+        if learned is not self._states:
+            self._finish_commit()
+            self._states = learned
         if table.topic not in self._progress.topic_ids:
             self._add_topic(table.topic)
         digest = schema.digest(table)
@@ -216,6 +220,13 @@ class Capture:
             self._progress = self._progress.with_schema(table.topic, digest)
             self._publisher.send(*schema.record(table, self._changes.version, self._schema_topic))
         self._changes.on_table(table)
+
+    def _follow_renamed_roots(self) -> None:
+        """No message tells that the partitioned table above a partition has another name."""
+        for oid, table in list(self._changes.tables.items()):
+            root = self._states.root_of(oid)
+            if root is not None and str(oid) in root.leaves and root.topic != table.topic:
+                self._on_relation(table.relation, self._progress.confirm_lsn)
 
     def _on_truncate(self, message: Truncate, lsn: int) -> None:
         """TRUNCATE of a partitioned table names all of its partitions; of a partition, only that one."""
@@ -246,10 +257,12 @@ class Capture:
         if not self._states.emptying:
             return
         self._finish_commit()  # it must not record as emptied what is emptied only by the next one
-        for name, (schema_name, table) in self._states.emptying.items():
-            if name not in {state.topic for state in self._states.tables.values()}:
-                self._changes.on_gone(Shape(schema=schema_name, table=table, topic=name, key=()), lsn)
-        self._states = self._states.emptied()
+        live = {state.topic for state in self._states.tables.values()}
+        due = {name: gone for name, gone in self._states.emptying.items() if gone.seen < lsn}
+        for name, gone in due.items():
+            if name not in live:
+                self._changes.on_gone(Shape(schema=gone.schema, table=gone.table, topic=name, key=()), lsn)
+        self._states = self._states.emptied(due)
 
     def _add_topic(self, name: str) -> None:
         self._finish_commit()
@@ -304,6 +317,7 @@ class Capture:
         self._split_at = changes.seq if inside else 0
         if heartbeat:  # it may change what is known of the tables, which the next row needs
             self._finish_commit()
+            self._follow_renamed_roots()
 
     def _finish_commit(self) -> None:
         """Wait for the commit under way, if there is one; only now may the slot be confirmed."""

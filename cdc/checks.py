@@ -20,20 +20,35 @@ _RECOVER = (
 )
 
 
-def check_server(progress: Progress, system_identifier: str, timeline: int, forked_at: LSN | None = None) -> None:
-    """`forked_at`: where the server's history left progress's timeline; None where it did not, or never was on it."""
+def check_server(
+    progress: Progress,
+    system_identifier: str,
+    timeline: int,
+    *,
+    log_end: LSN | None = None,
+    forked_at: LSN | None = None,
+) -> None:
+    """`forked_at`: where the server's history left progress's timeline; None where it did not, or never was on it.
+
+    `log_end`: how far the server's log goes, where that was asked.
+    """
     if system_identifier != progress.system_identifier:
         raise RefusedError(
             f"This is another database cluster: its system identifier is {system_identifier}, "
             f"progress was made on {progress.system_identifier}.",
             remedy=f"Point [source] dsn at the right server. If this one replaces it: {_RECOVER}",
         )
-    if timeline == progress.timeline:
-        return
     # At `position` itself a commit begins, unless it is only where the server had got to when nobody wrote.
     commit = int(progress.seq > 0 or progress.inside_transaction)
     published = LSN(max(progress.confirm_lsn, progress.position - progress.base + commit))
-    if forked_at is None or forked_at < published:
+    if timeline == progress.timeline:
+        if log_end is not None and log_end < published:
+            raise RefusedError(
+                f"The server's log ends at {log_end}, but changes up to {published} were published: "
+                "it was restored from an older backup.",
+                remedy=_RECOVER,
+            )
+    elif forked_at is None or forked_at < published:
         where = f"left it at {forked_at}" if forked_at is not None else "was never on it"
         raise RefusedError(
             f"The server is on timeline {timeline}. Progress was made on timeline {progress.timeline} "

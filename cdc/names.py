@@ -25,6 +25,7 @@ ROW_ID_BYTES = 512
 PREFIX_RULE = "a prefix is made of a-z, 0-9, _ and -, a letter or digit first, at most 64 of them"
 _PREFIX = re.compile(r"[a-z0-9][a-z0-9_-]{0,63}")
 _TOPIC_ESCAPED = re.compile(rb"[^A-Za-z0-9_]")
+_MESSAGE_ESCAPED = re.compile(rb"[^A-Za-z0-9]")
 _INDEX_ESCAPED = re.compile(rb"[^a-z0-9_]")
 _ESCAPE = re.compile(rb"-([0-9a-f]{2})")
 _SHORTENED = "--"
@@ -67,9 +68,12 @@ def control_topic(prefix: str, control: Control) -> str:
 
 
 def message_topic(prefix: str, name: str) -> str:
-    """Where logical messages of this name go: one dot, as control topics have, so a leading `_` is escaped as well."""
-    escaped = _escape(name, _TOPIC_ESCAPED)
-    topic_name = f"{_checked(prefix)}.{'-5f' + escaped[1:] if escaped.startswith('_') else escaped}"
+    """Where logical messages of this name go: one dot, as control topics have.
+
+    `_` is escaped as well: no name is a control topic's, and none differs from a table's topic only by `.` against `_`,
+    which anybody who may send a message could otherwise use to stop us.
+    """
+    topic_name = f"{_checked(prefix)}.{_escape(name, _MESSAGE_ESCAPED) if name else '-'}"
     if len(topic_name) <= TOPIC_BYTES:
         return topic_name
     ending = _SHORTENED + sha256(topic_name.encode()).hexdigest()[:32]

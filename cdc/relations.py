@@ -153,7 +153,8 @@ def _without_value(relation: Relation, shape: Shape, row_indexes: Sequence[int])
 
 def _key_indexes(relation: Relation, shape: Shape) -> tuple[int, ...]:
     """Where the key's columns stand; refused where old rows would not carry them all."""
-    places = {column.name: index for index, column in enumerate(relation.columns) if column.in_key}
+    has_identity = any(column.in_key for column in relation.columns)  # without one only inserts come, with every column
+    places = {column.name: index for index, column in enumerate(relation.columns) if column.in_key or not has_identity}
     missing = [name for name in shape.key if name not in places]
     if missing or not shape.key:
         what = f"its replica identity lacks the key column {missing[0]!r}" if missing else "it has no primary key"

@@ -145,7 +145,13 @@ class _Start:
         checks.check_slot(progress, slot, name=self._source.slot, database=catalog.database_name(self._connection))
         assert progress is not None  # noqa: S101  # check_slot refuses otherwise
         # Asked on a connection of its own: this one streams already.
-        checks.check_server(progress, system_identifier, timeline, self._forked_at(timeline, progress))
+        checks.check_server(
+            progress,
+            system_identifier,
+            timeline,
+            log_end=catalog.current_lsn(self._connection),
+            forked_at=self._forked_at(timeline, progress),
+        )
         progress = progress.on_timeline(timeline)
         checks.check_publication(
             progress,

@@ -30,9 +30,9 @@ join pg_attribute a on a.attrelid = i.indrelid and a.attnum = u.attnum
 where i.indrelid = c.oid and i.indisprimary and u.place <= i.indnkeyatts
 """
 
-# A partition made by CREATE TABLE … PARTITION OF is linked by the transaction that made its columns. One that is attached
-# has every column's entry updated by that, if not in a later transaction then in a later command of the same one; system
-# columns (tableoid is -6) are never updated, so they tell when the table was made.
+# A partition made by CREATE TABLE … PARTITION OF is linked by the transaction that made its columns. ATTACH updates the
+# entries of all columns, if not in a later transaction then in a later command of the same one. System columns
+# (tableoid is -6) are never updated, so they tell when the table was made.
 _LEAVES = """
 select coalesce(jsonb_object_agg(leaf.oid::text, leaf.born), '{}') as leaves,
        coalesce(md5(string_agg(leaf.oid::text || ':' || leaf.storage, ',' order by leaf.oid)), '') as storage

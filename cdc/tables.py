@@ -31,18 +31,41 @@ class Tables:
     def table_for(self, relation: Relation, states: TableStates) -> Table | None:
         """None where the table is gone from the source by now: whatever its rows were, they are no more."""
         root = catalog.root_of(self._connection, relation.oid)
-        if root is None:
-            known = states.root_of(relation.oid)
+        now = None if root is None else self._state(root.oid)
+        known = states.root_of(relation.oid)
+        before = None if root is None else states.tables.get(str(root.oid))
+        # Detached since then: what was written before belongs to the partitioned table.
+        is_detached = known is not None and known is not before and str(relation.oid) in known.leaves
+        if root is None or now is None or is_detached:
             if known is None:
                 return None
             shape = self._shape(relation, known, deferrable_key=False)
         else:
-            now = read_states(self._connection, [str(root.oid)], prefix=self._config.kafka.prefix)[str(root.oid)]
-            known = states.tables.get(str(root.oid))
-            refuse_lost_mask(self._config.mask, known, now)
-            shape = self._shape(relation, now, deferrable_key=root.deferrable_key, known=known)
+            if before is None and not self._is_published(root.oid):
+                return None  # a partition that came and went while nobody looked
+            refuse_lost_mask(self._config.mask, before, now)
+            shape = self._shape(relation, now, deferrable_key=root.deferrable_key, known=before)
         types = load_types(self._connection, [column.type_oid for column in relation.columns])
         return Table(relation, shape, types)
+
+    def learn(self, oid: int, states: TableStates, lsn: int) -> TableStates:
+        """A partition that came since the last look at the catalog is known from now on: its going must be noticed."""
+        if states.root_of(oid) is not None:
+            return states
+        root = catalog.root_of(self._connection, oid)
+        now = None if root is None else self._state(root.oid)
+        if root is None or now is None or str(root.oid) not in states.tables or str(oid) not in now.leaves:
+            return states
+        born = now.leaves[str(oid)]
+        states = states.with_leaf(str(root.oid), str(oid), born=born)
+        return states if born else states.with_pending(now.topic, lsn, "a partition was attached")
+
+    def _state(self, oid: int) -> TableState | None:
+        return read_states(self._connection, [str(oid)], prefix=self._config.kafka.prefix).get(str(oid))
+
+    def _is_published(self, oid: int) -> bool:
+        publication = catalog.publication(self._connection, self._config.source.publication)
+        return publication is not None and str(oid) in publication.tables
 
     def _shape(
         self, relation: Relation, now: TableState, *, deferrable_key: bool, known: TableState | None = None
@@ -52,7 +75,7 @@ class Tables:
         schema, table = (now.schema, now.table) if is_partition else (relation.schema, relation.table)
         source = TableName(schema, table)
         wanted = self._config.columns.get(source)
-        columns = tuple(column.name for column in now.columns) if is_partition else None
+        columns = _column_order(relation, now, known) if is_partition else None
         if wanted is not None:
             order = columns or tuple(column.name for column in relation.columns)
             columns = tuple(name for name in order if name in wanted)
@@ -75,9 +98,21 @@ class Tables:
         return shape
 
 
+def _column_order(relation: Relation, now: TableState, known: TableState | None) -> tuple[str, ...]:
+    """The partitioned table's, as the catalog has it, or had it when these rows were written."""
+    names = [column.name for column in relation.columns]
+    orders = [[column.name for column in state.columns] for state in (now, known) if state is not None]
+    for order in orders:
+        if set(names) <= set(order):
+            return tuple(order)
+    return (*orders[0], *(name for name in names if name not in orders[0]))
+
+
 def _key(relation: Relation, now: TableState, known: TableState | None) -> tuple[str, ...]:
     """The key in its order: as the catalog has it, or had it when these rows were written."""
+    # Without an identity only inserts can come (the server refuses the rest), and they carry every column.
     in_identity = {column.name for column in relation.columns if column.in_key}
+    in_identity = in_identity or {column.name for column in relation.columns}
     for state in (now, known):
         if state is not None and state.key and set(state.key) <= in_identity:
             return tuple(state.key)

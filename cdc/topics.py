@@ -71,7 +71,7 @@ class Topics:
 
     def ensure_messages(self, name: str) -> str:
         """A topic for logical messages, in commit order, so of one partition; kept as long as the broker keeps such."""
-        return self._ensure({name: {"cleanup.policy": "delete", **self._size()}}, 1)[name].id
+        return self._ensure({name: {"cleanup.policy": "delete", **_BROKERS_CLOCK, **self._size()}}, 1)[name].id
 
     def ensure_control(self) -> dict[str, Topic]:
         """The control topics; all have one partition."""

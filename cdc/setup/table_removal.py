@@ -188,7 +188,8 @@ class TableRemoval:
                 f"The server is on timeline {hold.timeline}, capture ran on {progress.timeline}.",
                 remedy="Start capture once, which checks whether that has lost anything; then run this again.",
             )
-        checks.check_server(progress, hold.system_identifier, hold.timeline)
+        log_end = catalog.current_lsn(self._connection)
+        checks.check_server(progress, hold.system_identifier, hold.timeline, log_end=log_end)
         found = catalog.publication(self._connection, source.publication)
         others = {oid: entry for oid, entry in progress.publication_tables.items() if oid not in self._oids}
         checks.check_publication(

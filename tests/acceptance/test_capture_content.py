@@ -30,8 +30,8 @@ def test_an_untouched_megabyte_is_in_every_event(make_pipeline: MakePipeline) ->
     capture = pipeline.start()
     for table in ("usual", "whole"):
         database.execute(
-            f"INSERT INTO {table} SELECT i, 1, {MEGABYTE}, {TOASTED.format(300)}, (SELECT array_agg((random() * 1e9)::int)"
-            " FROM generate_series(1, 5000)) FROM generate_series(1, 3) i"
+            f"INSERT INTO {table} SELECT i, 1, {MEGABYTE}, {TOASTED.format(300)},"
+            " (SELECT array_agg((random() * 1e9)::int) FROM generate_series(1, 5000)) FROM generate_series(1, 3) i"
         )
         database.execute(f"UPDATE {table} SET n = n + 1; UPDATE {table} SET n = n + 1 WHERE id = 2")
         database.execute(
@@ -53,7 +53,8 @@ def test_a_truncate_amid_inserts_is_in_every_partition(make_pipeline: MakePipeli
     capture = pipeline.start()
     database.execute(
         "INSERT INTO t SELECT i, 'before' FROM generate_series(1, 50) i;"
-        "INSERT INTO t VALUES (51, 'the same transaction'); TRUNCATE t; INSERT INTO t VALUES (1, 'after'), (60, 'after')"
+        "INSERT INTO t VALUES (51, 'the same transaction'); TRUNCATE t;"
+        "INSERT INTO t VALUES (1, 'after'), (60, 'after')"
     )
     database.execute("TRUNCATE t RESTART IDENTITY")
     database.execute("BEGIN; INSERT INTO t VALUES (2, 'x'); SAVEPOINT a; TRUNCATE t; ROLLBACK TO a; COMMIT")
@@ -69,7 +70,8 @@ def test_one_truncate_of_several_tables_reaches_each(make_pipeline: MakePipeline
     pipeline = make_pipeline(source={"tables": ["public.a", "public.b", "public.child", "public.other"]})
     database = pipeline.database
     database.execute(
-        "CREATE TABLE a (id int PRIMARY KEY); CREATE TABLE b (id int PRIMARY KEY); CREATE TABLE other (id int PRIMARY KEY);"
+        "CREATE TABLE a (id int PRIMARY KEY); CREATE TABLE b (id int PRIMARY KEY);"
+        "CREATE TABLE other (id int PRIMARY KEY);"
         "CREATE TABLE child (id int PRIMARY KEY, a int REFERENCES a); CREATE TABLE unpublished (a int REFERENCES a)"
     )
     capture = pipeline.start()
@@ -128,7 +130,8 @@ def test_what_is_rolled_back_is_never_published(make_pipeline: MakePipeline) -> 
     gid = database.name
     database.execute(f"BEGIN; INSERT INTO t VALUES (6, 'never'); PREPARE TRANSACTION '{gid} 1'")
     database.execute(
-        f"BEGIN; INSERT INTO t VALUES (7, 'kept'); UPDATE t SET v = 'kept, 2' WHERE id = 1; PREPARE TRANSACTION '{gid} 2'"
+        "BEGIN; INSERT INTO t VALUES (7, 'kept'); UPDATE t SET v = 'kept, 2' WHERE id = 1;"
+        f"PREPARE TRANSACTION '{gid} 2'"
     )
     database.execute("INSERT INTO t VALUES (8, 'kept')")
     database.execute(f"ROLLBACK PREPARED '{gid} 1'")

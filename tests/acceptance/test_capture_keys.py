@@ -94,7 +94,8 @@ def test_a_key_may_be_deleted_and_used_again_in_one_transaction(make_pipeline: M
     database.execute(f"INSERT INTO t SELECT i, 'first', {TOASTED} FROM generate_series(1, 4) i")
     database.execute(
         "BEGIN; DELETE FROM t WHERE id = 1; INSERT INTO t VALUES (1, 'second', 'x'); COMMIT;"
-        "BEGIN; DELETE FROM t WHERE id = 2; INSERT INTO t VALUES (2, 'second', 'x'); DELETE FROM t WHERE id = 2; COMMIT;"
+        "BEGIN; DELETE FROM t WHERE id = 2; INSERT INTO t VALUES (2, 'second', 'x');"
+        "       DELETE FROM t WHERE id = 2; COMMIT;"
         "BEGIN; UPDATE t SET id = 30 WHERE id = 3; UPDATE t SET id = 3 WHERE id = 4;"
         "      UPDATE t SET v = 'was 3' WHERE id = 30; COMMIT;"
     )
@@ -160,7 +161,7 @@ def test_rows_are_found_again_by_keys_of_every_type(make_pipeline: MakePipeline)
 
 @pytest.mark.parametrize("identity", ["DEFAULT", "FULL"])
 def test_a_key_that_is_toasted_itself_is_whole(make_pipeline: MakePipeline, identity: str) -> None:
-    """A long key that compresses well enough for its index is kept outside the row; it is in every event all the same."""
+    """A long key that compresses enough to be indexed is kept outside the row; it is in every event all the same."""
     pipeline = make_pipeline()
     database = pipeline.database
     database.execute(

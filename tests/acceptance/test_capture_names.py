@@ -93,7 +93,7 @@ def test_tables_whose_names_differ_by_dots_or_case_have_their_own_topics(make_pi
 
 
 def test_a_topic_that_kafka_refuses_to_make_is_said(make_pipeline: MakePipeline) -> None:
-    """Kafka takes no `a.b_c` beside an `a_b.c` (one name to its metrics): refused with the reason, not tried for ever."""
+    """Kafka takes no `a.b_c` beside an `a_b.c` (one name to its metrics): refused with the reason, not retried."""
     pipeline = make_pipeline(source={"tables": ["a.b_c"]})
     pipeline.database.execute("CREATE SCHEMA a; CREATE TABLE a.b_c (id int PRIMARY KEY)")
     create_topic(pipeline.bootstrap, topic(pipeline.prefix, "a_b", "c"))

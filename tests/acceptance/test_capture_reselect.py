@@ -1,4 +1,4 @@
-"""The re-select against a commit that is streamed before anybody can see it: a synchronous standby that does not answer."""
+"""The re-select, while a commit is streamed that nobody can see yet: a synchronous standby does not answer."""
 
 from __future__ import annotations
 
@@ -90,7 +90,8 @@ def test_an_invisible_commit_is_waited_for(
     database = pipeline.database
     database.execute("CREATE TABLE t (id int PRIMARY KEY, n int, big text)")
     database.execute(
-        "CREATE TABLE d (id int PRIMARY KEY DEFERRABLE INITIALLY DEFERRED, who text); ALTER TABLE d REPLICA IDENTITY FULL"
+        "CREATE TABLE d (id int PRIMARY KEY DEFERRABLE INITIALLY DEFERRED, who text);"
+        "ALTER TABLE d REPLICA IDENTITY FULL"
     )
     capture = pipeline.start()
     database.execute(f"INSERT INTO t SELECT i, 1, {TOASTED} FROM generate_series(1, 3) i")
@@ -104,7 +105,8 @@ def test_an_invisible_commit_is_waited_for(
     _wait_for_the_question(pipeline)
     assert len(pipeline.records("t")) == before, "nothing of it may be published yet"
     database.execute("INSERT INTO t VALUES (4, 4, 'after it')")
-    _ = slow_commits.cancel() if released == "cancelled" else slow_commits.end()
+    release = slow_commits.cancel if released == "cancelled" else slow_commits.end
+    release()
 
     pipeline.assert_same("t", "d", while_running=capture)
 

@@ -85,7 +85,7 @@ def test_a_truncate_still_holds_after_compaction(make_pipeline: MakePipeline) ->
 
 
 def _compact(pipeline: Pipeline, table: str) -> None:
-    """Until every partition holds one record of each key; fillers roll the segments, since the last is never cleaned."""
+    """Until a partition has one record of each key; fillers roll the segments, since the last is never cleaned."""
     topic = pipeline.topic(table)
     entries = [ConfigEntry(name, value, incremental_operation=AlterConfigOpType.SET) for name, value in _EAGER.items()]
     resource = ConfigResource(ResourceType.TOPIC, topic, incremental_configs=entries)

@@ -68,9 +68,10 @@ def test_masked_values_are_nowhere(make_pipeline: MakePipeline, identity: str) -
     database.execute("INSERT INTO people VALUES (2, %s, %s, '1977-07-07', %s, 'a')", [long, SECRET, long])
     database.execute("INSERT INTO people VALUES (3, NULL, NULL, NULL, NULL, 'a')")
     database.execute("UPDATE people SET note = 'b'")
-    pipeline.fence(while_running=capture)  # else a re-select may find that row gone
+    pipeline.fence(while_running=capture)  # a re-select leaves out what is gone by then
     database.execute("UPDATE people SET id = 22, note = 'c' WHERE id = 2")
     database.execute("UPDATE people SET note = repeat('y', 200000) WHERE id = 1")  # parked
+    pipeline.fence(while_running=capture)
     database.execute("DELETE FROM people WHERE id = 22")
     pipeline.fence(while_running=capture)
     _assert_nowhere(pipeline, capture, SECRET, "1977-07-07")

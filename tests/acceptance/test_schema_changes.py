@@ -2,30 +2,38 @@
 
 from __future__ import annotations
 
-from typing import Any
+import json
 
 import pytest
 
-from cdc.control import read_last
-from cdc.table_states import KEY, TableStates, decode
-from tests.harness.pipeline import MakePipeline, Pipeline
-from tests.harness.waiting import eventually
+from tests.harness.pipeline import MakePipeline
+from tests.harness.process import StartProcess
+from tests.harness.table_states import marks, rows_after, schema_versions, wait_for_look
 
-
-def states(pipeline: Pipeline) -> TableStates:
-    """What capture knows of its tables."""
-    data = read_last({"bootstrap.servers": pipeline.bootstrap}, f"{pipeline.prefix}.__schema", KEY)
-    assert data is not None
-    return decode(data)
-
-
-def rows_after(pipeline: Pipeline, table: str) -> list[Any]:
-    rows = [record.value["after"] for record in pipeline.records(table)]
-    return sorted(rows, key=lambda row: row["id"])
-
-
-def markers(pipeline: Pipeline, table: str) -> int:
-    return sum(record.value["op"] == "t" for record in pipeline.records(table) if record.value is not None)
+# Each with a table of its own: (id int PRIMARY KEY, a int NOT NULL, n varchar(10), s int GENERATED … STORED).
+CHANGES = [
+    ("ALTER TABLE {} ADD COLUMN c int", None),
+    ("ALTER TABLE {} ADD COLUMN c int DEFAULT 7", "column c was added with a default"),
+    ("ALTER TABLE {} ADD COLUMN c int GENERATED ALWAYS AS IDENTITY", "column c was added with a default"),
+    ("ALTER TABLE {} ADD COLUMN c seven", "column c was added with a default"),
+    ("ALTER TABLE {} ADD COLUMN c int GENERATED ALWAYS AS (a) STORED", "column c was added with a default"),
+    ("ALTER TABLE {} ADD COLUMN c int GENERATED ALWAYS AS (a) VIRTUAL", None),
+    ("ALTER TABLE {} ALTER COLUMN s DROP EXPRESSION", None),
+    ("ALTER TABLE {} ALTER COLUMN a SET DEFAULT 8", None),
+    ("ALTER TABLE {} ALTER COLUMN n SET NOT NULL", None),
+    ("ALTER TABLE {} DROP COLUMN n", None),
+    ("ALTER TABLE {} DROP COLUMN n, ADD COLUMN n varchar(10) DEFAULT 'x'", "column n was added with a default"),
+    ("ALTER TABLE {} RENAME COLUMN a TO aa", "column a was renamed to aa"),
+    ("ALTER TABLE {} RENAME COLUMN id TO key", "column id was renamed to key"),
+    ("ALTER TABLE {} ALTER COLUMN n TYPE text USING 'x' || n", "column n changed its type"),
+    ("ALTER TABLE {} ALTER COLUMN n TYPE varchar(2) USING left(n, 2)", "column n changed its type"),
+    ("ALTER TABLE {} ALTER COLUMN n TYPE varchar(10) USING n || 'x'", "the table was rewritten with column n"),
+    ("ALTER TABLE {0} DROP CONSTRAINT {0}_pkey, ADD PRIMARY KEY (a)", "its key changed"),
+    ("ALTER TABLE {0} DROP CONSTRAINT {0}_pkey, ADD PRIMARY KEY (id)", None),
+    ("VACUUM FULL {}", None),
+    ("CLUSTER {0} USING {0}_pkey", None),
+    ("CREATE INDEX ON {} (a)", None),
+]
 
 
 def test_every_row_has_the_columns_it_was_written_with(make_pipeline: MakePipeline) -> None:
@@ -34,74 +42,145 @@ def test_every_row_has_the_columns_it_was_written_with(make_pipeline: MakePipeli
     database = pipeline.database
     database.execute("CREATE TABLE t (id int PRIMARY KEY, a int, b text)")
     capture = pipeline.start()
+    database.execute("INSERT INTO t VALUES (0, 0, 'zero')")
+    pipeline.fence(while_running=capture)
     connection = database.connect(autocommit=False)
-    connection.execute("INSERT INTO t VALUES (1, 1, 'one')")
-    connection.execute("ALTER TABLE t ADD COLUMN c int")
-    connection.execute("INSERT INTO t VALUES (2, 2, 'two', 2)")
-    connection.execute("ALTER TABLE t DROP COLUMN a")
-    connection.execute("INSERT INTO t VALUES (3, 'three', 3)")
-    connection.execute("ALTER TABLE t RENAME COLUMN b TO bb")
-    connection.execute("INSERT INTO t VALUES (4, 'four', 4)")
-    connection.execute("ALTER TABLE t ALTER COLUMN c TYPE text USING 'c' || c")
-    connection.execute("INSERT INTO t VALUES (5, 'five', 'c5')")
+    for statement in (
+        "INSERT INTO t VALUES (1, 1, 'one')",
+        "ALTER TABLE t ADD COLUMN c int",
+        "INSERT INTO t VALUES (2, 2, 'two', 2)",
+        "ALTER TABLE t DROP COLUMN a",
+        "INSERT INTO t VALUES (3, 'three', 3)",
+        "ALTER TABLE t RENAME COLUMN b TO bb",
+        "INSERT INTO t VALUES (4, 'four', 4)",
+        "ALTER TABLE t ALTER COLUMN c TYPE text USING 'c' || c",
+        "INSERT INTO t VALUES (5, 'five', 'c5')",
+        "CREATE TYPE mood AS ENUM ('good', 'bad')",
+        "ALTER TABLE t ADD COLUMN m mood",
+        "INSERT INTO t VALUES (6, 'six', 'c6', 'good')",
+        "ALTER TABLE t DROP COLUMN m",
+        "DROP TYPE mood",
+        "DELETE FROM t WHERE id = 0",
+    ):
+        connection.execute(statement)
     capture.kill()
     connection.commit()
-    pipeline.start()
-    pipeline.fence()
-    assert rows_after(pipeline, "t") == [
+    database.execute("ALTER TABLE t RENAME COLUMN id TO key")
+    database.execute("INSERT INTO t VALUES (7, 'seven', 'c7')")
+    capture = pipeline.start()
+    pipeline.fence(while_running=capture)
+    capture.kill()  # what is sent again now must not be published again, whatever the catalog says by then
+    database.execute("ALTER TABLE t DROP COLUMN bb")
+    pipeline.fence(while_running=pipeline.start())
+    written = [record for record in pipeline.records("t") if record.op == "c"]
+    by_version = sorted(written, key=lambda record: (record.version, record.offset))
+    assert [record.value["after"] for record in by_version] == [
+        {"id": 0, "a": 0, "b": "zero"},
         {"id": 1, "a": 1, "b": "one"},
         {"id": 2, "a": 2, "b": "two", "c": 2},
         {"id": 3, "b": "three", "c": 3},
         {"id": 4, "bb": "four", "c": 4},
         {"id": 5, "bb": "five", "c": "c5"},
+        {"id": 6, "bb": "six", "c": "c6", "m": "good"},
+        {"key": 7, "bb": "seven", "c": "c7"},
+    ]
+    assert [list(json.loads(record.key)) for record in by_version] == [["id"]] * 7 + [["key"]]
+    assert schema_versions(pipeline, "t") == [
+        ["id", "a", "b"],
+        ["id", "a", "b", "c"],
+        ["id", "b", "c"],
+        ["id", "bb", "c"],
+        ["id", "bb", "c"],
+        ["id", "bb", "c", "m"],
+        ["id", "bb", "c"],
+        ["key", "bb", "c"],
     ]
 
 
-@pytest.mark.parametrize(
-    ("statement", "reason"),
-    [
-        ("ALTER TABLE t ADD COLUMN c int", None),
-        ("ALTER TABLE t ADD COLUMN c int DEFAULT 7", "column c was added with a default"),
-        ("ALTER TABLE t DROP COLUMN a", None),
-        ("ALTER TABLE t RENAME COLUMN a TO aa", "column a was renamed to aa"),
-        ("ALTER TABLE t ALTER COLUMN a TYPE text USING 'x' || a", "column a changed its type"),
-        ("ALTER TABLE t ALTER COLUMN a TYPE int USING a + 1", "the table was rewritten with column a"),
-        ("VACUUM FULL t", None),
-        ("CREATE INDEX ON t (a)", None),
-    ],
-)
-def test_what_changes_rows_without_row_events_is_marked(
-    make_pipeline: MakePipeline, statement: str, reason: str | None
-) -> None:
-    """Such a table is incomplete until it is copied; one whose rows only lost or gained nothing is not."""
+def test_what_changes_rows_without_row_events_is_marked(make_pipeline: MakePipeline, tailrace: StartProcess) -> None:
+    """Such a table is incomplete until it is copied, also after restarts; one whose rows are the same is not.
+
+    It makes no difference whether capture runs while the change is made.
+    """
     pipeline = make_pipeline()
     database = pipeline.database
-    database.execute("CREATE TABLE t (id int PRIMARY KEY, a int)")
-    pipeline.start()
-    database.execute("INSERT INTO t VALUES (1, 1)")
-    database.execute(statement)
-    after = database.lsn()
-    eventually(lambda: pipeline.published_to() > after, 30, "the heartbeat after the change")
-    database.execute("INSERT INTO t VALUES (2)")
-    pipeline.fence()
-    pipeline.fence()
-    pending = states(pipeline).pending
-    assert {topic: mark.reason for topic, mark in pending.items()} == ({pipeline.topic("t"): reason} if reason else {})
-
-
-def test_tables_that_come_and_go_are_followed(make_pipeline: MakePipeline) -> None:
-    """A new empty table is complete at once; a dropped one empties its topic; one with rows in it is marked."""
-    pipeline = make_pipeline()
-    database = pipeline.database
-    database.execute("CREATE TABLE first (id int PRIMARY KEY, v text)")
+    database.execute("CREATE DOMAIN seven AS int DEFAULT 7")
+    for when in ("running", "down"):
+        for number in range(len(CHANGES)):
+            database.execute(
+                f"CREATE TABLE {when}{number} (id int PRIMARY KEY, a int NOT NULL, n varchar(10),"
+                " s int GENERATED ALWAYS AS (a + 1) STORED)"
+            )
+            database.execute(f"INSERT INTO {when}{number} VALUES (1, 1, 'x')")
     capture = pipeline.start()
-    database.execute("INSERT INTO first VALUES (1, 'x')")
-    database.execute("CREATE TABLE second (id int PRIMARY KEY, v text)")
-    capture.wait_for_line('"table_added"', 30)
-    database.execute("INSERT INTO second VALUES (1, 'in time')")
-    database.execute("CREATE TABLE third (id int PRIMARY KEY, v text); INSERT INTO third VALUES (1, 'too early')")
-    eventually(lambda: pipeline.topic("third") in states(pipeline).pending, 30, "the third table to be marked")
-    database.execute("DROP TABLE first")
-    pipeline.assert_same("second")
-    eventually(lambda: markers(pipeline, "first") == 2, 30, "the markers of the table that was dropped")
-    assert set(states(pipeline).pending) == {pipeline.topic("third")}
+    wait_for_look(pipeline, capture)
+    for number, (statement, _) in enumerate(CHANGES):
+        database.execute(statement.format(f"running{number}"))
+    wait_for_look(pipeline, capture)
+    expected = {f"running{number}": reason for number, (_, reason) in enumerate(CHANGES) if reason}
+    assert marks(pipeline) == expected
+    capture.terminate()
+    capture.expect_exit(0)
+    for number, (statement, _) in enumerate(CHANGES):
+        database.execute(statement.format(f"down{number}"))
+    capture = pipeline.start()
+    wait_for_look(pipeline, capture)
+    expected |= {f"down{number}": reason for number, (_, reason) in enumerate(CHANGES) if reason}
+    assert marks(pipeline) == expected
+
+    status = tailrace("capture", "--config", str(pipeline.config), "--status", "--json")
+    status.expect_exit(0)
+    shown = json.loads(status.output)["tables"]
+    assert {each["table"].removeprefix("public."): each.get("reason") for each in shown} == {
+        f"{when}{number}": reason for when in ("running", "down") for number, (_, reason) in enumerate(CHANGES)
+    }
+    assert all(each["complete"] is ("since" not in each) for each in shown)
+
+
+def test_rows_written_while_a_key_is_replaced_are_published(make_pipeline: MakePipeline) -> None:
+    """Between dropping a key and adding another one rows can be inserted; capture goes on with them and after them."""
+    pipeline = make_pipeline()
+    database = pipeline.database
+    database.execute("CREATE TABLE t (id int NOT NULL, code int NOT NULL, PRIMARY KEY (id))")
+    capture = pipeline.start()
+    database.execute("INSERT INTO t VALUES (1, 10)")
+    pipeline.fence(while_running=capture)
+    capture.kill()
+    database.execute("ALTER TABLE t DROP CONSTRAINT t_pkey")
+    database.execute("INSERT INTO t VALUES (2, 20)")
+    database.execute("ALTER TABLE t ADD PRIMARY KEY (code)")
+    database.execute("INSERT INTO t VALUES (3, 30)")
+    capture = pipeline.start()
+    wait_for_look(pipeline, capture)
+    assert rows_after(pipeline, "t") == [{"id": number, "code": number * 10} for number in (1, 2, 3)]
+    assert marks(pipeline) == {"t": "its key changed"}
+
+
+@pytest.mark.parametrize("when", ["running", "down"])
+@pytest.mark.parametrize(
+    ("statements", "words"),
+    [
+        (("DROP PUBLICATION tailrace", "CREATE PUBLICATION tailrace FOR TABLE t"), "ublication"),
+        (("ALTER PUBLICATION tailrace DROP TABLE t", "ALTER PUBLICATION tailrace ADD TABLE t"), "was re-created or"),
+    ],
+    ids=["publication re-created", "table out and in"],
+)
+def test_publication_changed_behind_our_back_is_refused(
+    make_pipeline: MakePipeline, when: str, statements: tuple[str, str], words: str
+) -> None:
+    """Changes made in between were never sent, and nothing in the stream tells: exit code 3, with the reason."""
+    pipeline = make_pipeline()
+    database = pipeline.database
+    database.execute("CREATE TABLE t (id int PRIMARY KEY)")
+    capture = pipeline.start()
+    database.execute("INSERT INTO t VALUES (1)")
+    pipeline.fence(while_running=capture)
+    if when == "down":
+        capture.terminate()
+        capture.expect_exit(0)
+    database.execute("; ".join((statements[0], "INSERT INTO t VALUES (2)", statements[1])))
+    if when == "down":
+        capture = pipeline.launch()
+    capture.expect_exit(3, 60)
+    assert words in capture.errors, capture.transcript()
+    assert [row["id"] for row in rows_after(pipeline, "t")] == [1]

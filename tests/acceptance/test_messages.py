@@ -1,0 +1,150 @@
+"""Logical messages of the user's own: each name to its own topic, in commit order, exactly once."""
+
+from __future__ import annotations
+
+from collections import Counter
+
+from cdc.names import message_topic
+from tests.harness.contents import RawRecord, read_raw, topics_under
+from tests.harness.pipeline import MakePipeline, Pipeline
+
+
+def _messages(pipeline: Pipeline, name: str) -> list[RawRecord]:
+    return read_raw(pipeline.bootstrap, message_topic(pipeline.prefix, name))
+
+
+def _contents(pipeline: Pipeline, name: str) -> list[str]:
+    return [record.value.decode() for record in _messages(pipeline, name)]
+
+
+def test_messages_arrive_in_commit_order(make_pipeline: MakePipeline) -> None:
+    """What commits first comes first, whatever was written first; what is rolled back never comes; bytes are kept."""
+    pipeline = make_pipeline()
+    database = pipeline.database
+    database.execute("CREATE TABLE t (id int PRIMARY KEY, v text)")
+    capture = pipeline.start()
+    slow, emit = database.connect(autocommit=False), "SELECT pg_logical_emit_message(true, 'orders.events', %s)"
+    slow.execute(emit, ["slow 1"])
+    database.execute(emit, ["quick"])
+    slow.execute("INSERT INTO t VALUES (1, 'between')")
+    slow.execute(emit, ["slow 2"])
+    slow.execute("SAVEPOINT a")
+    slow.execute(emit, ["rolled back to the savepoint"])
+    slow.execute("ROLLBACK TO a")
+    slow.commit()
+    slow.execute(emit, ["rolled back"])
+    slow.rollback()
+    database.execute("SELECT pg_logical_emit_message(true, 'orders.events', '\\x00ff80'::bytea)")
+    pipeline.assert_same("t", while_running=capture)
+    assert message_topic(pipeline.prefix, "orders.events") == f"{pipeline.prefix}.orders-2eevents"
+    found = _messages(pipeline, "orders.events")
+    assert [record.value for record in found] == [b"quick", b"slow 1", b"slow 2", b"\x00\xff\x80"]
+    assert len({record.key for record in found}) == 4
+    assert all(record.headers["transactional"] == b"true" for record in found)
+    assert [record.headers["v"] for record in found] == sorted(record.headers["v"] for record in found)
+
+
+def test_messages_outside_transactions_are_marked(make_pipeline: MakePipeline) -> None:
+    """They are there at once, also when the transaction that sent them is rolled back, and say that they were."""
+    pipeline = make_pipeline()
+    database = pipeline.database
+    database.execute("CREATE TABLE t (id int PRIMARY KEY, v text)")
+    capture = pipeline.start()
+    other = database.connect(autocommit=False)
+    other.execute("INSERT INTO t VALUES (1, 'never')")
+    other.execute("SELECT pg_logical_emit_message(false, 'audit', 'tried')")
+    other.rollback()
+    database.execute("SELECT pg_logical_emit_message(true, 'audit', 'done')")
+    pipeline.assert_same("t", while_running=capture)
+    found = [(record.value, record.headers["transactional"]) for record in _messages(pipeline, "audit")]
+    assert found == [(b"tried", b"false"), (b"done", b"true")]
+
+
+def test_messages_exactly_once_across_kills(make_pipeline: MakePipeline) -> None:
+    """Killed again and again, also inside a transaction that is spread over many: each once, each name in order."""
+    pipeline = make_pipeline(capture={"transaction_events": 50})
+    database = pipeline.database
+    database.execute("CREATE TABLE t (id int PRIMARY KEY, v text)")
+    capture = pipeline.start()
+    expected: Counter[str] = Counter()
+    in_order: list[str] = []
+    for life in range(4):
+        for number in range(20):
+            text = f"{life}.{number}"
+            database.execute(
+                "BEGIN; SELECT pg_logical_emit_message(true, 'kept', %(t)s || 'a');"
+                "SELECT pg_logical_emit_message(false, 'loose', %(t)s);"
+                "SELECT pg_logical_emit_message(true, 'kept', %(t)s || 'b'); COMMIT".replace("%(t)s", f"'{text}'")
+            )
+            in_order += [f"{text}a", f"{text}b"]
+            expected[text] += 1
+        first = life * 1000
+        already = pipeline.rows_published("t")
+        database.execute(  # a row, a message, a row, a message …
+            f"WITH sent AS (INSERT INTO t SELECT n, 'x' FROM generate_series({first}, {first + 999}) n RETURNING id)"
+            " SELECT pg_logical_emit_message(true, 'kept', id::text) FROM sent"
+        )
+        database.execute(
+            "DO $$ BEGIN FOR n IN 1..300 LOOP"
+            f" PERFORM pg_logical_emit_message(true, 'kept', 'm{life}.' || n); UPDATE t SET v = n WHERE id = {first};"
+            " END LOOP; END $$"
+        )
+        in_order += [str(first + n) for n in range(1000)] + [f"m{life}.{n}" for n in range(1, 301)]
+        capture.wait_for(lambda: pipeline.rows_published("t") > already, 60, "a part of it")  # noqa: B023
+        capture.kill()
+        capture = pipeline.start()
+    pipeline.assert_same("t", while_running=capture)
+    assert Counter(_contents(pipeline, "loose")) == expected
+    kept = _contents(pipeline, "kept")
+    assert [text for text, count in Counter(kept).items() if count > 1] == []
+    assert kept == in_order
+
+
+def test_messages_can_be_turned_off(make_pipeline: MakePipeline) -> None:
+    """`[source] messages = false`: no topic, and everything else flows."""
+    pipeline = make_pipeline(source={"messages": False})
+    database = pipeline.database
+    database.execute("CREATE TABLE t (id int PRIMARY KEY, v text)")
+    capture = pipeline.start()
+    database.execute(
+        "SELECT pg_logical_emit_message(true, 'orders', 'x'), pg_logical_emit_message(false, 'orders', 'x')"
+    )
+    database.execute("INSERT INTO t VALUES (1, 'a')")
+    pipeline.assert_same("t", while_running=capture)
+    names = {name.removeprefix(f"{pipeline.prefix}.") for name in topics_under(pipeline.bootstrap, pipeline.prefix)}
+    assert names == {"public.t", "__progress", "__schema", "__parked", "__positions"}
+
+
+def test_no_message_reaches_a_topic_of_another_kind(make_pipeline: MakePipeline) -> None:
+    """Whatever its name: that of a control topic, of a table, of Tailrace itself, an empty, long or odd one."""
+    pipeline = make_pipeline()
+    database = pipeline.database
+    database.execute("CREATE TABLE t (id int PRIMARY KEY, v text)")
+    capture = pipeline.start()
+    names = ["__progress", "_x", "public.t", "é/ü", "x" * 300, "UPPER", "a b", "-", "..", "", "public_t"]
+    for name in names:
+        database.execute("SELECT pg_logical_emit_message(true, %s, 'mine')", [name])
+        database.execute("SELECT pg_logical_emit_message(false, %s, 'loose')", [name])
+    database.execute("SELECT pg_logical_emit_message(true, 'tailrace.else', 'nobody-sees-this')")
+    pipeline.assert_same("t", while_running=capture)
+    for name in names:
+        assert _contents(pipeline, name) == ["mine", "loose"], name
+    own = ("__progress", "__schema", "__parked", "__positions", "public.t")
+    for record in read_raw(pipeline.bootstrap, *(f"{pipeline.prefix}.{name}" for name in own)):
+        assert not record.holds(b"mine")
+    everything = read_raw(pipeline.bootstrap, *topics_under(pipeline.bootstrap, pipeline.prefix))
+    assert not any(record.holds(b"nobody-sees-this") for record in everything)
+
+
+def test_a_message_too_big_is_parked(make_pipeline: MakePipeline) -> None:
+    """One message over the limit stops nobody: it is parked, and the next one comes."""
+    pipeline = make_pipeline(kafka={"max_message_bytes": 100_000})
+    database = pipeline.database
+    database.execute("CREATE TABLE t (id int PRIMARY KEY, v text)")
+    capture = pipeline.start()
+    database.execute("SELECT pg_logical_emit_message(true, 'big', repeat('x', 200000))")
+    database.execute("SELECT pg_logical_emit_message(true, 'big', 'small')")
+    pipeline.fence(while_running=capture)
+    assert _contents(pipeline, "big") == ["small"]
+    (parked,) = read_raw(pipeline.bootstrap, f"{pipeline.prefix}.__parked")
+    assert message_topic(pipeline.prefix, "big").encode() in parked.value

@@ -1,0 +1,171 @@
+"""Tables that are made, dropped, made again and renamed while capture runs, and tables that are none of its business."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.harness.pipeline import MakePipeline
+from tests.harness.process import Process
+from tests.harness.table_states import markers, marks, rows_after, states, wait_for_look, wait_for_markers
+from tests.harness.topics import list_topics
+
+TABLE = "CREATE TABLE {} (id int PRIMARY KEY, v text)"
+
+
+def wait_for_added(capture: Process, table: str) -> None:
+    capture.wait_for_line(f'"public.{table}".*"table_added"', 30)
+
+
+def test_tables_that_come_and_go_are_followed(make_pipeline: MakePipeline) -> None:
+    """A new empty table is complete at once; a dropped one empties its topic; one with rows in it is marked.
+
+    A table that is dropped and made again between two looks at the catalog is both.
+    """
+    pipeline = make_pipeline()
+    database = pipeline.database
+    for name in ("dropped", "again", "again_filled"):
+        database.execute(TABLE.format(name))
+        database.execute(f"INSERT INTO {name} VALUES (1, 'old'), (2, 'old')")
+    capture = pipeline.start()
+    for name in ("dropped", "again", "again_filled"):
+        database.execute(f"INSERT INTO {name} VALUES (3, 'x'), (4, 'y')")
+    database.execute(TABLE.format("second"))
+    wait_for_added(capture, "second")
+    database.execute("INSERT INTO second VALUES (1, 'in time')")
+    database.execute(TABLE.format("third") + "; INSERT INTO third VALUES (1, 'too early')")
+    database.execute("DROP TABLE dropped")
+    database.execute("DROP TABLE again; " + TABLE.format("again"))
+    database.execute("DROP TABLE again_filled; " + TABLE.format("again_filled"))
+    database.execute("INSERT INTO again_filled VALUES (5, 'too early')")
+    for name in ("again", "again_filled", "third"):
+        wait_for_added(capture, name)
+    for name in ("dropped", "again", "again_filled"):
+        wait_for_markers(pipeline, name)
+    database.execute("INSERT INTO again VALUES (4, 'new'), (6, 'new')")
+    database.execute("INSERT INTO again_filled VALUES (4, 'new'), (6, 'new')")
+    pipeline.assert_same("second", "again", while_running=capture)
+    wait_for_look(pipeline, capture)
+    reason = "it was added while rows were in it"
+    assert marks(pipeline) == {"third": reason, "again_filled": reason}
+    # What was in the table is missing, what is written now arrives, and nothing of the old table is left.
+    database.execute("DELETE FROM again_filled WHERE id = 5")
+    pipeline.assert_same("again_filled", while_running=capture)
+
+
+def test_renamed_tables_are_followed(make_pipeline: MakePipeline) -> None:
+    """The old name's topic is emptied, the new one's is incomplete; where two swap their names, both are."""
+    pipeline = make_pipeline()
+    database = pipeline.database
+    for name in ("plain", "left", "right"):
+        database.execute(TABLE.format(f'"{name}"'))
+    database.execute("CREATE SCHEMA other")
+    database.execute(TABLE.format("moved"))
+    capture = pipeline.start()
+    for name in ("plain", "left", "right", "moved"):
+        database.execute(f"INSERT INTO \"{name}\" VALUES (1, '{name}')")
+    pipeline.fence(while_running=capture)
+    connection = database.connect(autocommit=False)
+    for statement in (
+        "INSERT INTO plain VALUES (2, 'before the rename')",
+        "ALTER TABLE plain RENAME TO better",
+        "INSERT INTO better VALUES (3, 'after the rename')",
+        'ALTER TABLE "left" RENAME TO between',
+        'ALTER TABLE "right" RENAME TO "left"',
+        'ALTER TABLE between RENAME TO "right"',
+        "INSERT INTO \"left\" VALUES (2, 'was right')",
+        "ALTER TABLE moved SET SCHEMA other",
+    ):
+        connection.execute(statement)
+    connection.commit()
+    wait_for_markers(pipeline, "plain")
+    wait_for_markers(pipeline, "moved")
+    assert marks(pipeline) == dict.fromkeys(("better", "left", "right", "moved"), "it was renamed")
+    assert pipeline.topic("other.moved") in states(pipeline).pending
+    assert [row["id"] for row in rows_after(pipeline, "plain")] == [1, 2]
+    assert [row["v"] for row in rows_after(pipeline, "better")] == ["after the rename"]
+    assert [row["v"] for row in rows_after(pipeline, "left")] == ["left", "was right"]
+    assert [markers(pipeline, name) for name in ("better", "left", "right")] == [0, 0, 0]
+
+    # Away and back: the name's topic serves the next table of that name.
+    database.execute(TABLE.format("plain"))
+    wait_for_added(capture, "plain")
+    database.execute("INSERT INTO plain VALUES (2, 'of the new table')")
+    pipeline.assert_same("plain", while_running=capture)
+
+
+def test_rows_of_a_table_dropped_under_a_backlog_leave_no_ghosts(make_pipeline: MakePipeline) -> None:
+    """Heartbeats that were sent before the table was dropped do not count: its last rows come after them."""
+    pipeline = make_pipeline(source={"heartbeat_seconds": 0.2})
+    database = pipeline.database
+    database.execute(TABLE.format("t"))
+    database.execute(TABLE.format("other"))
+    capture = pipeline.start()
+    database.execute("INSERT INTO t VALUES (0, 'known')")
+    pipeline.fence(while_running=capture)
+    database.execute("INSERT INTO other SELECT i, 'backlog' FROM generate_series(1, 300000) i")
+    for number in range(1, 40):
+        database.execute("SELECT pg_sleep(0.02)")
+        database.execute("INSERT INTO t VALUES (%s, 'x')", [number])
+    database.execute("DROP TABLE t")
+    wait_for_markers(pipeline, "t")
+    pipeline.fence(while_running=capture)
+    records = pipeline.records("t")
+    line = max(record.version for record in records if record.op == "t" and record.version is not None)
+    assert all(record.version is not None and record.version <= line for record in records)
+
+
+def test_a_table_with_an_open_writer_is_added_after_it(make_pipeline: MakePipeline) -> None:
+    """Rows of a transaction that began before the table was published are not streamed: so that is waited for."""
+    pipeline = make_pipeline()
+    database = pipeline.database
+    database.execute(TABLE.format("first"))
+    capture = pipeline.start()
+    writer = database.connect(autocommit=False)
+    connection = database.connect(autocommit=False)
+    connection.execute("LOCK TABLE pg_publication_rel IN SHARE MODE")  # holds capture up until the writer has begun
+    database.execute(TABLE.format("written"))
+    writer.execute("INSERT INTO written VALUES (1, 'before it is published')")
+    connection.commit()
+    capture.wait_for_line('public.written".*"table_busy"', 30)
+    database.execute("INSERT INTO first VALUES (1, 'goes on')")
+    pipeline.assert_same("first", while_running=capture)
+    writer.execute("INSERT INTO written VALUES (2, 'still open')")
+    writer.commit()
+    wait_for_added(capture, "written")
+    database.execute("UPDATE written SET v = v || '!'")
+    pipeline.assert_same("written", while_running=capture)
+    wait_for_look(pipeline, capture)
+    assert marks(pipeline) == {"written": "it was added while rows were in it"}
+
+
+@pytest.mark.parametrize("selected", ["public.*", "public.parent"])
+def test_tables_beside_published_ones_do_no_harm(make_pipeline: MakePipeline, selected: str) -> None:
+    """Inheritance children are tables of their own; unlogged and temporary tables, views and the like are not ours."""
+    pipeline = make_pipeline(source={"tables": [selected]})
+    database = pipeline.database
+    database.execute(TABLE.format("parent"))
+    database.execute("CREATE TABLE child (extra int, PRIMARY KEY (id)) INHERITS (parent)")
+    database.execute("CREATE TABLE keyless_child () INHERITS (parent)")
+    capture = pipeline.start()
+    database.execute("CREATE UNLOGGED TABLE loose (id int PRIMARY KEY, v text)")
+    database.execute("CREATE TEMPORARY TABLE parent_copy (id int PRIMARY KEY, v text)")
+    database.execute("CREATE TABLE late_child (PRIMARY KEY (id)) INHERITS (parent)")
+    database.execute("CREATE MATERIALIZED VIEW seen AS SELECT * FROM parent; CREATE TABLE keyless (v text)")
+    wait_for_look(pipeline, capture)
+    for name in ("parent", "child", "keyless_child", "late_child", "loose", "parent_copy"):
+        database.execute(f"INSERT INTO {name} (id, v) VALUES (1, '{name}')")
+    database.execute("UPDATE parent SET v = v || '!'")
+    database.execute("TRUNCATE child, loose")
+    wait_for_look(pipeline, capture)
+    database.execute("ALTER TABLE child NO INHERIT parent")
+    database.execute("ALTER TABLE loose SET LOGGED; DROP TABLE loose")
+    database.execute("INSERT INTO keyless VALUES ('x')")
+    wait_for_look(pipeline, capture)
+    expected = {"parent", "child", "late_child"} if selected == "public.*" else {"parent"}
+    topics = {name for name in list_topics(pipeline.bootstrap) if name.startswith(f"{pipeline.prefix}.public.")}
+    assert topics - {pipeline.topic("loose")} == {pipeline.topic(name) for name in expected}
+    assert [row["v"] for row in rows_after(pipeline, "parent")] == ["parent", "parent!"]
+    assert markers(pipeline, "parent") == 0
+    if selected == "public.*":
+        pipeline.assert_same("child", "late_child", while_running=capture)
+    assert marks(pipeline) == {}
