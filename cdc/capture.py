@@ -205,7 +205,7 @@ class Capture:
     def _on_relation(self, relation: Relation, lsn: int) -> None:
         table = self._tables.table_for(relation, self._states)
         if table is None:
-            self._changes.gone.add(relation.oid)
+            self._changes.on_table_gone(relation.oid)
             return
         self._changes.gone.discard(relation.oid)
         learned = self._tables.learn(relation.oid, self._states, lsn)

@@ -115,6 +115,12 @@ class Changes:
         if not table.shape.deferrable_key:
             self._quick.update(ways)
 
+    def on_table_gone(self, oid: int) -> None:
+        """A Relation message of a table that is not published any more: its rows are numbered, nothing else."""
+        self.gone.add(oid)
+        old = self.tables.pop(oid, None)
+        self._quick = {head: way for head, way in self._quick.items() if way[0] is not old}
+
     # -- rows ------------------------------------------------------------------------------------------------
 
     def take_quickly(self, data: bytes, lsn: int) -> bool:

@@ -20,6 +20,15 @@ _RECOVER = (
 )
 
 
+def check_cluster(progress: Progress, system_identifier: str) -> None:
+    if system_identifier != progress.system_identifier:
+        raise RefusedError(
+            f"This is another database cluster: its system identifier is {system_identifier}, "
+            f"progress was made on {progress.system_identifier}.",
+            remedy=f"Point [source] dsn at the right server. If this one replaces it: {_RECOVER}",
+        )
+
+
 def check_server(
     progress: Progress,
     system_identifier: str,
@@ -32,12 +41,7 @@ def check_server(
 
     `log_end`: how far the server's log goes, where that was asked.
     """
-    if system_identifier != progress.system_identifier:
-        raise RefusedError(
-            f"This is another database cluster: its system identifier is {system_identifier}, "
-            f"progress was made on {progress.system_identifier}.",
-            remedy=f"Point [source] dsn at the right server. If this one replaces it: {_RECOVER}",
-        )
+    check_cluster(progress, system_identifier)
     # At `position` itself a commit begins, unless it is only where the server had got to when nobody wrote.
     commit = int(progress.seq > 0 or progress.inside_transaction)
     published = LSN(max(progress.confirm_lsn, progress.position - progress.base + commit))

@@ -71,14 +71,15 @@ class ReplicationStream:
 
     def forked_at(self, timeline: int, old: int) -> LSN | None:
         """Where the history of `timeline` left the timeline `old`; None where it never was on it."""
-        if timeline == old:
-            return None
+        return self.forks(timeline).get(old)
+
+    def forks(self, timeline: int) -> dict[int, LSN]:
+        """The timelines that `timeline` comes from, and where it left each; the first has no history."""
+        if timeline <= 1:
+            return {}
         history = (self._command(b"TIMELINE_HISTORY %d" % timeline).get_value(0, 1) or b"").decode()
-        for line in history.splitlines():
-            fields = line.split("\t")
-            if len(fields) >= 2 and fields[0].strip() == str(old):
-                return LSN.parse(fields[1].strip())
-        return None
+        lines = [line.split("\t") for line in history.splitlines() if line.strip() and not line.startswith("#")]
+        return {int(fields[0]): LSN.parse(fields[1].strip()) for fields in lines}
 
     def create_slot(self, waiting: Callable[[], None] = lambda: None) -> LSN:
         """Create the slot; returns its consistent point: what commits after it will be streamed.

@@ -18,16 +18,21 @@ from cdc.errors import TransientError
 from cdc.messages import Value
 from cdc.postgres import explain
 from cdc.records import Held, Incomplete, Record
+from cdc.relations import Table
 from cdc.snapshots import Snapshot
 
 _FIRST_ROWS, _MOST_ROWS = 64, 1024
 _BYTES_AT_ONCE = 8 << 20
 
-# What one key is now: column name -> Postgres text. A column that no longer exists is not in it.
-Row = dict[str, "bytes | None"]
+# A column's name and type: one that was retyped since then is another one, its text would not fit the encoder.
+Column = tuple[str, int]
+# What one key is now, as Postgres text. A column that no longer exists is not in it.
+Row = dict[Column, "bytes | None"]
+# By the table as it was: two states of one table may have two keys.
+Found = dict[tuple[Table, tuple[bytes, ...]], Row]
 
 _LIVE_NAMES = """
-select n.nspname, c.relname, a.attname, format_type(a.atttypid, -1)
+select n.nspname, c.relname, a.attname, a.atttypid::int8, format_type(a.atttypid, -1)
 from pg_class c join pg_namespace n on n.oid = c.relnamespace
 join pg_attribute a on a.attrelid = c.oid and a.attnum > 0 and not a.attisdropped
 where c.oid = %s
@@ -52,11 +57,11 @@ class Reselect:
             yield from self._complete_some(some)
 
     def _complete_some(self, held: Held) -> Iterator[Record]:
-        wanted: dict[int, list[Incomplete]] = defaultdict(list)
+        wanted: dict[Table, list[Incomplete]] = defaultdict(list)
         for item in held:
             if isinstance(item, Incomplete):
-                wanted[item.table.relation.oid].append(item)
-        found: dict[tuple[int, tuple[bytes, ...]], Row] = {}
+                wanted[item.table].append(item)
+        found: Found = {}
         if wanted:
             try:
                 found = self._read_when_visible(wanted)
@@ -67,9 +72,9 @@ class Reselect:
             if isinstance(item, Record):
                 yield item
             else:
-                yield from _fill(item, found.get((item.table.relation.oid, item.key_values)))
+                yield from _fill(item, found.get((item.table, item.key_values)))
 
-    def _adapt(self, found: dict[tuple[int, tuple[bytes, ...]], Row]) -> None:
+    def _adapt(self, found: Found) -> None:
         size = sum(len(value) for row in found.values() for value in row.values() if value is not None)
         if size > _BYTES_AT_ONCE:
             self._rows_at_once = max(1, self._rows_at_once // 2)
@@ -81,7 +86,7 @@ class Reselect:
             self._connection.close()
             self._connection = None
 
-    def _read_when_visible(self, wanted: dict[int, list[Incomplete]]) -> dict[tuple[int, tuple[bytes, ...]], Row]:
+    def _read_when_visible(self, wanted: dict[Table, list[Incomplete]]) -> Found:
         if self._connection is None:
             self._connection = self._connect()
         xids = {item.xid for items in wanted.values() for item in items}
@@ -93,24 +98,29 @@ class Reselect:
                 assert row is not None  # noqa: S101  # a select without FROM has one row
                 snapshot = Snapshot.parse(row[0])
                 if all(snapshot.shows(xid) for xid in xids):
-                    return {(oid, key): row for oid, items in wanted.items() for key, row in self._read(items).items()}
+                    return {
+                        (table, key): row
+                        for table, items in wanted.items()
+                        for key, row in self._read(table, items).items()
+                    }
             if self._stop():
                 raise TransientError("Stopped while waiting for a commit to become visible.")
             time.sleep(pause_seconds)
             pause_seconds = min(pause_seconds * 2, 0.5)
 
-    def _read(self, items: list[Incomplete]) -> dict[tuple[bytes, ...], Row]:
+    def _read(self, table: Table, items: list[Incomplete]) -> dict[tuple[bytes, ...], Row]:
         """One query per table. A table or column that is gone by now is simply not in the answer."""
         assert self._connection is not None  # noqa: S101  # opened by the only caller
-        table = items[0].table
         live = self._connection.execute(_LIVE_NAMES, [table.relation.oid]).fetchall()
-        types = {name: type_name for _, _, name, type_name in live}
-        if not live or not set(table.shape.key) <= types.keys():
+        types = {(name, type_oid): type_name for _, _, name, type_oid, type_name in live}
+        names = _named(table)
+        key_columns = [names[index] for index in table.key_indexes]
+        if not set(key_columns) <= types.keys():
             return {}
         keys = list({item.key_values: None for item in items})
-        columns = [name for name in _columns(items) if name in types]
-        query = _query(live[0][0], live[0][1], table.shape.key, types, columns)
-        parameters = [[key[i].decode() for key in keys] for i in range(len(table.shape.key))]
+        columns = [column for column in _columns(table, items) if column in types]
+        query = _query(live[0][0], live[0][1], key_columns, types, columns)
+        parameters = [[key[i].decode() for key in keys] for i in range(len(key_columns))]
         # A raw cursor: names may hold a `%`, which an ordinary one takes for a placeholder.
         result = psycopg.RawCursor(self._connection).execute(query, parameters).pgresult
         assert result is not None  # noqa: S101  # it is a select
@@ -120,31 +130,37 @@ class Reselect:
             ordinal = result.get_value(number, 0)
             assert ordinal is not None  # noqa: S101  # ordinality is never NULL
             rows[keys[int(ordinal) - 1]] = {
-                name: result.get_value(number, index + 1) for index, name in enumerate(columns)
+                column: result.get_value(number, index + 1) for index, column in enumerate(columns)
             }
         return rows
 
 
-def _columns(items: Iterable[Incomplete]) -> list[str]:
-    wanted: dict[str, None] = {}
+def _named(table: Table) -> list[Column]:
+    return [(column.name, column.type_oid) for column in table.relation.columns]
+
+
+def _columns(table: Table, items: Iterable[Incomplete]) -> list[Column]:
+    names = _named(table)
+    wanted: dict[Column, None] = {}
     for item in items:
-        names = [column.name for column in item.table.relation.columns]
-        indexes = range(len(names)) if item.values is None else item.table.holes(item.values)
+        indexes = range(len(names)) if item.values is None else table.holes(item.values)
         wanted.update((names[index], None) for index in indexes)
     return list(wanted)
 
 
 def _query(
-    schema: str, table: str, key_names: Sequence[str], types: dict[str, str], columns: Sequence[str]
+    schema: str, table: str, key: Sequence[Column], types: dict[Column, str], columns: Sequence[Column]
 ) -> sql.Composed:
-    arrays = sql.SQL(", ").join(sql.SQL(f"${index + 1}::text[]") for index in range(len(key_names)))
-    wanted = sql.SQL(", ").join(sql.Identifier(f"k{index}") for index in range(len(key_names)))
+    arrays = sql.SQL(", ").join(sql.SQL(f"${index + 1}::text[]") for index in range(len(key)))
+    wanted = sql.SQL(", ").join(sql.Identifier(f"k{index}") for index in range(len(key)))
     join = sql.SQL(" and ").join(
         # The type's name comes from format_type, which quotes it; cast one by one, since a key may be an array itself.
-        sql.SQL("t.{} = w.{}::{}").format(sql.Identifier(name), sql.Identifier(f"k{index}"), sql.SQL(types[name]))
-        for index, name in enumerate(key_names)
+        sql.SQL("t.{} = w.{}::{}").format(
+            sql.Identifier(column[0]), sql.Identifier(f"k{index}"), sql.SQL(types[column])
+        )
+        for index, column in enumerate(key)
     )
-    fields = sql.SQL("").join(sql.SQL(", t.{}").format(sql.Identifier(name)) for name in columns)
+    fields = sql.SQL("").join(sql.SQL(", t.{}").format(sql.Identifier(name)) for name, _ in columns)
     return sql.SQL(
         "select w.n{fields} from rows from (unnest({arrays})) with ordinality as w({wanted}, n) "
         "join only {table} t on {join}"
@@ -154,7 +170,7 @@ def _query(
 def _fill(item: Incomplete, row: Row | None) -> list[Record]:
     """The finished records of one event; none where the row is gone, since a later event then says so."""
     table = item.table
-    names = [column.name for column in table.relation.columns]
+    names = _named(table)
     if item.values is None:
         return _present_state(item, names, row)
     if row is None:
@@ -163,14 +179,15 @@ def _fill(item: Incomplete, row: Row | None) -> list[Record]:
     values: list[Value] = list(item.values)
     for index in holes:
         values[index] = row.get(names[index])
-    value = item.render(item.op, table.encode_row(values), [names[index] for index in holes])
+    value = item.render(item.op, table.encode_row(values), [names[index][0] for index in holes])
     return [Record(table.topic, item.key, value, item.headers)]
 
 
-def _present_state(item: Incomplete, names: list[str], row: Row | None) -> list[Record]:
+def _present_state(item: Incomplete, columns: list[Column], row: Row | None) -> list[Record]:
     """A key of a deferrable constraint, published as what it is now: a row, or nothing."""
     topic = item.table.topic
-    values: list[Value] = [row.get(name) for name in names] if row is not None else []
+    names = [name for name, _ in columns]
+    values: list[Value] = [row.get(column) for column in columns] if row is not None else []
     # Found by equality, but another text (citext, numeric): that row has a record key of its own.
     if row is None or item.table.encode_key(values) != item.key:
         return [

@@ -137,6 +137,8 @@ class _Start:
         slot = catalog.slot(self._connection, self._source.slot)
         if slot is None:
             raise TransientError(f"Slot {self._source.slot} vanished while it was taken.")
+        if progress is not None:
+            checks.check_cluster(progress, system_identifier)  # first: on another one, its slot is not ours to judge
         if progress is not None and progress.state == "creating":
             # A first start that died between making the slot and saying so. Nothing was published from it.
             stream.close()
@@ -185,6 +187,7 @@ class _Start:
             publisher = self._publisher()
             progress = self._fence_and_read(publisher)
             if progress is not None and progress.state != "creating":
+                checks.check_cluster(progress, system_identifier)
                 raise checks.missing_slot(self._source.slot, progress)
             progress = self._first_start(stream, publisher, system_identifier, timeline)
             stream.start()

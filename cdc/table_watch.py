@@ -6,6 +6,7 @@ heartbeat *later* (`emptying`): only then is the stream sure to be past the last
 
 from __future__ import annotations
 
+from collections import Counter
 from typing import Any
 
 import msgspec
@@ -33,6 +34,7 @@ class TableWatch:
         self._prefix = config.kafka.prefix
         self._connection = connection
         self._told: set[int] = set()
+        self._times_busy: Counter[int] = Counter()
 
     def look(self, progress: Progress, states: TableStates) -> tuple[Publication, TableStates]:
         """What the publication and the tables are now; refuses what was changed behind our back."""
@@ -52,7 +54,8 @@ class TableWatch:
         """Put new tables into the publication; returns those that were empty, and so need no copy."""
         published = set() if publication is None else publication.tables.keys()
         complete: set[str] = set()
-        for table in catalog.tables(self._connection, self._source.tables):
+        found = catalog.tables(self._connection, self._source.tables)
+        for table in sorted(found, key=lambda table: self._times_busy[table.oid]):
             if str(table.oid) in published or catalog.why_not_captured(table) is not None:
                 continue
             if _topic_is_taken(states, table.topic(self._prefix)):
@@ -61,7 +64,8 @@ class TableWatch:
                 empty = self._add(table)
             except psycopg.errors.LockNotAvailable:
                 log.info("table_busy", table=str(table), reason="it is written to all the time; next heartbeat")
-                continue
+                self._times_busy[table.oid] += 1
+                break  # the stream waits for us: for one such table, not for many
             except (psycopg.errors.UndefinedTable, psycopg.errors.DuplicateObject):
                 continue  # dropped, renamed or added by somebody else since we looked
             except psycopg.errors.InsufficientPrivilege:

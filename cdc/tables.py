@@ -15,12 +15,15 @@ from cdc import catalog, names
 from cdc.config import Config
 from cdc.config.tables import TableName
 from cdc.errors import RefusedError
+from cdc.logs import get_logger
 from cdc.masks import masks_of, refuse_lost_mask
 from cdc.messages import Relation, ReplicaIdentity
 from cdc.relations import Shape, Table
 from cdc.table_catalog import read_states
 from cdc.table_states import TableState, TableStates
 from cdc.values import load_types
+
+log = get_logger("tables")
 
 
 class Tables:
@@ -29,7 +32,7 @@ class Tables:
         self._connection = connection
 
     def table_for(self, relation: Relation, states: TableStates) -> Table | None:
-        """None where the table is gone from the source by now: whatever its rows were, they are no more."""
+        """None where the table is gone from the source (whatever its rows were, they are no more) or has no key."""
         root = catalog.root_of(self._connection, relation.oid)
         now = None if root is None else self._state(root.oid)
         known = states.root_of(relation.oid)
@@ -45,6 +48,10 @@ class Tables:
                 return None  # a partition that came and went while nobody looked
             refuse_lost_mask(self._config.mask, before, now)
             shape = self._shape(relation, now, deferrable_key=root.deferrable_key, known=before)
+        if not shape.key:  # the last look at the catalog has marked it as incomplete for that
+            remedy = f"Give it one: alter table {relation.schema}.{relation.table} add primary key (…)."
+            log.warning("table_left_out", table=str(shape), reason="it has no primary key any more", remedy=remedy)
+            return None
         types = load_types(self._connection, [column.type_oid for column in relation.columns])
         return Table(relation, shape, types)
 
@@ -117,5 +124,5 @@ def _key(relation: Relation, now: TableState, known: TableState | None) -> tuple
         if state is not None and state.key and set(state.key) <= in_identity:
             return tuple(state.key)
     if relation.replica_identity is ReplicaIdentity.FULL:
-        return ()  # every column is in the identity: it does not tell the key; refused by Table
+        return ()  # every column is in the identity: it does not tell the key
     return tuple(column.name for column in relation.columns if column.in_key)

@@ -21,10 +21,11 @@ PLACE = "role"
 
 @dataclass(frozen=True, slots=True)
 class Identity:
-    """What IDENTIFY_SYSTEM says."""
+    """What IDENTIFY_SYSTEM and TIMELINE_HISTORY say; `forks`: earlier timelines, and where this one left them."""
 
     system_identifier: str
     timeline: int
+    forks: Mapping[int, LSN]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -67,7 +68,8 @@ def try_replication(source: Source) -> Identity | TailraceError:
     except TailraceError as error:
         return error
     try:
-        return Identity(*stream.identify())
+        system_identifier, timeline = stream.identify()
+        return Identity(system_identifier, timeline, stream.forks(timeline))
     except TailraceError as error:
         return error
     finally:

@@ -114,9 +114,12 @@ def _wal(place: str, facts: SlotFacts) -> Iterator[Finding]:
 
 def _cluster(progress: Progress, identity: Identity) -> Finding:
     try:
-        checks.check_server(progress, identity.system_identifier, identity.timeline)
+        forked_at = identity.forks.get(progress.timeline)
+        checks.check_server(progress, identity.system_identifier, identity.timeline, forked_at=forked_at)
     except RefusedError as error:
         return refusal("server", error, _NEW_LIFE)
+    if identity.timeline != progress.timeline:
+        return ok("server", "it was promoted, and has everything that was published")
     return ok("server", "it is the cluster and timeline that progress was made on")
 
 

@@ -138,10 +138,14 @@ def test_what_changes_rows_without_row_events_is_marked(make_pipeline: MakePipel
 
 
 def test_rows_written_while_a_key_is_replaced_are_published(make_pipeline: MakePipeline) -> None:
-    """Between dropping a key and adding another one rows can be inserted; capture goes on with them and after them."""
+    """Between dropping a key and adding another one rows can be inserted; capture goes on with them and after them.
+
+    A table that is left without a key is left out with a mark, and the others flow.
+    """
     pipeline = make_pipeline()
     database = pipeline.database
-    database.execute("CREATE TABLE t (id int NOT NULL, code int NOT NULL, PRIMARY KEY (id))")
+    for name in ("t", "keyless", "other"):
+        database.execute(f"CREATE TABLE {name} (id int NOT NULL, code int NOT NULL, PRIMARY KEY (id))")
     capture = pipeline.start()
     database.execute("INSERT INTO t VALUES (1, 10)")
     pipeline.fence(while_running=capture)
@@ -154,6 +158,48 @@ def test_rows_written_while_a_key_is_replaced_are_published(make_pipeline: MakeP
     wait_for_look(pipeline, capture)
     assert rows_after(pipeline, "t") == [{"id": number, "code": number * 10} for number in (1, 2, 3)]
     assert marks(pipeline) == {"t": "its key changed"}
+
+    database.execute("INSERT INTO keyless VALUES (1, 10)")
+    database.execute("ALTER TABLE keyless DROP CONSTRAINT keyless_pkey, REPLICA IDENTITY FULL")
+    wait_for_look(pipeline, capture)
+    database.execute("INSERT INTO keyless VALUES (2, 20); UPDATE keyless SET code = 30; INSERT INTO other VALUES (1, 1)")
+    pipeline.assert_same("other", while_running=capture)
+    assert [row["id"] for row in rows_after(pipeline, "keyless")] == [1]
+    database.execute("ALTER TABLE keyless ADD PRIMARY KEY (id)")
+    database.execute("INSERT INTO keyless VALUES (3, 30)")
+    wait_for_look(pipeline, capture)
+    assert [row["id"] for row in rows_after(pipeline, "keyless")] == [1, 3]
+    assert marks(pipeline) == dict.fromkeys(("t", "keyless"), "its key changed")
+
+
+def test_a_value_left_out_by_toast_may_be_retyped_or_gone_by_now(make_pipeline: MakePipeline) -> None:
+    """The re-select asks for what the column was; what it has become since then is for the copy that is due."""
+    pipeline = make_pipeline()
+    database = pipeline.database
+    large = "(SELECT array_agg(i) FROM generate_series(1, 5000) i)"
+    for name in ("retyped", "key_retyped", "renamed", "dropped", "table_dropped", "same"):
+        database.execute(f"CREATE TABLE {name} (id text PRIMARY KEY, n int, doc int[])")
+        database.execute(f"ALTER TABLE {name} ALTER COLUMN doc SET STORAGE EXTERNAL")
+        database.execute(f"INSERT INTO {name} VALUES ('1a', 1, {large})")
+    capture = pipeline.start()
+    pipeline.fence(while_running=capture)
+    capture.kill()
+    for name in ("retyped", "key_retyped", "renamed", "dropped", "table_dropped", "same"):
+        database.execute(f"UPDATE {name} SET n = 2")
+    database.execute("ALTER TABLE retyped ALTER COLUMN doc TYPE text USING '{not an array'")
+    database.execute("ALTER TABLE key_retyped ALTER COLUMN id TYPE int USING 1")
+    database.execute("ALTER TABLE renamed RENAME COLUMN doc TO document")
+    database.execute("ALTER TABLE dropped DROP COLUMN doc")
+    database.execute("DROP TABLE table_dropped")
+    capture = pipeline.start()
+    pipeline.assert_same("same", while_running=capture)
+    wait_for_look(pipeline, capture)
+    assert marks(pipeline) == {
+        "retyped": "column doc changed its type",
+        "key_retyped": "column id changed its type",
+        "renamed": "column doc was renamed to document",
+    }
+    assert rows_after(pipeline, "dropped") == [{"id": "1a", "n": 2, "doc": None}]
 
 
 @pytest.mark.parametrize("when", ["running", "down"])

@@ -1,4 +1,4 @@
-"""Tables that are made, dropped, made again and renamed while capture runs, and tables that are none of its business."""
+"""Tables that are made, dropped, made again and renamed while capture runs, and tables that are not its business."""
 
 from __future__ import annotations
 
@@ -102,7 +102,7 @@ def test_rows_of_a_table_dropped_under_a_backlog_leave_no_ghosts(make_pipeline: 
     capture = pipeline.start()
     database.execute("INSERT INTO t VALUES (0, 'known')")
     pipeline.fence(while_running=capture)
-    database.execute("INSERT INTO other SELECT i, 'backlog' FROM generate_series(1, 300000) i")
+    database.execute("INSERT INTO other SELECT i, 'backlog' FROM generate_series(1, 150000) i")
     for number in range(1, 40):
         database.execute("SELECT pg_sleep(0.02)")
         database.execute("INSERT INTO t VALUES (%s, 'x')", [number])

@@ -1,0 +1,163 @@
+"""The source has lost what capture needs, or is not the server that it was: said clearly, never passed over."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+
+import psycopg
+import pytest
+
+from tests.harness.database import Database
+from tests.harness.own_postgres import OwnPostgres
+from tests.harness.pipeline import MakePipeline, Pipeline
+from tests.harness.process import Process, StartProcess
+from tests.harness.waiting import eventually
+from tests.harness.writer import SCHEMA
+
+
+@pytest.fixture(scope="module")
+def own(tmp_path_factory: pytest.TempPathFactory) -> Iterator[OwnPostgres]:
+    server = OwnPostgres(tmp_path_factory.mktemp("own"), wal_keep_size="0", min_wal_size="32MB", max_wal_size="48MB")
+    try:
+        yield server
+    finally:
+        server.close()
+
+
+@pytest.fixture
+def pipeline(
+    own: OwnPostgres,
+    kafka_bootstrap: str,
+    prefix: str,
+    tmp_path: Path,
+    tailrace: StartProcess,
+    request: pytest.FixtureRequest,
+) -> Iterator[Pipeline]:
+    """On the module's server, with a row published."""
+    database = Database(own.dsn, request.node.name)
+    made = Pipeline(database=database, bootstrap=kafka_bootstrap, prefix=prefix, folder=tmp_path, start=tailrace)
+    made.configure()
+    database.execute(SCHEMA)
+    database.execute("CREATE TABLE other (id int)")
+    yield made
+    database.drop()
+
+
+def _publish(pipeline: Pipeline, number: int) -> Process:
+    capture = pipeline.start()
+    pipeline.database.execute("INSERT INTO items VALUES (%s, 0, 'a')", [number])
+    pipeline.assert_same("items", while_running=capture)
+    return capture
+
+
+def _stop(capture: Process) -> None:
+    capture.terminate()
+    capture.expect_exit(0)
+
+
+def _reconnect(pipeline: Pipeline) -> None:
+    """The server was away: the connection that is kept breaks once."""
+    with pytest.raises(psycopg.OperationalError):
+        pipeline.database.execute("SELECT 1")
+
+
+def _lose_the_log(pipeline: Pipeline, own: OwnPostgres) -> None:
+    """Write more than the slot may hold back."""
+    own.configure({"max_slot_wal_keep_size": "1MB"})
+
+    def lost() -> bool:
+        pipeline.database.execute("INSERT INTO other SELECT generate_series(1, 1000)")
+        pipeline.database.execute("SELECT pg_switch_wal()")
+        pipeline.database.execute("CHECKPOINT")
+        query = "SELECT wal_status FROM pg_replication_slots WHERE slot_name = %s"
+        return pipeline.database.execute(query, [pipeline.slot_name]) == [("lost",)]
+
+    try:
+        eventually(lost, 30, "the slot to be lost")
+    finally:
+        own.configure({"max_slot_wal_keep_size": "-1"})
+
+
+@pytest.mark.parametrize("frozen", [False, True])
+def test_an_invalidated_slot_is_refused(pipeline: Pipeline, own: OwnPostgres, frozen: bool) -> None:
+    """The server threw away what was not read yet, while capture was stopped or hung: no silent restart, ever."""
+    capture = _publish(pipeline, 1)
+    if frozen:
+        capture.freeze()
+        own.configure({"wal_sender_timeout": "1s"})
+    else:
+        _stop(capture)
+    pipeline.database.execute("DELETE FROM items")
+    _lose_the_log(pipeline, own)
+    before = pipeline.published_to()
+    if frozen:
+        own.configure({"wal_sender_timeout": "60s"})
+        capture.thaw()
+        processes = [capture]
+    else:
+        processes = [pipeline.launch()]
+    for process in (*processes, pipeline.launch()):
+        process.expect_exit(3, 60)
+        assert f"Slot {pipeline.slot_name} is invalidated" in process.errors, process.transcript()
+        assert "max_slot_wal_keep_size" in process.errors
+        assert "tailrace recover" in process.errors
+    assert pipeline.published_to() == before
+
+
+def test_a_server_restored_from_an_older_backup_is_refused(
+    pipeline: Pipeline, own: OwnPostgres, tmp_path: Path
+) -> None:
+    """The disk of yesterday, slot and all: the log is shorter than what was published, and would be skipped over."""
+    _stop(_publish(pipeline, 1))
+    own.keep(tmp_path / "backup")
+    _reconnect(pipeline)
+    capture = _publish(pipeline, 2)
+    before = pipeline.published_to()
+    own.restore(tmp_path / "backup")
+    for process in (capture, pipeline.launch()):
+        process.expect_exit(3, 60)
+        assert "restored from an older backup" in process.errors, process.transcript()
+        assert "tailrace recover" in process.errors
+    assert pipeline.published_to() == before
+    _reconnect(pipeline)
+
+
+@pytest.mark.parametrize("with_slot", [True, False])
+def test_another_server_is_refused(pipeline: Pipeline, database: Database, with_slot: bool) -> None:
+    """The address leads to another cluster, with tables and perhaps even a slot of the same names."""
+    _stop(_publish(pipeline, 1))
+    before = pipeline.published_to()
+    database.execute(SCHEMA)
+    database.execute("CREATE PUBLICATION tailrace FOR TABLE items")
+    if with_slot:
+        database.execute("SELECT pg_create_logical_replication_slot(%s, 'pgoutput')", [pipeline.slot_name])
+    pipeline.configure(source={"dsn": database.dsn})
+    capture = pipeline.launch()
+    capture.expect_exit(3)
+    assert "another database cluster" in capture.errors, capture.transcript()
+    assert "tailrace recover" in capture.errors
+    assert pipeline.published_to() == before
+
+
+@pytest.mark.parametrize("prepared", [False, True])
+def test_an_open_transaction_while_the_slot_is_made(make_pipeline: MakePipeline, prepared: bool) -> None:
+    """The first start waits for it and says for which; it goes on when that one has ended."""
+    pipeline = make_pipeline()
+    database = pipeline.database
+    database.execute(SCHEMA)
+    writer = database.connect()
+    writer.execute("BEGIN; INSERT INTO items VALUES (1, 0, 'before')")
+    if prepared:
+        writer.execute("PREPARE TRANSACTION 'left-over'")
+    who = "prepared transaction left-over" if prepared else f"pid {writer.info.backend_pid}"
+    capture = pipeline.launch()
+    line = capture.wait_for_line('"waiting_for_open_transactions"').string
+    said = json.loads(line)["transactions"]
+    assert [each for each in said if each.startswith(f"{who}") and "open for" in each], said
+    assert "slot_created" not in capture.errors
+    writer.execute("COMMIT PREPARED 'left-over'" if prepared else "COMMIT")
+    capture.wait_for_line('"streaming"')
+    database.execute("DELETE FROM items; INSERT INTO items VALUES (2, 0, 'after')")
+    pipeline.assert_same("items", while_running=capture)

@@ -1,0 +1,118 @@
+"""What the catalog says of tables and their partitions, on a real server."""
+
+from __future__ import annotations
+
+import pytest
+
+from cdc.table_catalog import read_states
+from cdc.table_states import TableState, why_incomplete
+from tests.harness.database import Database
+
+ROOT = "CREATE TABLE r (id int, k int DEFAULT 5 NOT NULL, v text, PRIMARY KEY (k, id)) PARTITION BY LIST (k)"
+
+
+def read(database: Database, name: str) -> TableState:
+    ((oid,),) = database.execute("SELECT %s::regclass::oid::text", [name])
+    return read_states(database.connect(), [oid], prefix="shop")[oid]
+
+
+def leaves(database: Database, name: str) -> dict[str, bool]:
+    """By name."""
+    return {
+        database.execute("SELECT %s::oid::regclass::text", [oid])[0][0]: born
+        for oid, born in read(database, name).leaves.items()
+    }
+
+
+def test_a_table_as_it_is(database: Database) -> None:
+    """The key in its own order, columns without the dropped ones, what fills old rows, what is in the stream."""
+    database.execute("CREATE DOMAIN seven AS int DEFAULT 7")
+    database.execute(
+        'CREATE TABLE "T" (id int, gone int, k int, d seven, i int GENERATED ALWAYS AS IDENTITY,'
+        " s int GENERATED ALWAYS AS (id) STORED, w int GENERATED ALWAYS AS (id) VIRTUAL, n numeric(5, 2) DEFAULT 1,"
+        " PRIMARY KEY (k, id) INCLUDE (n))"
+    )
+    database.execute('ALTER TABLE "T" DROP COLUMN gone')
+    state = read(database, '"T"')
+    assert (state.schema, state.table, state.topic) == ("public", "T", "shop.public.T")
+    assert (state.key, state.leaves) == (["k", "id"], {})
+    assert [(c.number, c.name, c.has_default, c.is_streamed) for c in state.columns] == [
+        (1, "id", False, True),
+        (3, "k", False, True),
+        (4, "d", True, True),
+        (5, "i", True, True),
+        (6, "s", True, True),
+        (7, "w", True, False),
+        (8, "n", True, True),
+    ]
+    assert state.columns[-1].type_modifier == (5 << 16 | 2) + 4
+
+
+def test_partitions_that_were_born_empty_are_told_from_attached_ones(database: Database) -> None:
+    """Also where a table is made, filled and attached in one transaction: its rows were never in the stream."""
+    database.execute(ROOT)
+    database.execute("CREATE TABLE born PARTITION OF r FOR VALUES IN (1)")
+    database.execute("CREATE TABLE born_odd PARTITION OF r (v DEFAULT 'x', CHECK (id > 0)) FOR VALUES IN (2)")
+    database.execute(
+        "BEGIN; CREATE TABLE born_filled PARTITION OF r FOR VALUES IN (3); INSERT INTO r VALUES (1, 3); COMMIT"
+    )
+    database.execute("CREATE TABLE above PARTITION OF r FOR VALUES IN (4) PARTITION BY LIST (id)")
+    database.execute("CREATE TABLE born_below PARTITION OF above FOR VALUES IN (1)")
+    database.execute("CREATE TABLE attached (LIKE r INCLUDING ALL)")
+    database.execute("ALTER TABLE r ATTACH PARTITION attached FOR VALUES IN (5)")
+    database.execute(
+        "BEGIN; CREATE TABLE at_once (LIKE r INCLUDING ALL); INSERT INTO at_once VALUES (1, 6);"
+        " ALTER TABLE r ATTACH PARTITION at_once FOR VALUES IN (6); COMMIT"
+    )
+    database.execute("CREATE TABLE again PARTITION OF r FOR VALUES IN (7)")
+    database.execute("ALTER TABLE r DETACH PARTITION again")
+    database.execute("ALTER TABLE r ATTACH PARTITION again FOR VALUES IN (7)")
+    database.execute("CREATE TABLE branch (LIKE r INCLUDING ALL) PARTITION BY LIST (id)")
+    database.execute("CREATE TABLE attached_with_branch PARTITION OF branch FOR VALUES IN (1)")
+    database.execute("ALTER TABLE r ATTACH PARTITION branch FOR VALUES IN (8)")
+    expected = {
+        "born": True,
+        "born_odd": True,
+        "born_filled": True,
+        "born_below": True,
+        "attached": False,
+        "at_once": False,
+        "again": False,
+        "attached_with_branch": False,
+    }
+    assert leaves(database, "r") == expected
+    before = read(database, "r")
+    database.execute("ALTER TABLE r ADD COLUMN w int, ALTER COLUMN v SET STATISTICS 10")
+    database.execute("VACUUM (FREEZE) pg_attribute; ")
+    database.execute("VACUUM (FREEZE) pg_inherits")
+    assert leaves(database, "r") == expected
+    assert why_incomplete(before, read(database, "r")) is None
+
+
+def test_what_is_no_table_of_its_own_is_left_out(database: Database) -> None:
+    """A partition, and what is gone."""
+    database.execute(ROOT + "; CREATE TABLE leaf PARTITION OF r DEFAULT; CREATE TABLE gone (id int PRIMARY KEY)")
+    oids = [row[0] for row in database.execute("SELECT oid::text FROM pg_class WHERE relname IN ('leaf', 'gone')")]
+    database.execute("DROP TABLE gone")
+    assert read_states(database.connect(), oids, prefix="shop") == {}
+
+
+@pytest.mark.parametrize(
+    ("statement", "rewritten"),
+    [
+        ("VACUUM FULL r_1", True),
+        ("TRUNCATE r", True),
+        ("ALTER TABLE r ALTER COLUMN v TYPE text USING v || 'x'", True),
+        ("CREATE INDEX ON r (v)", False),
+        ("INSERT INTO r VALUES (1, 1, 'x')", False),
+    ],
+)
+def test_a_rewrite_of_any_partition_shows(database: Database, statement: str, rewritten: bool) -> None:
+    """A partitioned table has no storage itself; that of its leaves stands for it."""
+    database.execute(ROOT + "; CREATE TABLE r_1 PARTITION OF r FOR VALUES IN (1)")
+    before = read(database, "r")
+    database.execute(statement)
+    after = read(database, "r")
+    assert (before.storage != after.storage) is rewritten
+    reason = "the table was rewritten with column v" if "TYPE" in statement else None
+    assert why_incomplete(before, after) == reason

@@ -1,0 +1,143 @@
+"""What a difference between two looks at the catalog means for a table's topic."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any
+
+import msgspec
+import pytest
+
+from cdc.errors import RefusedError
+from cdc.table_states import FORMAT, Column, Gone, Pending, TableState, TableStates, decode, why_incomplete
+from cdc.table_watch import _advance
+
+
+def column(number: int, name: str, **changes: Any) -> Column:
+    usual: dict[str, Any] = {"type_oid": 23, "type_modifier": -1, "entry": "700", "has_default": False}
+    return Column(number, name, **{**usual, **changes})
+
+
+def table(name: str = "t", **changes: Any) -> TableState:
+    usual: dict[str, Any] = {"key": ["id"], "storage": "1000", "columns": [column(1, "id"), column(2, "a")]}
+    return TableState(schema="public", table=name, topic=f"shop.public.{name}", **{**usual, **changes})
+
+
+@dataclass
+class Look:
+    """Advances states as a look at the catalog does."""
+
+    states: TableStates = field(default_factory=TableStates)
+
+    def at(self, lsn: int, now: dict[str, TableState], complete: set[str] | None = None) -> TableStates:
+        self.states = _advance(self.states, now, lsn, complete or set(), behind=lsn + 1)
+        return self.states
+
+
+@pytest.mark.parametrize(
+    ("now", "reason"),
+    [
+        (table(), None),
+        (table(storage="1001"), None),  # VACUUM FULL, TRUNCATE
+        (table(columns=[column(1, "id"), column(2, "a", entry="701")]), None),  # SET DEFAULT, SET NOT NULL
+        (table(columns=[column(1, "id")]), None),
+        (table(columns=[column(1, "id"), column(2, "a"), column(3, "b")]), None),
+        (
+            table(columns=[column(1, "id"), column(2, "a"), column(3, "b", has_default=True)]),
+            "column b was added with a default",
+        ),
+        (table(columns=[column(1, "id"), column(2, "a"), column(3, "b", has_default=True, is_streamed=False)]), None),
+        (table(columns=[column(1, "id"), column(2, "b")]), "column a was renamed to b"),
+        (table(columns=[column(1, "id"), column(2, "a", type_oid=25)]), "column a changed its type"),
+        (table(columns=[column(1, "id"), column(2, "a", type_modifier=8)]), "column a changed its type"),
+        (
+            table(storage="1001", columns=[column(1, "id"), column(2, "a", entry="701")]),
+            "the table was rewritten with column a",
+        ),
+        (table(key=["a"]), "its key changed"),
+        (table(key=["key"], columns=[column(1, "key"), column(2, "a")]), "column id was renamed to key"),
+    ],
+)
+def test_only_what_changes_rows_without_row_events_makes_incomplete(now: TableState, reason: str | None) -> None:
+    """A drop, a new column that is NULL everywhere and a mere rewrite leave the topic as good as it was."""
+    assert why_incomplete(table(), now) == reason
+
+
+def test_a_generated_column_that_becomes_an_ordinary_one() -> None:
+    """It enters the stream; rows that are there have a value that was never sent. What it was before never counts."""
+    hidden = table(columns=[column(1, "id"), column(2, "a", is_streamed=False)])
+    renamed = table(columns=[column(1, "id"), column(2, "b", is_streamed=False)])
+    assert why_incomplete(hidden, table()) == "column a is generated no longer"
+    assert why_incomplete(hidden, renamed) is None
+
+
+@pytest.mark.parametrize(
+    ("leaves", "reason"),
+    [
+        ({"7": True, "8": False}, None),
+        ({"7": True, "8": False, "9": True}, None),
+        ({"7": True, "8": False, "9": False}, "a partition was attached"),
+        ({"7": True}, "a partition was detached or dropped"),
+    ],
+)
+def test_partitions_that_come_empty_change_nothing(leaves: dict[str, bool], reason: str | None) -> None:
+    """One that was attached may have rows, one that is gone had some; one that was made as a partition was empty."""
+    assert why_incomplete(table(leaves={"7": True, "8": False}), table(leaves=leaves)) == reason
+
+
+def test_the_first_mark_stands() -> None:
+    """What is missing began with the first change, whatever follows."""
+    look = Look(TableStates(tables={"1": table()}))
+    look.at(100, {"1": table(key=["a"])})
+    states = look.at(200, {"1": table(key=["a"], columns=[column(1, "id"), column(2, "b")])})
+    assert states.pending == {"shop.public.t": Pending(100, "its key changed")}
+
+
+def test_new_tables_are_complete_only_if_they_were_empty() -> None:
+    """Whoever added them: rows that were there are not in the stream."""
+    states = Look().at(100, {"1": table("empty"), "2": table("filled")}, complete={"1"})
+    assert states.pending == {"shop.public.filled": Pending(100, "it was added while rows were in it")}
+
+
+def test_a_table_that_is_gone_is_emptied_behind_its_last_row() -> None:
+    """Its mark goes with it; the LSN is one behind everything that was seen of it."""
+    look = Look(TableStates(tables={"1": table()}, pending={"shop.public.t": Pending(50, "x")}))
+    states = look.at(100, {})
+    assert states.pending == {}
+    assert states.emptying == {"shop.public.t": Gone("public", "t", 101)}
+    assert states.emptied(["shop.public.other"]).emptying == states.emptying
+    assert states.emptied(["shop.public.t"]).emptying == {}
+
+
+def test_tables_that_swap_their_names_are_both_incomplete() -> None:
+    """Neither topic may be emptied: both are in use."""
+    look = Look(TableStates(tables={"1": table("a"), "2": table("b")}))
+    states = look.at(100, {"1": table("b"), "2": table("a")})
+    assert set(states.pending) == {"shop.public.a", "shop.public.b"}
+    assert states.emptying == {}
+
+
+def test_a_relation_belongs_to_the_table_above_it() -> None:
+    """A partition that the stream tells of first is remembered with its root."""
+    states = TableStates(tables={"1": table("root", leaves={"7": True}), "2": table("plain")})
+    assert [found.table if (found := states.root_of(oid)) else None for oid in (1, 2, 7, 8)] == [
+        "root",
+        "plain",
+        "root",
+        None,
+    ]
+    learned = states.with_leaf("1", "8", born=True)
+    assert learned.root_of(8) == learned.tables["1"]
+    assert learned.tables["1"].leaves == {"7": True, "8": True}
+
+
+def test_the_record_survives_and_a_newer_one_is_refused() -> None:
+    """What an older version cannot understand it must not overwrite."""
+    states = TableStates(
+        tables={"1": table(leaves={"7": True})},
+        pending={"shop.public.t": Pending(5, "x")},
+        emptying={"shop.public.u": Gone("public", "u", 9)},
+    )
+    assert decode(states.encode()) == states
+    with pytest.raises(RefusedError, match=f"format {FORMAT + 1}"):
+        decode(msgspec.structs.replace(states, format=FORMAT + 1).encode())
