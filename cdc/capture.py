@@ -12,12 +12,13 @@ import threading
 import time
 from collections.abc import Callable
 from concurrent.futures import Future
-from contextlib import suppress
 from typing import TypeVar
 
 import psycopg
 
-from cdc import catalog, checks, schema
+from cdc import catalog, schema
+from cdc.attendance import Attendance
+from cdc.batch_commit import BatchCommit
 from cdc.changes import Changes
 from cdc.config import Config
 from cdc.decoder import decode
@@ -31,16 +32,12 @@ from cdc.messages import Begin, Commit, LogicalMessage, Message, Origin, Relatio
 from cdc.names import Control, control_topic, message_topic
 from cdc.outbox import Outbox
 from cdc.postgres import connect, explain
-from cdc.progress import KEY as PROGRESS_KEY
 from cdc.progress import Progress
 from cdc.publisher import Publisher
-from cdc.records import Held
 from cdc.relations import Shape
 from cdc.replication import Keepalive, ReplicationStream
 from cdc.reselect import Reselect
 from cdc.startup import Started, start
-from cdc.table_states import KEY as STATES_KEY
-from cdc.table_states import TableStates
 from cdc.table_watch import TableWatch
 from cdc.tables import Tables
 from cdc.worker import Worker
@@ -56,8 +53,6 @@ _HELD_EVENTS = 2_000
 # Between two looks at the clock, the split limit and the keepalives, while rows rush by.
 _ROWS_BETWEEN_LOOKS = 512
 _IDLE_PROGRESS_SECONDS = 1.0
-# How long a stop may wait for Kafka.
-_STOP_SECONDS = 5.0
 # Between two lives.
 _FIRST_PAUSE_SECONDS, _LAST_PAUSE_SECONDS, _LONG_LIFE_SECONDS = 0.25, 5.0, 30.0
 
@@ -71,6 +66,7 @@ class Capture:
         self._conninfo = config.source.conninfo()
         self._worker = Worker("tailrace-kafka")
         self._heartbeat: Heartbeat | None = None
+        self._attendance = Attendance(self._worker, stop, self._server_lost)
         self._outbox = Outbox()
         self._commit: Future[Progress] | None = None  # the one under way
         self._confirmed_at = 0.0
@@ -82,7 +78,7 @@ class Capture:
 
     def run(self) -> None:
         try:
-            started = start(self._config, self._attend, stop=self._stop)
+            started = start(self._config, self._attendance.call, stop=self._stop)
             if started is None:
                 return
             self._adopt(started)
@@ -100,8 +96,6 @@ class Capture:
         self._topics = started.topics
         self._catalog: psycopg.Connection = started.catalog
         self._progress: Progress = started.progress
-        self._positions_topic = control_topic(kafka.prefix, Control.POSITIONS)
-        self._progress_topic = control_topic(kafka.prefix, Control.PROGRESS)
         self._schema_topic = control_topic(kafka.prefix, Control.SCHEMA)
         self._changes = Changes(
             pipeline=kafka.prefix,
@@ -112,17 +106,23 @@ class Capture:
             emit=self._publisher.send,
             partitions=kafka.partitions,
         )
-        self._states: TableStates = started.states
-        self._states_written = started.states
         self._tables = Tables(self._config, self._catalog)
-        self._watch = TableWatch(self._config, self._catalog)
-        self._reselect = Reselect(lambda: connect(self._conninfo), stop=self._gone)
+        self._reselect = Reselect(lambda: connect(self._conninfo), stop=self._server_lost)
+        self._commits = BatchCommit(
+            prefix=kafka.prefix,
+            timeout_seconds=self._config.capture.transaction_timeout_seconds,
+            publisher=self._publisher,
+            topics=self._topics,
+            reselect=self._reselect,
+            watch=TableWatch(self._config, self._catalog),
+            states=started.states,
+        )
         self._heartbeat = Heartbeat(
             lambda: connect(self._conninfo),
             slot=self._config.source.slot,
             interval_seconds=self._config.source.heartbeat_seconds,
         )
-        self._publisher.wait_for_room = self._wait_for_room
+        self._publisher.wait_for_room = lambda: self._attendance.wait_for_room(self._stream)
         self._stream.watch(self._worker.wake_fd)
         self._stream.confirm(self._progress.confirmable)
         self._heartbeat.start()
@@ -203,15 +203,15 @@ class Capture:
             changes.on_row(message, lsn)
 
     def _on_relation(self, relation: Relation, lsn: int) -> None:
-        table = self._tables.table_for(relation, self._states)
+        table = self._tables.table_for(relation, self._commits.states)
         if table is None:
             self._changes.on_table_gone(relation.oid)
             return
         self._changes.gone.discard(relation.oid)
-        learned = self._tables.learn(relation.oid, self._states, lsn)
-        if learned is not self._states:
+        learned = self._tables.learn(relation.oid, self._commits.states, lsn)
+        if learned is not self._commits.states:
             self._finish_commit()
-            self._states = learned
+            self._commits.states = learned
         if table.topic not in self._progress.topic_ids:
             self._add_topic(table.topic)
         digest = schema.digest(table)
@@ -224,7 +224,7 @@ class Capture:
     def _follow_renamed_roots(self) -> None:
         """No message tells that the partitioned table above a partition has another name."""
         for oid, table in list(self._changes.tables.items()):
-            root = self._states.root_of(oid)
+            root = self._commits.states.root_of(oid)
             if root is not None and str(oid) in root.leaves and root.topic != table.topic:
                 self._on_relation(table.relation, self._progress.confirm_lsn)
 
@@ -234,11 +234,11 @@ class Capture:
         truncated = {str(oid) for oid in oids}
         partial = set()
         for oid in oids:
-            root = self._states.root_of(oid)
+            root = self._commits.states.root_of(oid)
             if root is not None and root.leaves and not root.leaves.keys() <= truncated:
                 partial.add(root.topic)
                 self._finish_commit()
-                self._states = self._states.with_pending(root.topic, lsn, "a partition was truncated")
+                self._commits.states = self._commits.states.with_pending(root.topic, lsn, "a partition was truncated")
         self._changes.on_truncate(Truncate(oids, message.cascade, message.restart_identity), lsn, partial)
 
     def _on_message(self, message: LogicalMessage) -> None:
@@ -249,25 +249,31 @@ class Capture:
             name = message_topic(self._config.kafka.prefix, message.prefix)
             if name not in self._progress.topic_ids:
                 self._finish_commit()
-                topic_id = self._blocking(lambda: self._topics.ensure_messages(name))
+                topic_id = self._call(lambda: self._topics.ensure_messages(name))
                 self._progress = self._progress.with_message_topic(name, topic_id)
             self._changes.on_message(message, name)
 
     def _empty_topics_of_gone_tables(self, lsn: int) -> None:
-        if not self._states.emptying:
+        if not self._commits.states.emptying:
             return
         self._finish_commit()  # it must not record as emptied what is emptied only by the next one
-        live = {state.topic for state in self._states.tables.values()}
-        due = {name: gone for name, gone in self._states.emptying.items() if gone.seen < lsn}
+        live = {state.topic for state in self._commits.states.tables.values()}
+        due = {name: gone for name, gone in self._commits.states.emptying.items() if gone.seen < lsn}
         for name, gone in due.items():
             if name not in live:
                 self._changes.on_gone(Shape(schema=gone.schema, table=gone.table, topic=name, key=()), lsn)
-        self._states = self._states.emptied(due)
+        self._commits.states = self._commits.states.emptied(due)
 
     def _add_topic(self, name: str) -> None:
         self._finish_commit()
-        made = self._blocking(lambda: self._topics.ensure_tables([name]))
+        made = self._call(lambda: self._topics.ensure_tables([name]))
         self._progress = self._progress.with_topic(name, made[name].id, made[name].partitions)
+
+    def _call(self, call: Callable[[], T]) -> T:
+        return self._attendance.call(call, self._stream)
+
+    def _server_lost(self) -> bool:
+        return self._heartbeat is not None and self._heartbeat.server_lost.is_set()
 
     # -- batches ---------------------------------------------------------------------------------------------
 
@@ -311,7 +317,7 @@ class Capture:
         )
         heartbeat, self._heartbeat_seen = self._heartbeat_seen, False
         changes.emit = self._outbox.put
-        self._commit = self._worker.submit(lambda: self._publish(held, draft, heartbeat=heartbeat))
+        self._commit = self._worker.submit(lambda: self._commits.publish(held, draft, heartbeat=heartbeat))
         self._batch_started = time.monotonic() if inside else 0.0
         self._last_commit = None
         self._split_at = changes.seq if inside else 0
@@ -324,7 +330,7 @@ class Capture:
         if self._commit is None:
             return
         commit = self._commit
-        self._progress = self._await(commit, self._stream)
+        self._progress = self._attendance.wait(commit, self._stream)
         self._commit = None
         self._stream.confirm(self._progress.confirmable)
         self._stream.send_status()
@@ -332,48 +338,15 @@ class Capture:
         self._changes.emit = self._publisher.send
         self._outbox.empty_into(self._publisher.send)
 
-    def _publish(self, held: Held, draft: Progress, *, heartbeat: bool) -> Progress:
-        """In the worker thread."""
-        publisher = self._publisher
-        timeout = self._config.capture.transaction_timeout_seconds
-        if heartbeat:
-            checks.check_topics(self._progress, self._topics)
-            publication, self._states = self._watch.look(self._progress, self._states)
-            draft = draft.with_publication(publication.identity, publication.tables)
-        publisher.begin()
-        self._send_completed(held)
-        publisher.flush(timeout, self._look_at_topics)
-        touched = {name: len(draft.end_offsets[name]) for name in publisher.touched if name in draft.end_offsets}
-        progress = draft.with_end_offsets(self._topics.end_offsets(touched) if touched else {})
-        if self._states is not self._states_written:
-            publisher.send(self._schema_topic, STATES_KEY, self._states.encode(), [])
-        data = progress.encode()
-        publisher.send(self._progress_topic, PROGRESS_KEY, data, [("v", str(progress.version).encode())])
-        if heartbeat:
-            publisher.send(self._positions_topic, PROGRESS_KEY, data, [("v", str(progress.version).encode())])
-        publisher.commit(timeout)
-        self._states_written = self._states
-        return progress
-
-    def _look_at_topics(self) -> None:
-        """In the worker thread."""
-        with suppress(TransientError):  # the broker is away: that may pass
-            checks.check_topics(self._progress, self._topics)
-
     def _release_held(self) -> None:
         """Too many wait for a re-select: complete them in the middle of the batch, so that memory stays flat."""
         self._finish_commit()
         held, self._changes.held = self._changes.held, []
-        self._blocking(lambda: self._send_completed(held))
-
-    def _send_completed(self, held: Held) -> None:
-        """In the worker thread; the other one waits for it, so it does not produce at the same time."""
-        for record in self._reselect.complete(held):
-            self._publisher.send(*record)
+        self._call(lambda: self._commits.send_completed(held))
 
     def _look_around(self) -> None:
         """Between rows: is the server there, do too many wait, has a huge transaction filled its Kafka transaction?"""
-        self._raise_if_gone()
+        self._attendance.raise_if_lost()
         if self._commit is not None and (self._commit.done() or self._outbox.is_full):
             self._finish_commit()
         if len(self._changes.held) >= _HELD_EVENTS:
@@ -396,45 +369,10 @@ class Capture:
             return
         version = max(self._changes.version, Version(self._progress.base + lsn, 0))
         draft = self._progress.advanced(version, confirm_lsn=lsn)
-        self._progress = self._blocking(lambda: self._publish([], draft, heartbeat=False))
+        self._progress = self._call(lambda: self._commits.publish([], draft, heartbeat=False))
         self._stream.confirm(lsn)
         self._stream.send_status()
         self._confirmed_at = time.monotonic()
-
-    # -- waiting ---------------------------------------------------------------------------------------------
-
-    def _gone(self) -> bool:
-        return self._heartbeat is not None and self._heartbeat.server_lost.is_set()
-
-    def _raise_if_gone(self) -> None:
-        if self._gone():
-            raise TransientError("Postgres is stopping or has gone away.")
-
-    def _blocking(self, call: Callable[[], T]) -> T:
-        return self._attend(call, self._stream)
-
-    def _attend(self, call: Callable[[], T], stream: ReplicationStream) -> T:
-        """Make the call in the worker thread; the replication connection is read ahead and answered meanwhile."""
-        return self._await(self._worker.submit(call), stream)
-
-    def _await(self, future: Future[T], stream: ReplicationStream) -> T:
-        asked_at = time.monotonic()
-        while not future.done():
-            stream.pump(0.5)
-            self._worker.drain()
-            self._raise_if_gone()
-            if self._stop.is_set() and time.monotonic() > asked_at + _STOP_SECONDS:
-                raise TransientError("Asked to stop; Kafka does not answer. What is not published stays in the slot.")
-        self._worker.drain()
-        return future.result()
-
-    def _wait_for_room(self) -> None:
-        """The producer's queue is full: backpressure. The worker thread just waits, it may not touch the stream."""
-        if self._worker.is_current():
-            time.sleep(0.005)
-        else:
-            self._stream.pump(0.005)
-            self._raise_if_gone()
 
 
 def run_capture(config: Config, stop: threading.Event) -> None:
