@@ -5,15 +5,16 @@ Whether it may replicate is tried, not looked up: managed services grant it in w
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
 import psycopg
 
 from cdc.config import Source
-from cdc.errors import TailraceError
+from cdc.errors import RefusedError, TailraceError
 from cdc.inspection.findings import Finding, fail, ok, warn
 from cdc.inspection.services import Service, memberships
+from cdc.lsn import LSN
 from cdc.replication import ReplicationStream
 
 PLACE = "role"
@@ -59,6 +60,14 @@ def read_role(connection: psycopg.Connection, service: Service) -> RoleFacts:
     )
 
 
+def _forks(stream: ReplicationStream, timeline: int) -> dict[int, LSN]:
+    """A backup need not have the history file; nobody needs it until the timeline changes."""
+    try:
+        return stream.forks(timeline)
+    except RefusedError:
+        return {}
+
+
 def try_replication(source: Source) -> Identity | TailraceError:
     """Open a replication connection as capture would, and close it again."""
     try:
@@ -69,7 +78,7 @@ def try_replication(source: Source) -> Identity | TailraceError:
         return error
     try:
         system_identifier, timeline = stream.identify()
-        return Identity(system_identifier, timeline, stream.forks(timeline))
+        return Identity(system_identifier, timeline, _forks(stream, timeline))
     except TailraceError as error:
         return error
     finally:

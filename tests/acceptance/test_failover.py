@@ -13,7 +13,7 @@ import pytest
 from tests.harness.database import Database
 from tests.harness.own_postgres import OwnPostgres
 from tests.harness.pipeline import Pipeline
-from tests.harness.process import StartProcess
+from tests.harness.process import Process, StartProcess
 from tests.harness.waiting import eventually
 from tests.harness.writer import SCHEMA, Writer
 
@@ -82,7 +82,9 @@ def make_own_pipeline(
         database.drop()
 
 
-def test_a_promoted_standby_with_the_slot_goes_on(pair: Pair, make_own_pipeline: Callable[[], Pipeline]) -> None:
+def test_a_promoted_standby_with_the_slot_goes_on(
+    pair: Pair, make_own_pipeline: Callable[[], Pipeline], tailrace: StartProcess
+) -> None:
     """The slot was synchronised, and capture never gets ahead of the standby: no gap, nothing twice, and it is said."""
     pair.replicate(**SYNCED)
     pair.primary.configure({"synchronized_standby_slots": "standby"})
@@ -95,15 +97,34 @@ def test_a_promoted_standby_with_the_slot_goes_on(pair: Pair, make_own_pipeline:
         writer.wait_for_more(100)
         pipeline.wait_for_life(capture, 2)
         writer.wait_for_more(100)
-    with suppress(psycopg.OperationalError):  # a connection to the server that is gone; the next one is new
-        pipeline.database.execute("SELECT 1")
+    _forget_connection(pipeline)
     pipeline.assert_same("items", while_running=capture)
     timelines = [record["timeline"] for record in pipeline.progress_records()]
     assert timelines[-1] > timelines[0]
-    capture.kill()  # and from there on it is an ordinary server
+    _fail_back(pair, pipeline, capture, tailrace)
+
+
+def _fail_back(pair: Pair, pipeline: Pipeline, capture: Process, tailrace: StartProcess) -> None:
+    """The same once more, with capture down meanwhile: `check` knows that it may go on, and it does."""
+    pair.replicate(**SYNCED)
+    eventually(lambda: pair.slot_is_synced(pipeline.slot_name), 60, "the slot on the standby")
+    capture.terminate()
+    capture.expect_exit(0)
+    pipeline.database.execute("DELETE FROM items WHERE id < 100")
+    pair.standby.wait_to_have(str(pipeline.database.lsn()))
+    pair.fail_over()
+    check = tailrace("check", "--config", str(pipeline.config), "--json")
+    check.wait()
+    assert "it was promoted, and has everything that was published" in check.output, check.transcript()
+    _forget_connection(pipeline)
     capture = pipeline.start()
-    pipeline.database.execute("DELETE FROM items")
     pipeline.assert_same("items", while_running=capture)
+
+
+def _forget_connection(pipeline: Pipeline) -> None:
+    """To the server that is gone; the next one is new."""
+    with suppress(psycopg.OperationalError):
+        pipeline.database.execute("SELECT 1")
 
 
 def test_a_promoted_standby_without_the_slot_is_refused(pair: Pair, make_own_pipeline: Callable[[], Pipeline]) -> None:

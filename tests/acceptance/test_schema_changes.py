@@ -162,7 +162,9 @@ def test_rows_written_while_a_key_is_replaced_are_published(make_pipeline: MakeP
     database.execute("INSERT INTO keyless VALUES (1, 10)")
     database.execute("ALTER TABLE keyless DROP CONSTRAINT keyless_pkey, REPLICA IDENTITY FULL")
     wait_for_look(pipeline, capture)
-    database.execute("INSERT INTO keyless VALUES (2, 20); UPDATE keyless SET code = 30; INSERT INTO other VALUES (1, 1)")
+    database.execute(
+        "INSERT INTO keyless VALUES (2, 20); UPDATE keyless SET code = 30; INSERT INTO other VALUES (1, 1)"
+    )
     pipeline.assert_same("other", while_running=capture)
     assert [row["id"] for row in rows_after(pipeline, "keyless")] == [1]
     database.execute("ALTER TABLE keyless ADD PRIMARY KEY (id)")

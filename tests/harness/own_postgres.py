@@ -68,7 +68,8 @@ class OwnPostgres:
     def follow(self, primary: OwnPostgres, settings: Mapping[str, str]) -> None:
         """Become a standby of `primary`, from a copy that is made while that one runs."""
         self.kill()
-        shutil.rmtree(self.data)
+        shutil.rmtree(self.data, ignore_errors=True)
+        primary.drop_slot("standby")
         with psycopg.connect(primary.dsn, autocommit=True) as connection:
             connection.execute("SELECT pg_create_physical_replication_slot('standby', true)")
             connection.execute("SELECT pg_backup_start('standby', fast => true)")
@@ -83,6 +84,17 @@ class OwnPostgres:
             (self.data / name).mkdir(parents=True)
         self._own()
         self.start()
+
+    def drop_slot(self, name: str) -> None:
+        """Of a reader that is gone, or will be noticed to be."""
+        found = f"FROM pg_replication_slots WHERE slot_name = '{name}'"
+        eventually(
+            lambda: (
+                self.execute(f"SELECT pg_drop_replication_slot(slot_name) {found} AND NOT active")
+                or not self.execute(f"SELECT 1 {found}")
+            ),
+            what=f"slot {name} to be free",
+        )
 
     def promote(self) -> None:
         self.execute("SELECT pg_promote()")
