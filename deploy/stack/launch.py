@@ -28,9 +28,9 @@ def _mark_from_proc(pid: int) -> str | None:
         fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
     except (FileNotFoundError, ProcessLookupError):
         return None
-    state, start_tick = fields[0], fields[19]
-    if state in {"Z", "X"}:
-        return None  # dead, only not yet collected by its parent
+    state, threads, start_tick = fields[0], int(fields[17]), fields[19]
+    if state in {"Z", "X"} and threads <= 1:
+        return None  # dead, only not yet collected by its parent; with threads left, it still holds its ports
     boot = Path("/proc/sys/kernel/random/boot_id").read_text().strip()
     return f"{boot}/{start_tick}"
 

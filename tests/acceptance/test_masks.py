@@ -216,10 +216,10 @@ def test_a_mask_that_a_rename_took_away_stops_capture(make_pipeline: MakePipelin
     database.execute(f"INSERT INTO people VALUES (1, '{SECRET}')")
     table, column = ("persons", "email") if "persons" in rename else ("people", "mail")
     database.execute(f"BEGIN; ALTER TABLE people {rename}; INSERT INTO {table} VALUES (2, '{SECRET}'); COMMIT")
-    capture.expect_exit(3)
+    capture.expect_exit(3, 60)
     assert f"public.{table}.{column}, which is not" in capture.errors, capture.transcript()
     again = pipeline.launch()
-    again.expect_exit(3)
+    again.expect_exit(3, 60)
     _configure(pipeline, mask={})
     with pipeline.config.open("a") as config:
         config.write(f'"public.{table}.{column}" = "hash"\n')

@@ -113,9 +113,11 @@ def test_a_server_restored_from_an_older_backup_is_refused(
     _stop(_publish(pipeline, 1))
     own.keep(tmp_path / "backup")
     _reconnect(pipeline)
+    pipeline.database.execute("INSERT INTO other SELECT generate_series(1, 10000)")  # more than a start writes itself
     capture = _publish(pipeline, 2)
-    before = pipeline.published_to()
     own.restore(tmp_path / "backup")
+    capture.expect_exit(3, 60)
+    before = pipeline.published_to()
     for process in (capture, pipeline.launch()):
         process.expect_exit(3, 60)
         assert "restored from an older backup" in process.errors, process.transcript()
