@@ -203,7 +203,7 @@ class Capture:
             changes.on_row(message, lsn)
 
     def _on_relation(self, relation: Relation, lsn: int) -> None:
-        table = self._tables.table_for(relation, self._commits.states)
+        table = self._tables.table_for(relation, self._commits.states, self._progress.topic_ids)
         if table is None:
             self._changes.on_table_gone(relation.oid)
             return

@@ -7,6 +7,7 @@ table above a partition, whether the key is deferrable. Where the catalog has mo
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from typing import Any
 
 import psycopg
@@ -31,8 +32,12 @@ class Tables:
         self._config = config
         self._connection = connection
 
-    def table_for(self, relation: Relation, states: TableStates) -> Table | None:
-        """None where the table is gone from the source (whatever its rows were, they are no more) or has no key."""
+    def table_for(self, relation: Relation, states: TableStates, topics: Collection[str]) -> Table | None:
+        """None where the table is gone from the source (whatever its rows were, they are no more) or has no key.
+
+        `topics`: those that there are. A table with a topic that is no longer published was removed from the pipeline,
+        and what was written before belongs there.
+        """
         root = catalog.root_of(self._connection, relation.oid)
         now = None if root is None else self._state(root.oid)
         known = states.root_of(relation.oid)
@@ -44,7 +49,7 @@ class Tables:
                 return None
             shape = self._shape(relation, known, deferrable_key=False)
         else:
-            if before is None and not self._is_published(root.oid):
+            if before is None and now.topic not in topics and not self._is_published(root.oid):
                 return None  # a partition that came and went while nobody looked
             refuse_lost_mask(self._config.mask, before, now)
             shape = self._shape(relation, now, deferrable_key=root.deferrable_key, known=before)
