@@ -58,16 +58,22 @@ class TamperingProxy:
             thread.join(10)
 
     def _accept(self) -> None:
-        with suppress(OSError):
-            while True:
+        while True:
+            try:
                 client, _ = self._listener.accept()
-                server = socket.create_connection(self._target)
-                self._sockets += [client, server]
-                first = _first_packet(client, server)
-                answer = self._watch if b"\0replication\0" in first else _forward
-                for way, source, sink in ((_forward, client, server), (answer, server, client)):
-                    self._threads.append(threading.Thread(target=_quietly, args=(way, source, sink), daemon=True))
-                    self._threads[-1].start()
+            except OSError:
+                return  # closed
+            with suppress(OSError):  # a client that was killed in the middle of its greeting
+                self._serve(client)
+
+    def _serve(self, client: socket.socket) -> None:
+        server = socket.create_connection(self._target)
+        self._sockets += [client, server]
+        first = _first_packet(client, server)
+        answer = self._watch if b"\0replication\0" in first else _forward
+        for way, source, sink in ((_forward, client, server), (answer, server, client)):
+            self._threads.append(threading.Thread(target=_quietly, args=(way, source, sink), daemon=True))
+            self._threads[-1].start()
 
     def _watch(self, server: socket.socket, client: socket.socket) -> None:
         """Message by message: a type, a length that counts itself, the content."""
