@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import json
 import signal
 import threading
@@ -16,6 +17,9 @@ from cdc.capture import run_capture
 from cdc.commands.options import config_option, json_option
 from cdc.config import Config, load_config
 from cdc.status import read_status
+
+# Rows make many objects and no cycles: looking for cycles every 700 of them cost a tenth of the time.
+_GC_THRESHOLDS = (100_000, 20, 100)
 
 
 @click.command()
@@ -44,6 +48,7 @@ def _run(config: Config) -> int:
 
     signal.signal(signal.SIGTERM, ask_to_stop)
     signal.signal(signal.SIGINT, ask_to_stop)
+    gc.set_threshold(*_GC_THRESHOLDS)
     run_capture(config, stop)
     return 0
 
