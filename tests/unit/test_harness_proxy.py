@@ -132,8 +132,8 @@ def test_delay_and_limit_hold_bytes_back(echo_port: int, start_proxy: StartProxy
 
 def test_a_server_that_is_away_breaks_the_connection(start_proxy: StartProxy) -> None:
     """With nobody behind the proxy, a client sees a broken connection, not silence."""
-    with socket.create_server(("127.0.0.1", 0)) as listener:
-        port = listener.getsockname()[1]
-    proxy = start_proxy("127.0.0.1", port)
-    with _connect(proxy) as connection, pytest.raises(ConnectionResetError):
-        connection.recv(1)
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))  # and nobody listens; given back, the port could become the proxy's own
+        proxy = start_proxy("127.0.0.1", taken.getsockname()[1])
+        with _connect(proxy) as connection, pytest.raises(ConnectionResetError):
+            connection.recv(1)
