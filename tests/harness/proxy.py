@@ -157,18 +157,21 @@ class Proxy:
             self._tasks.discard(task)
 
     async def _pump(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter, *, to_server_side: bool) -> None:
-        while data := await reader.read(self._piece_bytes()):
+        while data := await reader.read(_CHUNK_BYTES):
             if self._delay_seconds:
                 await asyncio.sleep(self._delay_seconds)
-            if self._bytes_per_second is not None:
-                await asyncio.sleep(len(data) / self._bytes_per_second)
-            await self._flowing.wait()
-            writer.write(data)
-            await writer.drain()
-            if to_server_side:
-                self.bytes_to_server += len(data)
-            else:
-                self.bytes_to_client += len(data)
+            while data:
+                # Looked at for each piece: a limit or its end takes effect on what was read before it, too.
+                piece, data = data[: self._piece_bytes()], data[self._piece_bytes() :]
+                if self._bytes_per_second is not None:
+                    await asyncio.sleep(len(piece) / self._bytes_per_second)
+                await self._flowing.wait()
+                writer.write(piece)
+                await writer.drain()
+                if to_server_side:
+                    self.bytes_to_server += len(piece)
+                else:
+                    self.bytes_to_client += len(piece)
         # An orderly end is passed on, unless the way is blocked: a blackhole swallows that too.
         await self._flowing.wait()
         if writer.can_write_eof():

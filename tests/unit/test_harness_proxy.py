@@ -135,5 +135,5 @@ def test_a_server_that_is_away_breaks_the_connection(start_proxy: StartProxy) ->
     with socket.socket() as taken:
         taken.bind(("127.0.0.1", 0))  # and nobody listens; given back, the port could become the proxy's own
         proxy = start_proxy("127.0.0.1", taken.getsockname()[1])
-        with _connect(proxy) as connection, pytest.raises(ConnectionResetError):
+        with pytest.raises(ConnectionResetError), _connect(proxy) as connection:  # or already while connecting
             connection.recv(1)
