@@ -2,27 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from pathlib import Path
 
-import pytest
-
-from deploy.stack import open_stack
 from tests.harness.database import Database
 from tests.harness.pipeline import Pipeline
 from tests.harness.process import StartProcess
-
-
-@pytest.fixture
-def old_database(tmp_path: Path) -> Iterator[Database]:
-    stack = open_stack(tmp_path / "stack", postgres_major=14, postgres_settings={"fsync": "off"})
-    stack.up(["postgres"])
-    try:
-        database = Database(stack.server("postgres").address, "postgres14")
-        yield database
-        database.drop()
-    finally:
-        stack.down(wipe=True)
 
 
 def test_capture_works_on_postgres_14(

@@ -2,30 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from pathlib import Path
 
-import pytest
-
-from deploy.stack import open_stack
 from tests.harness.comparer import assert_same, source_reader
 from tests.harness.database import Database
 from tests.harness.pipeline import MakePipeline, Pipeline
 from tests.harness.process import Process, StartProcess
 from tests.harness.records import last_rows
 from tests.harness.table_states import marks, rows_after, schema_versions, wait_for_look
-
-
-@pytest.fixture
-def old_database(tmp_path: Path) -> Iterator[Database]:
-    stack = open_stack(tmp_path / "stack", postgres_major=14, postgres_settings={"fsync": "off"})
-    stack.up(["postgres"])
-    try:
-        database = Database(stack.server("postgres").address, "postgres14")
-        yield database
-        database.drop()
-    finally:
-        stack.down(wipe=True)
 
 
 def write_and_change(pipeline: Pipeline, capture: Process) -> None:
