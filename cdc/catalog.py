@@ -205,9 +205,17 @@ def why_not_captured(table: SourceTable) -> tuple[str, str] | None:
         return "it is a partition", "Name the partitioned table instead: its partitions come with it."
     if not table.key:
         return "it has no primary key", f"Add one: alter table {table} add primary key (…)."
-    if table.deferrable_key and table.is_partitioned:
-        return "its primary key is deferrable and it is partitioned", "Make the key NOT DEFERRABLE."
-    if table.replica_identity == "n" and not table.is_partitioned:
+    if table.key == ("__truncate",):
+        return "its key would look like that of a TRUNCATE marker", "Rename the column __truncate."
+    return _why_not_by_identity(table)
+
+
+def _why_not_by_identity(table: SourceTable) -> tuple[str, str] | None:
+    """A partitioned table's own identity does not matter: each partition has one."""
+    if table.is_partitioned:
+        problem = "its primary key is deferrable and it is partitioned", "Make the key NOT DEFERRABLE."
+        return problem if table.deferrable_key else None
+    if table.replica_identity == "n":
         return "its replica identity is NOTHING", f"Run: alter table {table} replica identity default."
     if table.deferrable_key and table.replica_identity != "f":
         return "its primary key is deferrable", f"Run: alter table {table} replica identity full."
