@@ -166,6 +166,17 @@ def test_a_publication_that_leaves_something_out(
     assert_found(run(), Level.FAIL, "publication tailrace", what, remedy)
 
 
+@pytest.mark.parametrize("name", ["row filter", "column list"])
+def test_a_filter_that_the_config_allows_is_only_a_warning(database: Database, run: Inspect, name: str) -> None:
+    """`allow_publication_filters` says that it is meant so."""
+    statements, what, _ = PUBLICATIONS[name]
+    for statement in (KEYED, "CREATE TABLE u (id int PRIMARY KEY)", *statements):
+        database.execute(statement)
+    found = run(allow_publication_filters=True)
+    assert_found(found, Level.WARN, "publication tailrace", what)
+    assert_no_fail(found)
+
+
 def test_a_publication_with_everything(database: Database, run: Inspect) -> None:
     """One that was made beforehand is good; a table too many in it is a warning."""
     for statement in (KEYED, "CREATE TABLE u (id int PRIMARY KEY)", WHOLE):
