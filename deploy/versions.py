@@ -44,7 +44,6 @@ POSTGRES_PLATFORMS: Final[Mapping[tuple[str, str], str]] = {
 KAFKA_VERSION: Final = "4.3.1"
 KAFKA: Final = Coordinates("org.apache.kafka", "kafka_2.13", KAFKA_VERSION)
 KAFKA_LOGGING: Final = Coordinates("org.apache.logging.log4j", "log4j-slf4j-impl", "2.25.4")
-KAFKA_TOOLS: Final = Coordinates("org.apache.kafka", "kafka-tools", KAFKA_VERSION)
 
 ELASTICSEARCH_VERSION: Final = "8.19.21"
 ELASTICSEARCH: Final = Coordinates(
@@ -54,11 +53,10 @@ ELASTICSEARCH: Final = Coordinates(
 # The same servers as containers.
 POSTGRES_IMAGE: Final = "postgres:{major}"
 KAFKA_IMAGE: Final = f"apache/kafka:{KAFKA_VERSION}"
-ELASTICSEARCH_IMAGE: Final = f"docker.elastic.co/elasticsearch/elasticsearch:{ELASTICSEARCH_VERSION}"
+ELASTICSEARCH_IMAGE: Final = f"elasticsearch:{ELASTICSEARCH_VERSION}"
 REDIS_IMAGE: Final = "redis:7.4"
 
 # Spark. The Kafka connector stays at 4.0.0: a dependency of the later ones cannot be had.
-SPARK_VERSION: Final = "4.0.5"
 SPARK_KAFKA: Final = Coordinates("org.apache.spark", "spark-sql-kafka-0-10_2.13", "4.0.0")
 SPARK_ICEBERG: Final = Coordinates("org.apache.iceberg", "iceberg-spark-runtime-4.0_2.13", "1.11.0")
 SPARK_POSTGRES_JDBC: Final = Coordinates("org.postgresql", "postgresql", "42.7.13")

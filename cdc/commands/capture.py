@@ -18,7 +18,8 @@ from cdc.commands.options import config_option, json_option
 from cdc.config import Config, load_config
 from cdc.status import read_status
 
-# Rows make many objects and no cycles: looking for cycles every 700 of them cost a tenth of the time.
+# Rows make many objects and no cycles, so cycles are looked for less often than after every 700 of them. Two runs each
+# on a busy machine: 12 and 13 µs of CPU a row against 14 and 17 with small transactions; wide updates did not change.
 _GC_THRESHOLDS = (100_000, 20, 100)
 
 

@@ -161,7 +161,7 @@ def test_killed_again_and_again_under_load(make_pipeline: MakePipeline) -> None:
 def test_power_cut_of_capture_and_server(
     make_pipeline: MakePipeline, stack: Stack, start_proxy: Callable[[str, int], Proxy]
 ) -> None:
-    """After a crash the server's slot falls back behind what was confirmed; progress does not, and nothing doubles."""
+    """A crash may throw the server's slot back behind what was confirmed; progress does not fall, nothing doubles."""
     postgres = stack.server("postgres")
     proxy = start_proxy(postgres.host, postgres.port)
     pipeline = make_pipeline(proxy=proxy, capture={"transaction_events": 1000})
