@@ -5,6 +5,8 @@ VENV := .venv
 BIN := $(VENV)/bin
 FOR ?=
 PYTEST_ARGS ?=
+# Tests wait more than they compute: more workers than cores. Each has servers of its own.
+WORKERS ?= 3
 
 .DEFAULT_GOAL := help
 .PHONY: help setup demo test test-slow lint format golden bench bench-capture clean
@@ -26,7 +28,7 @@ demo: setup ## Local servers and a small shop that writes all the time (FOR=30 e
 	$(BIN)/tailrace demo $(if $(FOR),--for $(FOR))
 
 test: setup ## The whole suite against real servers
-	$(BIN)/pytest -m "not slow" $(PYTEST_ARGS)
+	$(BIN)/pytest -m "not slow" -n $(WORKERS) $(PYTEST_ARGS)
 
 test-slow: setup ## What takes minutes
 	$(BIN)/pytest -m slow $(PYTEST_ARGS)

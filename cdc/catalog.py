@@ -123,6 +123,16 @@ def slot(connection: psycopg.Connection, name: str) -> Slot | None:
     )
 
 
+def wal_held(connection: psycopg.Connection, name: str) -> tuple[int, int | None]:
+    """Bytes of WAL that the slot keeps, and how many more it may before the server gives it up (None: no limit)."""
+    row = connection.execute(
+        "select coalesce(pg_wal_lsn_diff(pg_current_wal_lsn(), restart_lsn), 0)::int8, safe_wal_size "
+        "from pg_replication_slots where slot_name = %s",
+        [name],
+    ).fetchone()
+    return (0, None) if row is None else (int(row[0]), None if row[1] is None else int(row[1]))
+
+
 _OPEN_TRANSACTIONS = """
 select coalesce('prepared transaction ' || p.gid, 'pid ' || l.pid), a.datname,
        extract(epoch from clock_timestamp() - coalesce(a.xact_start, p.prepared))::float8

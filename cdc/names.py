@@ -23,7 +23,8 @@ INDEX_BYTES = 255 - 16  # the rest is for the suffix that tells an index's gener
 ROW_ID_BYTES = 512
 
 PREFIX_RULE = "a prefix is made of a-z, 0-9, _ and -, a letter or digit first, at most 64 of them"
-_PREFIX = re.compile(r"[a-z0-9][a-z0-9_-]{0,63}")
+PREFIX_PATTERN = r"[a-z0-9][a-z0-9_-]{0,63}"
+_PREFIX = re.compile(PREFIX_PATTERN)
 _TOPIC_ESCAPED = re.compile(rb"[^A-Za-z0-9_]")
 _MESSAGE_ESCAPED = re.compile(rb"[^A-Za-z0-9]")
 _INDEX_ESCAPED = re.compile(rb"[^a-z0-9_]")
@@ -37,7 +38,10 @@ class Control(Enum):
 
     PROGRESS = "__progress"
     SCHEMA = "__schema"
+    #: Rows of later copies on their way to capture.
     COPY = "__copy"
+    #: What is known of every copy: its chunks, how far it has come.
+    COPIES = "__copies"
     PARKED = "__parked"
     #: Retained history of (LSN, time, end offsets), for lag and `wait`.
     POSITIONS = "__positions"

@@ -24,7 +24,7 @@ class Progress(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     """`position`/`seq` is the version published up to; the slot may be confirmed up to `confirm_lsn`, no further."""
 
     format: int = FORMAT
-    state: str  # "creating" until the slot exists, then "streaming"
+    state: str  # "creating" until the slot exists, "copying" until the first copy is through, then "streaming"
     position: int
     seq: int
     base: int
@@ -38,6 +38,7 @@ class Progress(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     publication_tables: dict[str, str]  # the same for each table's entry in it
     topic_ids: dict[str, str]
     end_offsets: dict[str, list[int]]
+    copy: str = ""  # the id of the first copy, while that is under way
     schemas: dict[str, str] = {}  # topic -> digest of the last record on __schema
     written_ms: int = 0
 
@@ -52,10 +53,15 @@ class Progress(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     def encode(self) -> bytes:
         return msgspec.json.encode(self)
 
+    def copying_from(self, consistent_point: LSN, copy: str) -> Progress:
+        return replace(self.streaming_from(consistent_point), state="copying", copy=copy)
+
     def streaming_from(self, consistent_point: LSN) -> Progress:
-        return replace(
-            self, state="streaming", position=self.base + int(consistent_point), confirm_lsn=int(consistent_point)
-        )
+        point = int(consistent_point)
+        return replace(self, state="streaming", copy="", position=self.base + point, confirm_lsn=point)
+
+    def creating_again(self) -> Progress:
+        return replace(self, state="creating", copy="", position=0, confirm_lsn=0)
 
     def advanced(
         self,

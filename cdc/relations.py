@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import NamedTuple
 
 import orjson
 
@@ -34,6 +35,14 @@ class Shape:
 
     def __str__(self) -> str:
         return f"{self.schema}.{self.table}"
+
+
+class Layout(NamedTuple):
+    """How a row is put together, for code that reads rows in another form (a copy's lines)."""
+
+    encoders: tuple[Encode, ...]
+    row_indexes: tuple[int, ...]
+    key_indexes: tuple[int, ...]
 
 
 class Table:
@@ -73,6 +82,10 @@ class Table:
     @property
     def topic(self) -> str:
         return self.shape.topic
+
+    @property
+    def layout(self) -> Layout:
+        return Layout(tuple(self._encoders), self._row_indexes, self.key_indexes)
 
     def columns(self) -> list[tuple[str, str, int]]:
         """(name, type, type modifier) of what is published, in order. A hash or a fixed text is text."""

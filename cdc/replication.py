@@ -13,6 +13,7 @@ import struct
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import psycopg
 from psycopg import pq, sql
@@ -43,6 +44,13 @@ class Keepalive:
     """The server has sent everything up to `wal_end`."""
 
     wal_end: LSN
+
+
+class CreatedSlot(NamedTuple):
+    """What commits after `point` will be streamed; `snapshot` shows what had committed before."""
+
+    point: LSN
+    snapshot: str
 
 
 class ReplicationStream:
@@ -81,20 +89,41 @@ class ReplicationStream:
         lines = [line.split("\t") for line in history.splitlines() if line.strip() and not line.startswith("#")]
         return {int(fields[0]): LSN.parse(fields[1].strip()) for fields in lines}
 
-    def create_slot(self, waiting: Callable[[], None] = lambda: None) -> LSN:
-        """Create the slot; returns its consistent point: what commits after it will be streamed.
+    def create_slot(self, waiting: Callable[[], None] = lambda: None, *, export: bool = False) -> CreatedSlot:
+        """Create the slot, and export the snapshot of its consistent point if asked to.
 
-        That waits for every open transaction to end; `waiting` is called now and then while it does.
+        That waits for every open transaction to end; `waiting` is called now and then while it does. The snapshot
+        lives until the next command on this connection.
         """
-        command = sql.SQL("CREATE_REPLICATION_SLOT {} LOGICAL pgoutput (SNAPSHOT 'nothing')")
+        if export:
+            self._disable_timeouts()
+        # Standbys that synchronise slots take it over, so that a promoted one can go on from it.
+        failover = ", FAILOVER true" if self._pgconn.server_version >= 170000 else ""
+        settings = f"(SNAPSHOT '{'export' if export else 'nothing'}'{failover})"
         if self._pgconn.server_version < 150000:
-            command = sql.SQL("CREATE_REPLICATION_SLOT {} LOGICAL pgoutput NOEXPORT_SNAPSHOT")
-        elif self._pgconn.server_version >= 170000:
-            # Standbys that synchronise slots take it over, so that a promoted one can go on from it.
-            command = sql.SQL("CREATE_REPLICATION_SLOT {} LOGICAL pgoutput (SNAPSHOT 'nothing', FAILOVER true)")
-        command_bytes = command.format(sql.Identifier(self._slot)).as_bytes(self._connection)
-        result = self._command(command_bytes, waiting=waiting)
-        return LSN.parse((result.get_value(0, 1) or b"").decode())
+            settings = "EXPORT_SNAPSHOT" if export else "NOEXPORT_SNAPSHOT"
+        command = sql.SQL(f"CREATE_REPLICATION_SLOT {{}} LOGICAL pgoutput {settings}").format(
+            sql.Identifier(self._slot)
+        )
+        result = self._command(command.as_bytes(self._connection), waiting=waiting)
+        return CreatedSlot(
+            LSN.parse((result.get_value(0, 1) or b"").decode()), (result.get_value(0, 2) or b"").decode()
+        )
+
+    def check_idle(self) -> None:
+        """Raises when the connection is gone, and with it the snapshot that it exported."""
+        try:
+            self._pgconn.consume_input()
+        except psycopg.OperationalError as error:
+            raise TransientError(f"The connection that holds the snapshot broke: {explain(error)}") from error
+
+    def _disable_timeouts(self) -> None:
+        """For as long as a copy takes, this session is idle in a transaction."""
+        names = ["idle_in_transaction_session_timeout", "idle_session_timeout"]
+        if self._pgconn.server_version >= 170000:
+            names.append("transaction_timeout")
+        for name in names:
+            self._command(f"SET {name} = 0".encode(), pq.ExecStatus.COMMAND_OK)
 
     def start(self) -> None:
         """Take the slot: from here on this process is the one capture. Raises SlotInUse when another one is."""
@@ -230,7 +259,7 @@ class ReplicationStream:
         if result is None:
             raise TransientError("Postgres gave no answer.")
         if result.status == expected:
-            if expected == pq.ExecStatus.TUPLES_OK:
+            if expected != pq.ExecStatus.COPY_BOTH:
                 self._pgconn.get_result()  # the None that ends every simple query
             return result
         state = (result.error_field(pq.DiagnosticField.SQLSTATE) or b"").decode()

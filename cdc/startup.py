@@ -8,23 +8,22 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from typing import Protocol, TypeVar
 
 import psycopg
 
 from cdc import catalog, checks
-from cdc.catalog import SourceTable
 from cdc.config import Config
 from cdc.control import read_last
-from cdc.errors import RefusedError, TransientError
+from cdc.errors import TransientError
+from cdc.first_start import FirstStart
 from cdc.logs import get_logger
 from cdc.lsn import LSN
-from cdc.masks import refuse_unfit
-from cdc.names import Control, control_topic, topic
-from cdc.postgres import connect, explain
-from cdc.progress import KEY as PROGRESS_KEY
+from cdc.names import Control, control_topic
+from cdc.postgres import connect
 from cdc.progress import Progress, read_progress
 from cdc.publisher import Publisher
 from cdc.replication import ReplicationStream, SlotInUse
@@ -68,7 +67,8 @@ def start(config: Config, attend: Attend, *, stop: threading.Event) -> Started |
             announced = False
             while not stop.is_set():
                 try:
-                    return start_once.try_to_take()
+                    if (started := start_once.try_to_take()) is not None:
+                        return started
                 except SlotInUse as in_use:
                     if not announced:
                         log.info("standby", slot=config.source.slot, reason=str(in_use))
@@ -106,22 +106,22 @@ class _Start:
             stop=self._stop.is_set,
         )
 
-    def try_to_take(self) -> Started:
+    def try_to_take(self) -> Started | None:
+        """None when asked to stop during the first copy."""
         if catalog.is_standby(self._connection):
             raise TransientError("This server is a standby; capture reads from the primary.")
-        stream = self._stream()
-        try:
-            identity = stream.identify()
-            slot = catalog.slot(self._connection, self._source.slot)
-            if slot is None:
-                publisher, progress = self._begin_without_slot(stream, *identity)
-            else:
-                checks.check_valid(slot, name=self._source.slot)  # Postgres would refuse it without the remedy
-                stream.start()
-                publisher, progress = self._resume(stream, *identity)
-        except BaseException:
-            stream.close()
-            raise
+        # Where there is no slot yet, or it is there but waits for the first copy, this lock stands in for it.
+        with first_start_lock(self._connection, self._source.slot):
+            stream = self._stream()
+            try:
+                found = self._take(stream)
+            except BaseException:
+                stream.close()
+                raise
+            if found is None:
+                stream.close()
+                return None
+        publisher, progress = found
         return Started(
             stream=stream,
             publisher=publisher,
@@ -130,6 +130,15 @@ class _Start:
             progress=progress,
             states=self._attend(lambda: self._read_states(progress), stream),
         )
+
+    def _take(self, stream: ReplicationStream) -> tuple[Publisher, Progress] | None:
+        identity = stream.identify()
+        slot = catalog.slot(self._connection, self._source.slot)
+        if slot is None:
+            return self._begin_without_slot(stream, *identity)
+        checks.check_valid(slot, name=self._source.slot)  # Postgres would refuse it without the remedy
+        stream.start()
+        return self._resume(stream, *identity)
 
     def _resume(self, stream: ReplicationStream, system_identifier: str, timeline: int) -> tuple[Publisher, Progress]:
         publisher = self._publisher()
@@ -154,7 +163,9 @@ class _Start:
             log_end=catalog.current_lsn(self._connection),
             forked_at=self._forked_at(timeline, progress),
         )
-        progress = progress.on_timeline(timeline)
+        return publisher, self._checked(stream, publisher, progress.on_timeline(timeline))
+
+    def _checked(self, stream: ReplicationStream, publisher: Publisher, progress: Progress) -> Progress:
         checks.check_publication(
             progress,
             catalog.publication(self._connection, self._source.publication),
@@ -164,7 +175,15 @@ class _Start:
         checks.check_partitions_setting(progress, self._config.kafka.partitions)
         self._attend(lambda: checks.check_topics(progress, self._topics), stream)
         self._attend(lambda: self._topics.raise_size_limits(progress.topic_ids), stream)
-        return publisher, progress
+        if progress.state == "copying":
+            progress = self._attend(lambda: self._finish_interrupted(publisher, progress), stream)
+            if progress.state == "creating":
+                raise TransientError("The first copy had not begun when its snapshot was lost; beginning anew.")
+        return progress
+
+    def _finish_interrupted(self, publisher: Publisher, progress: Progress) -> Progress:
+        first_start = FirstStart(self._config, self._topics, self._connection, publisher, self._stop)
+        return first_start.finish_interrupted(progress, self._read_states(progress))
 
     def _forked_at(self, timeline: int, progress: Progress) -> LSN | None:
         if timeline == progress.timeline:
@@ -177,110 +196,18 @@ class _Start:
 
     def _begin_without_slot(
         self, stream: ReplicationStream, system_identifier: str, timeline: int
-    ) -> tuple[Publisher, Progress]:
-        """No slot to be the lock yet: an advisory lock stands in until the slot is taken."""
-        lock = f"tailrace:{self._source.slot}"
-        row = self._connection.execute("select pg_try_advisory_lock(hashtextextended(%s, 0))", [lock]).fetchone()
-        if row is None or not row[0]:
-            raise SlotInUse("another capture is making the slot")
-        try:
-            publisher = self._publisher()
-            progress = self._fence_and_read(publisher)
-            if progress is not None and progress.state != "creating":
-                checks.check_cluster(progress, system_identifier)
-                raise checks.missing_slot(self._source.slot, progress)
-            progress = self._first_start(stream, publisher, system_identifier, timeline)
-            stream.start()
-            return publisher, progress
-        finally:
-            self._connection.execute("select pg_advisory_unlock(hashtextextended(%s, 0))", [lock])
-
-    def _first_start(
-        self, stream: ReplicationStream, publisher: Publisher, system_identifier: str, timeline: int
-    ) -> Progress:
-        chosen = self._choose_tables()
-        oids = [str(table.oid) for table in chosen]
-        found = read_states(self._connection, oids, prefix=self._config.kafka.prefix)
-        refuse_unfit(self._config, found.values())
-        publication = catalog.publication(self._connection, self._source.publication)
-        if publication is None:
-            self._create_publication(chosen)
-            publication = catalog.publication(self._connection, self._source.publication)
-            log.info("publication_created", publication=self._source.publication, tables=len(chosen))
-        assert publication is not None  # noqa: S101  # just made
-        self._refuse_uncovered(chosen, publication)
-        names = [topic(self._config.kafka.prefix, table.schema, table.name) for table in chosen]
-        made = self._topics.ensure_tables(names)
-        progress = Progress(
-            state="creating",
-            position=0,
-            seq=0,
-            base=0,
-            confirm_lsn=0,
-            system_identifier=system_identifier,
-            timeline=timeline,
-            publication=publication.identity,
-            publication_tables=publication.tables,
-            topic_ids={name: made[name].id for name in names},
-            end_offsets=self._topics.end_offsets({name: made[name].partitions for name in names}),
-        )
-        self._write(publisher, progress)
-        point = stream.create_slot(self._tell_what_it_waits_for)
-        log.info("slot_created", slot=self._source.slot, consistent_point=str(point))
-        progress = progress.streaming_from(point)
-        states = read_states(self._connection, publication.tables, prefix=self._config.kafka.prefix)
-        self._write(publisher, progress, TableStates(tables=states))
-        return progress
-
-    def _tell_what_it_waits_for(self) -> None:
-        log.info(
-            "waiting_for_open_transactions",
-            slot=self._source.slot,
-            reason="the slot is made once every transaction that is open now has ended",
-            transactions=catalog.open_transactions(self._connection),
-        )
-
-    def _choose_tables(self) -> list[SourceTable]:
-        """What the config selects. What cannot be captured: an error if named, a warning if under `schema.*`."""
-        named = {(selector.schema, selector.table) for selector in self._source.tables if selector.table is not None}
-        found = catalog.tables(self._connection, self._source.tables)
-        for schema, name in sorted(named - {(table.schema, table.name) for table in found}):
-            raise RefusedError(
-                f"Table {schema}.{name} of [source] tables does not exist (or is temporary or unlogged).",
-                remedy="Create it or take it out of the config.",
-            )
-        chosen = []
-        for table in found:
-            problem = catalog.why_not_captured(table)
-            if problem is None:
-                chosen.append(table)
-            elif (table.schema, table.name) in named:
-                raise RefusedError(f"Table {table} cannot be captured: {problem[0]}.", remedy=problem[1])
-            else:
-                log.warning("table_left_out", table=str(table), reason=problem[0], remedy=problem[1])
-        if not chosen:
-            raise RefusedError("No table to capture.", remedy="See [source] tables; each needs a primary key.")
-        return chosen
-
-    def _create_publication(self, chosen: list[SourceTable]) -> None:
-        name = self._source.publication
-        try:
-            catalog.create_publication(self._connection, name, chosen)
-        except psycopg.errors.InsufficientPrivilege as error:
-            tables = ", ".join(str(table) for table in chosen)
-            raise RefusedError(
-                f"The role may not make publication {name}: {explain(error)}.",
-                remedy=f"As the tables' owner run: create publication {name} for table {tables};",
-            ) from error
-
-    def _refuse_uncovered(self, chosen: list[SourceTable], publication: catalog.Publication) -> None:
-        missing = [str(table) for table in chosen if str(table.oid) not in publication.tables]
-        if missing:
-            raise RefusedError(
-                f"Publication {self._source.publication} exists, but lacks {', '.join(missing)}.",
-                remedy=f"Run: alter publication {self._source.publication} add table {', '.join(missing)}; "
-                "or drop it, and capture makes it anew.",
-            )
+    ) -> tuple[Publisher, Progress] | None:
+        publisher = self._publisher()
+        progress = self._fence_and_read(publisher)
+        if progress is not None and progress.state != "creating":
+            checks.check_cluster(progress, system_identifier)
+            raise checks.missing_slot(self._source.slot, progress)
+        first_start = FirstStart(self._config, self._topics, self._connection, publisher, self._stop)
+        progress = first_start.run(stream, system_identifier, timeline)
+        if progress is None:
+            return None
+        stream.start()
+        return publisher, progress
 
     def _publisher(self) -> Publisher:
         return make_publisher(self._config)
@@ -297,12 +224,19 @@ class _Start:
         oids = progress.publication_tables
         return TableStates(tables=read_states(self._connection, oids, prefix=self._config.kafka.prefix))
 
-    def _write(self, publisher: Publisher, progress: Progress, states: TableStates | None = None) -> None:
-        publisher.begin()
-        publisher.send(self._progress_topic, PROGRESS_KEY, progress.encode(), [])
-        if states is not None:
-            publisher.send(self._schema_topic, STATES_KEY, states.encode(), [])
-        publisher.commit(_FENCE_SECONDS)
+
+@contextmanager
+def first_start_lock(connection: psycopg.Connection, slot: str) -> Iterator[None]:
+    """Raises SlotInUse where another capture is at its first start."""
+    lock = f"tailrace:{slot}"
+    row = connection.execute("select pg_try_advisory_lock(hashtextextended(%s, 0))", [lock]).fetchone()
+    if row is None or not row[0]:
+        raise SlotInUse("another capture is starting, or waits for the first copy")
+    try:
+        yield
+    finally:
+        with suppress(psycopg.OperationalError):  # a session that is gone has no locks
+            connection.execute("select pg_advisory_unlock(hashtextextended(%s, 0))", [lock])
 
 
 def make_publisher(config: Config) -> Publisher:

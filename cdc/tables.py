@@ -47,12 +47,12 @@ class Tables:
         if root is None or now is None or is_detached:
             if known is None:
                 return None
-            shape = self._shape(relation, known, deferrable_key=False)
+            shape = self.shape_of(relation, known, deferrable_key=False)
         else:
             if before is None and now.topic not in topics and not self._is_published(root.oid):
                 return None  # a partition that came and went while nobody looked
             refuse_lost_mask(self._config.mask, before, now)
-            shape = self._shape(relation, now, deferrable_key=root.deferrable_key, known=before)
+            shape = self.shape_of(relation, now, deferrable_key=root.deferrable_key, known=before)
         if not shape.key:  # the last look at the catalog has marked it as incomplete for that
             remedy = f"Give it one: alter table {relation.schema}.{relation.table} add primary key (…)."
             log.warning("table_left_out", table=str(shape), reason="it has no primary key any more", remedy=remedy)
@@ -79,9 +79,10 @@ class Tables:
         publication = catalog.publication(self._connection, self._config.source.publication)
         return publication is not None and str(oid) in publication.tables
 
-    def _shape(
+    def shape_of(
         self, relation: Relation, now: TableState, *, deferrable_key: bool, known: TableState | None = None
     ) -> Shape:
+        """What is published of a relation whose table is `now` in the catalog, and was `known` before."""
         is_partition = bool(now.leaves)
         # A renamed table: rows that were written before carry the old name, and belong to the old topic.
         schema, table = (now.schema, now.table) if is_partition else (relation.schema, relation.table)

@@ -28,6 +28,8 @@ T = TypeVar("T")
 
 # Kept beyond the last use: __positions answers "where was the log when?", for lag and `wait`.
 _POSITIONS_RETENTION_MS = 7 * 24 * 3_600_000
+# Rows of a chunk wait there only until capture passes its mark, or the chunk is read again.
+_COPY_RETENTION_MS = 24 * 3_600_000
 # The default of half a minute would hold capture up long after a broker is back.
 _RECONNECT = {"reconnect_backoff_max_ms": 1000}
 # Since 4.0, brokers refuse records stamped more than an hour ahead: a wrong clock of ours must not stop everything.
@@ -85,6 +87,8 @@ class Topics:
         settings = {
             Control.PROGRESS: {**compact, "segment.bytes": str(16 << 20)},
             Control.SCHEMA: compact,
+            Control.COPIES: compact,
+            Control.COPY: {"cleanup.policy": "delete", "retention.ms": str(_COPY_RETENTION_MS)},
             Control.PARKED: {"cleanup.policy": "delete", "retention.ms": "-1"},
             Control.POSITIONS: kept,
         }

@@ -15,7 +15,7 @@ from cdc.config import Iceberg, Spark
 from cdc.config.settings import Location
 from cdc.secrets import Options
 from deploy.stack import Stack
-from tests.harness import leftovers
+from tests.harness import distribution, leftovers
 from tests.harness.database import Database
 from tests.harness.process import Process, StartProcess, tailrace_argv
 from tests.harness.proxy import Proxy
@@ -36,13 +36,20 @@ _PROCESSES = pytest.StashKey[list[Process]]()
 
 @pytest.fixture(scope="session")
 def servers(request: pytest.FixtureRequest) -> Iterator[Servers]:
-    """The run's servers; ask for one of the fixtures below instead, which start what they name."""
-    asked = {name for item in request.session.items for name in getattr(item, "fixturenames", ())}
-    running = Servers(os.environ, [name for name, fixture in _FIXTURES.items() if fixture in asked])
+    """The run's servers, or this worker's; ask for one of the fixtures below instead, which start what they name."""
+    running = Servers(os.environ, _expected(request.session))
     try:
         yield running
     finally:
         running.close()
+
+
+def _expected(session: pytest.Session) -> list[str]:
+    """The servers that tests of this process will ask for; a worker cannot know whether it gets those of a group."""
+    asked = {name for item in session.items for name in getattr(item, "fixturenames", ())}
+    if hasattr(session.config, "workerinput"):
+        asked -= set(distribution.DEAR)
+    return [name for name, fixture in _FIXTURES.items() if fixture in asked]
 
 
 @pytest.fixture(scope="session")
@@ -162,6 +169,10 @@ def spark(run_spark: SparkSession) -> Iterator[SparkSession]:
     """The run's Spark session, with the warehouse's catalog."""
     yield run_spark
     gc.collect()  # what pyspark left open is found here, under the filter below, and not in another test
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    config.pluginmanager.register(distribution.plugin(config))
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:

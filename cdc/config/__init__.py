@@ -3,6 +3,7 @@
 Importing this is cheap on purpose (no driver, no Spark): every command imports it. Nothing here connects anywhere.
 """
 
+from cdc.config.copy import Copy
 from cdc.config.file import load_config, parse_config
 from cdc.config.kafka import Kafka, Sasl
 from cdc.config.model import Capture, Config, Spark
@@ -15,6 +16,7 @@ __all__ = [
     "Capture",
     "ColumnName",
     "Config",
+    "Copy",
     "Elasticsearch",
     "Iceberg",
     "Kafka",

@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from cdc.config.copy import Copy
 from cdc.config.kafka import Kafka
 from cdc.config.settings import about, at_least, between, matching, not_empty
 from cdc.config.source import Source
@@ -48,6 +49,7 @@ class Config:
     source: Source = field(metadata=about("The Postgres database"))
     kafka: Kafka = field(metadata=about("The log"))
     capture: Capture = field(default_factory=Capture, metadata=about("How changes are grouped"))
+    copy: Copy = field(default_factory=Copy, metadata=about("How tables are copied"))
     mask: Mapping[ColumnName, Mask] = field(
         default_factory=dict, metadata=about("Columns that leave the database only masked")
     )

@@ -2,13 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Literal
 
-from cdc.config.settings import Location, Problem, about, not_empty, scheme
+from cdc.config.settings import Location, Problem, about, at_least, between, matching, not_empty, scheme
+from cdc.config.tables import ColumnName
 from cdc.config.tls import Tls
-from cdc.secrets import Secret, Url
+from cdc.names import PREFIX_PATTERN, PREFIX_RULE
+from cdc.secrets import Options, Secret, Url
+
+_PREFIX = matching(PREFIX_PATTERN, PREFIX_RULE)
+# What a row holds is a number, a text, a truth value or a list of them: these types want JSON objects.
+_OBJECT_TYPES = ("flattened", "nested", "object")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -19,6 +25,24 @@ class Elasticsearch:
     password: Secret | None = field(default=None, metadata=about("That user's password"))
     api_key: Secret | None = field(default=None, metadata=about("API key, instead of a user (base64 form)"))
     tls: Tls | None = field(default=None, metadata=about("Certificates; only for https"))
+    prefix: str | None = field(
+        default=None, metadata=about("First part of its names, instead of `kafka.prefix`", _PREFIX)
+    )
+    mapping: Mapping[ColumnName, Options] = field(
+        default_factory=dict, metadata=about("How a column is indexed, instead of what its type suggests")
+    )
+    shards: int = field(default=1, metadata=about("Primary shards of each index", between(1, 1024)))
+    replicas: int | None = field(
+        default=None,
+        metadata=about("Copies of each shard; without it one, where the cluster has a second node", between(0, 32)),
+    )
+    refresh_milliseconds: int = field(
+        default=1000, metadata=about("Longest time until a search sees what was written", between(50, 3_600_000))
+    )
+    bulk_bytes: int = field(default=5_000_000, metadata=about("Size of one bulk request", between(100_000, 90_000_000)))
+    tombstone_hours: int = field(
+        default=24, metadata=about("How long a deleted row's version is remembered", at_least(1))
+    )
 
     def problems(self) -> Iterator[Problem]:
         if self.api_key is not None and self.username is not None:
@@ -27,6 +51,11 @@ class Elasticsearch:
             yield "username", "`username` and `password` go together"
         if self.tls is not None and not self.url.reveal().startswith("https:"):
             yield "tls", "needs an https:// url"
+        for column, options in self.mapping.items():
+            if "type" not in options:
+                yield "mapping", f"{column} needs a `type`"
+            elif options["type"] in _OBJECT_TYPES:
+                yield "mapping", f"{column} cannot be of type {options['type']}: its values are no JSON objects"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -36,6 +65,15 @@ class Redis:
     username: str | None = field(default=None, metadata=about("ACL user"))
     password: Secret | None = field(default=None, metadata=about("Password, when it is not in the URL"))
     tls: Tls | None = field(default=None, metadata=about("Certificates; only for rediss"))
+    prefix: str | None = field(
+        default=None, metadata=about("First part of its keys, instead of `kafka.prefix`", _PREFIX)
+    )
+    tombstone_hours: int = field(
+        default=24, metadata=about("How long a deleted row's version is remembered", at_least(1))
+    )
+    eviction: bool = field(
+        default=False, metadata=about("The server may evict keys: rows can be missing, and are not written again")
+    )
 
     def problems(self) -> Iterator[Problem]:
         if self.tls is not None and not self.url.reveal().startswith("rediss:"):

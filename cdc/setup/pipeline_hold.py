@@ -11,13 +11,16 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 
+import psycopg
+
 from cdc.config import Config
 from cdc.errors import RefusedError
 from cdc.names import Control, control_topic
+from cdc.postgres import connect
 from cdc.progress import KEY, Progress, read_progress
 from cdc.publisher import Publisher
 from cdc.replication import ReplicationStream, SlotInUse
-from cdc.startup import make_publisher
+from cdc.startup import first_start_lock, make_publisher
 from cdc.status import read_states
 from cdc.table_states import KEY as STATES_KEY
 from cdc.table_states import TableStates
@@ -50,7 +53,21 @@ class PipelineHold:
 
 @contextmanager
 def hold_pipeline(config: Config) -> Iterator[PipelineHold]:
-    """Refuses where a capture runs."""
+    """Refuses where a capture runs, or waits for the first copy."""
+    with connect(config.source.conninfo()) as connection, _no_first_start(connection, config.source.slot):
+        yield from _held(config)
+
+
+@contextmanager
+def _no_first_start(connection: psycopg.Connection, slot: str) -> Iterator[None]:
+    try:
+        with first_start_lock(connection, slot):
+            yield
+    except SlotInUse as in_use:
+        raise capture_runs(slot, str(in_use)) from None
+
+
+def _held(config: Config) -> Iterator[PipelineHold]:
     stream = _take_slot(config)
     try:
         publisher = make_publisher(config)

@@ -69,7 +69,7 @@ class TailraceEngine:
         self._config = folder / "tailrace.toml"
         self._config.write_text(
             f'[source]\ndsn = "{dsn}"\nslot = "{self.prefix}"\npublication = "{PUBLICATION}"\n'
-            f'[kafka]\nbootstrap = "{bootstrap}"\nprefix = "{self.prefix}"\npartitions = {PARTITIONS}\n'
+            f'[kafka]\nbootstrap = "{bootstrap}"\nprefix = "{self.prefix}"\npartitions = {PARTITIONS}\n[copy]\nfirst = false\n'
         )
         self.log = folder / "capture.log"
         self._process: subprocess.Popen[bytes] | None = None

@@ -1,4 +1,7 @@
-"""The test run's servers: started when the first test asks for one, gone when the run is, however it ends."""
+"""The test run's servers: started when the first test asks for one, gone when the run is, however it ends.
+
+With `pytest -n`, each worker has servers of its own: a test that stops or freezes them disturbs no other.
+"""
 
 from __future__ import annotations
 
@@ -15,7 +18,10 @@ from deploy.progress import lines_on_stderr
 from deploy.stack import NAMES, Server, Stack, open_stack
 
 # Names the folder of a stack that runs already and is left running: quick when tests are run again and again.
+# It cannot be shared, so that of several workers only the first uses it.
 REUSE_VARIABLE: Final = "TAILRACE_TEST_STACK"
+_WORKER_VARIABLE: Final = "PYTEST_XDIST_WORKER"
+_FIRST_WORKER: Final = "gw0"
 
 # Nothing here must survive a power cut; two-phase commit is off by default.
 POSTGRES_SETTINGS: Final = {"fsync": "off", "full_page_writes": "off", "max_prepared_transactions": "10"}
@@ -28,7 +34,8 @@ class Servers:
     """
 
     def __init__(self, environ: Mapping[str, str], expected: Iterable[str] = ()) -> None:
-        reused = environ.get(REUSE_VARIABLE)
+        first = environ.get(_WORKER_VARIABLE, _FIRST_WORKER) == _FIRST_WORKER
+        reused = environ.get(REUSE_VARIABLE) if first else None
         self._guardian: subprocess.Popen[bytes] | None = None
         if reused:
             folder = Path(reused)

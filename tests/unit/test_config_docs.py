@@ -42,6 +42,8 @@ def declared_rows(kind: type = Config, section: str = "", note: str = "") -> Ite
             yield inner, '"schema.table.column"', "hash, null or fixed:TEXT", "", declared.metadata["doc"]
         elif wanted == Mapping[TableName, tuple[str, ...]]:
             yield inner, '"schema.table"', "array of strings", "", declared.metadata["doc"]
+        elif wanted == Mapping[ColumnName, Options]:
+            yield inner, '"schema.table.column"', "table of strings", "", declared.metadata["doc"]
         elif get_origin(wanted) is Mapping:
             for store in get_args(get_args(wanted)[1]):
                 store_kind = get_args(settings_of(store)["kind"][1])[0]

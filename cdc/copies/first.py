@@ -1,0 +1,221 @@
+"""Capture's side of the first copy: it holds the snapshot, publishes nothing, and judges what came of it.
+
+The copying itself is a Spark job (`tailrace snapshot`). What it finished is told by the chunks' own records, which are
+in the same Kafka transactions as their rows, so nobody has to be believed.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+import uuid
+from collections.abc import Iterable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+
+import msgspec
+import psycopg
+from psycopg import sql
+
+from cdc import catalog
+from cdc.config import Config
+from cdc.copies.described import DescribedTable, describe_tables
+from cdc.copies.log import CopyLog
+from cdc.copies.plan import RelationSize, read_sizes
+from cdc.copies.records import CopyState, chunk_transactional_id, driver_transactional_id
+from cdc.errors import TransientError
+from cdc.logs import get_logger
+from cdc.lsn import LSN
+from cdc.names import Control, control_topic
+from cdc.postgres import connect
+from cdc.publisher import Publisher
+from cdc.replication import ReplicationStream
+
+log = get_logger("first_copy")
+
+_LOOK_SECONDS = 0.5
+_FENCE_SECONDS = 30.0
+_FENCES_AT_ONCE = 8
+_INTERRUPTED = "the first copy was interrupted"
+# The slot keeps all WAL from the point on; told again as more of the limit is used.
+_WAL_WARNINGS = (0.5, 0.75, 0.9)
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """`missing`: the tables (by oid) that the copy could not give, and why; they are due for a later copy."""
+
+    copy: CopyState
+    missing: dict[str, str]
+    rows: int
+    is_through: bool
+
+
+def opened(snapshot: str, point: LSN, base: int, oids: Iterable[str]) -> CopyState:
+    return CopyState(
+        id=uuid.uuid4().hex[:12],
+        kind="first",
+        state="open",
+        tables=sorted(oids),
+        snapshot=snapshot,
+        point=int(point),
+        base=base,
+        started_ms=_now_ms(),
+    )
+
+
+def look_at_snapshot(config: Config, snapshot: str, oids: Sequence[str]) -> tuple[dict[str, DescribedTable], set[str]]:
+    """The tables as the exported snapshot has them, and those of them that may have rows."""
+    with connect(config.source.conninfo()) as connection, connection.transaction():
+        connection.execute("set transaction isolation level repeatable read, read only")
+        connection.execute(sql.SQL("set transaction snapshot {}").format(sql.Literal(snapshot)))
+        described = describe_tables(connection, config, oids)
+        sizes = read_sizes(connection, described.values())
+        filled = {oid for oid, table in described.items() if _may_have_rows(table, sizes)}
+    return described, filled
+
+
+def _may_have_rows(table: DescribedTable, sizes: Mapping[int, RelationSize]) -> bool:
+    """By its files, without a lock: one that was rewritten since looks empty to the snapshot, and is not."""
+    found = [(leaf.storage, sizes.get(leaf.relation.oid)) for leaf in table.leaves]
+    return any(size is None or size.heap_bytes > 0 or size.storage != storage for storage, size in found)
+
+
+def wait_until_copied(
+    config: Config,
+    copy: CopyState,
+    *,
+    stream: ReplicationStream,
+    connection: psycopg.Connection,
+    stop: threading.Event,
+) -> Outcome | None:
+    """None when asked to stop. Kafka may come and go meanwhile; the snapshot lives as long as `stream` does."""
+    log.info(
+        "waiting_for_first_copy",
+        copy=copy.id,
+        consistent_point=str(LSN(copy.point)),
+        reason="changes are published once the rows that are there already have been",
+        remedy="Run: tailrace snapshot (`tailrace run` does it by itself)",
+    )
+    watch = _WalWatch(config.source.slot, connection)
+    with CopyLog(config.kafka) as copies:
+        troubled = False
+        while not stop.wait(_LOOK_SECONDS):
+            stream.check_idle()
+            watch.look()
+            try:
+                copies.refresh()
+                troubled = False
+            except TransientError as error:
+                if not troubled:
+                    log.warning("kafka_away", reason=str(error), effect="the first copy waits")
+                troubled = True
+                continue
+            present = copies.copies.get(copy.id, copy)
+            if copies.is_through(present):
+                return _judged(copies, copy.id)
+    log.warning("first_copy_interrupted", reason="asked to stop; tables that are not copied yet become incomplete")
+    return None
+
+
+def interrupted(config: Config, copy_id: str) -> Outcome:
+    """The snapshot died with its capture. What is finished stands; what is not can never be finished after this.
+
+    Without any finished chunk the outcome has no rows and is not through: one can begin anew.
+    """
+    kafka, slot = config.kafka, config.source.slot
+    with CopyLog(kafka) as copies:
+        copies.refresh()
+        copy = copies.copies.get(copy_id)
+        if copy is None:
+            raise TransientError(f"Copy {copy_id} is not on {kafka.prefix}'s log of copies.")
+        # The order matters. A task fences and then looks at the copy's record: one that comes after our fence finds it
+        # abandoned, one that came before is cut off by our fence. The other way round, one could slip in between.
+        copy = _abandon(config, copies, copy_id)
+        unfinished = copies.unfinished(copy)
+        options = kafka.client_options()
+        fenced = [chunk_transactional_id(kafka.prefix, slot, copy_id, chunk.number) for chunk in unfinished]
+        with ThreadPoolExecutor(_FENCES_AT_ONCE) as pool:
+            list(pool.map(lambda name: _fence(options, name), fenced))
+        return _judged(copies.refresh(), copy_id)
+
+
+def _abandon(config: Config, copies: CopyLog, copy_id: str) -> CopyState:
+    """Under the driver's own id: no driver can write its plan over it."""
+    kafka = config.kafka
+    driver = Publisher(
+        kafka.client_options(),
+        transactional_id=driver_transactional_id(kafka.prefix, config.source.slot),
+        transaction_timeout_seconds=60,
+        max_message_bytes=kafka.max_message_bytes,
+        parked_topic="",
+    )
+    driver.fence(_FENCE_SECONDS)
+    copy = msgspec.structs.replace(copies.refresh().copies[copy_id], state="abandoned")
+    driver.begin()
+    driver.send(control_topic(kafka.prefix, Control.COPIES), copy.key, copy.encode(), [])
+    driver.commit(_FENCE_SECONDS)
+    return copy
+
+
+def ended(outcome: Outcome) -> CopyState:
+    """How the copy's record ends."""
+    return msgspec.structs.replace(
+        outcome.copy,
+        state="complete" if outcome.is_through else "abandoned",
+        ended_ms=_now_ms(),
+        reason="; ".join(sorted(set(outcome.missing.values()))),
+    )
+
+
+def _judged(copies: CopyLog, copy_id: str) -> Outcome:
+    copy, chunks = copies.copies[copy_id], copies.chunks.get(copy_id, {}).values()
+    missing: dict[str, str] = {}
+    if copy.state == "open":  # nobody had planned it yet
+        missing = dict.fromkeys(copy.tables, _INTERRUPTED)
+    for chunk in chunks:
+        missing |= chunk.left_out
+        if not chunk.done:
+            missing |= dict.fromkeys((piece.table for piece in chunk.pieces), _INTERRUPTED)
+    rows = sum(chunk.rows for chunk in chunks)
+    return Outcome(copy, missing, rows=rows, is_through=copies.is_through(copy))
+
+
+def _fence(options: dict[str, str], transactional_id: str) -> None:
+    producer = Publisher(
+        options, transactional_id=transactional_id, transaction_timeout_seconds=60, max_message_bytes=0, parked_topic=""
+    )
+    producer.fence(_FENCE_SECONDS)
+    producer.abandon()
+
+
+def _now_ms() -> int:
+    return time.time_ns() // 1_000_000
+
+
+class _WalWatch:
+    """Warns in time before the server throws away WAL that the slot needs."""
+
+    def __init__(self, slot: str, connection: psycopg.Connection) -> None:
+        self._slot = slot
+        self._connection = connection
+        self._next_look = 0.0
+        self._left_to_tell = list(_WAL_WARNINGS)
+
+    def look(self) -> None:
+        if time.monotonic() < self._next_look:
+            return
+        self._next_look = time.monotonic() + 5
+        held, left = catalog.wal_held(self._connection, self._slot)
+        if left is None:
+            return
+        used = held / max(1, held + left)
+        if self._left_to_tell and used >= self._left_to_tell[0]:
+            self._left_to_tell = [share for share in self._left_to_tell if share > used]
+            log.warning(
+                "slot_nears_its_limit",
+                held_bytes=held,
+                left_bytes=left,
+                reason="the slot keeps all WAL until the first copy is through",
+                remedy="Raise max_slot_wal_keep_size (a reload is enough), or [copy] connections to copy faster.",
+            )

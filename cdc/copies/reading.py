@@ -1,0 +1,187 @@
+"""The source's side of a chunk: the snapshot, the locks, whether a table still is what the snapshot shows, the lines.
+
+An exported snapshot shows rows as they were, but a table's storage and columns as they are: after a rewrite (VACUUM
+FULL, ALTER TYPE, TRUNCATE) it sees too little without any error. So each relation is locked against that, and compared
+with what it was; one that differs is left to a later copy.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any
+
+import psycopg
+from psycopg import pq, sql
+
+from cdc.copies.described import DescribedTable, Leaf
+from cdc.copies.records import Piece
+from cdc.errors import RefusedError, TransientError
+from cdc.postgres import connect, explain
+from cdc.values import TypeInfo
+
+_LOCK_TRY_MS = 5_000
+_LOCK_SECONDS = 300
+_LINES_AT_ONCE = 500
+_IMPORT_REFUSED = (
+    psycopg.errors.InvalidParameterValue,
+    psycopg.errors.UndefinedObject,
+    psycopg.errors.ObjectNotInPrerequisiteState,
+)
+
+REWRITTEN = "it was rewritten during the first copy"
+CHANGED = "its columns were changed during the first copy"
+GONE = "it was dropped during the first copy"
+
+
+class SnapshotLostError(Exception):
+    """The session that exported the snapshot has ended: nobody can read at it any more."""
+
+
+@contextmanager
+def at_snapshot(conninfo: str, snapshot: str) -> Iterator[psycopg.Connection[Any]]:
+    """A connection within a transaction that sees what the snapshot shows; ours keeps it alive once it is imported."""
+    with connect(conninfo, application_name="tailrace copy") as connection:
+        for name in _settings(connection.info.server_version):
+            connection.execute(f"set {name}")
+        connection.execute("begin isolation level repeatable read read only")
+        try:
+            connection.execute(sql.SQL("set transaction snapshot {}").format(sql.Literal(snapshot)))
+        except _IMPORT_REFUSED as error:
+            raise SnapshotLostError(explain(error)) from None
+        yield connection
+
+
+def _settings(server_version: int) -> list[str]:
+    """No limit on how long a chunk takes, one process per connection, and the ranges read as ranges."""
+    zero = ["statement_timeout", "idle_in_transaction_session_timeout"]
+    if server_version >= 170000:
+        zero.append("transaction_timeout")
+    off = ["jit", "enable_seqscan", "enable_indexscan", "enable_bitmapscan"]
+    return [
+        *(f"{name} = 0" for name in zero),
+        *(f"{name} = off" for name in off),
+        "max_parallel_workers_per_gather = 0",
+        f"lock_timeout = {_LOCK_TRY_MS}",
+    ]
+
+
+@dataclass(frozen=True, slots=True)
+class Readable:
+    """A locked relation that is as the snapshot shows it, under its present name."""
+
+    name: str
+    leaf: Leaf
+
+
+_PRESENT = """
+select (pg_identify_object('pg_class'::regclass, %(oid)s, 0)).identity, pg_relation_filenode(%(oid)s)::int8
+"""
+
+
+def lock(
+    connection: psycopg.Connection[Any], table: DescribedTable, leaf: Leaf, columns: Sequence[str]
+) -> Readable | str:
+    """A reason (see above) where the snapshot does not show the whole of it."""
+    give_up_at = time.monotonic() + _LOCK_SECONDS
+    while True:
+        name, _ = _present(connection, leaf)
+        if name is None:
+            return GONE
+        try:
+            with connection.transaction():  # a savepoint
+                connection.execute(sql.SQL("lock table only {} in access share mode").format(sql.SQL(name)))
+            break
+        except psycopg.errors.UndefinedTable:
+            continue  # renamed or dropped since we asked
+        except psycopg.errors.LockNotAvailable:
+            if time.monotonic() > give_up_at:
+                raise TransientError(f"{name} has been locked by others for {_LOCK_SECONDS} seconds.") from None
+        except psycopg.errors.InsufficientPrivilege as error:
+            raise RefusedError(
+                f"The role may not read {name}: {explain(error)}.", remedy=f"Run: grant select on {name} to the role;"
+            ) from None
+    locked_name, storage = _present(connection, leaf)
+    if locked_name != name:
+        return lock(connection, table, leaf, columns)
+    if storage != leaf.storage:
+        return REWRITTEN
+    return Readable(name, leaf) if _has_same_columns(connection, table, leaf, name, columns) else CHANGED
+
+
+def _present(connection: psycopg.Connection[Any], leaf: Leaf) -> tuple[str | None, int | None]:
+    """Present name and storage: both functions look past the transaction's snapshot."""
+    row = connection.execute(_PRESENT, {"oid": leaf.relation.oid}).fetchone()
+    return (None, None) if row is None else (row[0], row[1])
+
+
+def _has_same_columns(
+    connection: psycopg.Connection[Any], table: DescribedTable, leaf: Leaf, name: str, columns: Sequence[str]
+) -> bool:
+    """By number, not only by name: two columns may have swapped their names. The snapshot's catalog against ours."""
+    rows = connection.execute(
+        "select attname, attnum from pg_attribute where attrelid = %s and attname = any(%s)",
+        [leaf.relation.oid, list(columns)],
+    ).fetchall()
+    numbers = dict(rows)
+    described = {column.name: column for column in leaf.relation.columns}
+    expected = [
+        (numbers[column], *_sent_as(table.types[described[column].type_oid], described[column].type_modifier))
+        for column in columns
+    ]
+    query = sql.SQL("select {} from only {} limit 0").format(_list(columns), sql.SQL(name))
+    try:
+        with connection.transaction():
+            result = connection.execute(query).pgresult
+    except (psycopg.errors.UndefinedColumn, psycopg.errors.WrongObjectType):
+        return False
+    assert result is not None  # noqa: S101  # a select has one
+    return expected == [(result.ftablecol(at), result.ftype(at), result.fmod(at)) for at in range(len(columns))]
+
+
+def _sent_as(type: TypeInfo, modifier: int) -> tuple[int, int]:  # noqa: A002 - Postgres's own word
+    """Postgres describes a domain's column by the type below it."""
+    while type.kind == "domain" and type.base is not None:
+        type, modifier = type.base, type.base_typmod  # noqa: A001
+    return type.oid, modifier
+
+
+def _list(columns: Sequence[str]) -> sql.Composed:
+    return sql.SQL(", ").join(map(sql.Identifier, columns))
+
+
+def lines(
+    connection: psycopg.Connection[Any], readable: Readable, piece: Piece, columns: Sequence[str]
+) -> Iterator[list[bytes]]:
+    """The rows as COPY's text, some hundred at a time. Straight from libpq: one Python call a row."""
+    conditions = [f"ctid >= '({piece.first_block},0)'"]
+    if piece.end_block is not None:
+        conditions.append(f"ctid < '({piece.end_block},0)'")
+    if readable.leaf.row_filter is not None:
+        conditions.append(f"({readable.leaf.row_filter})")
+    query = sql.SQL("copy (select {} from only {} where {}) to stdout").format(
+        _list(columns), sql.SQL(readable.name), sql.SQL(" and ".join(conditions))
+    )
+    pgconn = connection.pgconn
+    _expect(pgconn.exec_(query.as_bytes(connection)), pq.ExecStatus.COPY_OUT)
+    get = pgconn.get_copy_data
+    while True:
+        block = []
+        for _ in range(_LINES_AT_ONCE):
+            size, line = get(0)
+            if size <= 0:
+                break
+            block.append(bytes(line))
+        if block:
+            yield block
+        if len(block) < _LINES_AT_ONCE:
+            break
+    while (result := pgconn.get_result()) is not None:
+        _expect(result, pq.ExecStatus.COMMAND_OK)
+
+
+def _expect(result: pq.abc.PGresult, status: pq.ExecStatus) -> None:
+    if result.status != status:
+        raise psycopg.errors.error_from_result(result, encoding="utf-8")

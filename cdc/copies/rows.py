@@ -1,0 +1,133 @@
+"""The copy's hot loop: from lines of `COPY … TO STDOUT` to keys and whole events, by a function written for the table.
+
+A line of the text format is what pgoutput sends for the same row, with tabs between and backslashes before some
+characters; the encoders are the stream's own. So key and `after` have the same bytes either way. Measured (6 columns,
+Python 3.11): 1.8 µs a row. A line without a backslash has no NULL (`\\N`) and nothing to unescape: the common case.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import orjson
+
+from cdc.errors import ProtocolError
+from cdc.relations import Table
+from cdc.row_reader import MALFORMED
+from cdc.values import IDENTITY
+
+# lines as they come, with their newline -> (key, event) of each
+EncodeLines = Callable[[Sequence[bytes]], list[tuple[bytes, bytes]]]
+
+_NULL = rb"\N"
+_ESCAPED = re.compile(rb"\\(.)", re.DOTALL)
+_CONTROLS = {b"b": b"\b", b"f": b"\f", b"n": b"\n", b"r": b"\r", b"t": b"\t", b"v": b"\v"}
+
+
+def unescape(field: bytes) -> bytes:
+    """What `COPY`'s text format writes with a backslash before it."""
+    return _ESCAPED.sub(lambda match: _CONTROLS.get(match[1], match[1]), field)
+
+
+class LineEncoder:
+    """`columns`: what to select, in this order. `encode`: what to do with the lines that come."""
+
+    __slots__ = ("_encode", "_shape", "columns", "topic")
+
+    def __init__(self, table: Table, head: bytes, tail: bytes) -> None:
+        layout = table.layout
+        names = [column.name for column in table.relation.columns]
+        read = sorted({*layout.row_indexes, *layout.key_indexes})
+        places = {index: place for place, index in enumerate(read)}
+        self.columns = tuple(names[index] for index in read)
+        self.topic = table.topic
+        self._shape = table.shape
+        self._encode = _compile(
+            encoders=[layout.encoders[index] for index in read],
+            row=[(names[index], places[index]) for index in layout.row_indexes],
+            key=[(names[index], places[index]) for index in layout.key_indexes],
+            head=head,
+            tail=tail,
+        )
+
+    def encode(self, lines: Sequence[bytes]) -> list[tuple[bytes, bytes]]:
+        try:
+            return self._encode(lines)
+        except MALFORMED as error:
+            # Without the value, and without the error that would show it.
+            raise ProtocolError(
+                f"A row of {self._shape} is not what its columns promise ({type(error).__name__}).",
+                remedy="Is the database's encoding SQL_ASCII, with text that is not UTF-8?",
+            ) from None
+
+
+_BODY = """\
+def encode(lines, join=join, unescape=unescape, NULL=NULL, {parameters}):
+    encoded = []
+    append = encoded.append
+    for line in lines:
+        {fields}, = line[:-1].split(b"\\t")
+        if b"\\\\" in line:
+{escaped}
+        else:
+{plain}
+        append((join([{key}]), join([{row}])))
+    return encoded
+"""
+_INDENT = " " * 12
+_ESCAPED_FIELD = """\
+if f{i} == NULL: v{i} = b"null"
+else:
+    if b"\\\\" in f{i}: f{i} = unescape(f{i})
+    v{i} = {encoded}"""
+
+
+def _compile(
+    *,
+    encoders: Sequence[Callable[[bytes], bytes]],
+    row: Sequence[tuple[str, int]],
+    key: Sequence[tuple[str, int]],
+    head: bytes,
+    tail: bytes,
+) -> EncodeLines:
+    """Only numbers are put into the function's source text; names of the user's never are.
+
+    Constants are default arguments, since those are the quickest to get at.
+    """
+    scope: dict[str, Any] = {"join": b"".join, "unescape": unescape, "NULL": _NULL}
+    calls = []
+    for place, encode in enumerate(encoders):
+        scope[f"e{place}"] = encode
+        calls.append(f"f{place}" if encode is IDENTITY else f"e{place}(f{place})")
+    key_parts = _parts("k", key, b"", b"", scope)
+    row_parts = _parts("r", row, head, tail, scope)
+    places = range(len(encoders))
+    source = _BODY.format(
+        parameters=", ".join(f"{name}={name}" for name in scope if name not in ("join", "unescape", "NULL")),
+        fields=", ".join(f"f{place}" for place in places),
+        escaped=_indented(_ESCAPED_FIELD.format(i=place, encoded=calls[place]) for place in places),
+        plain=_indented(f"v{place} = {calls[place]}" for place in places),
+        key=key_parts,
+        row=row_parts,
+    )
+    exec(source, scope)  # noqa: S102 - the text is made of numbers and the lines above
+    function: EncodeLines = scope["encode"]
+    return function
+
+
+def _indented(blocks: Any) -> str:
+    return "\n".join(_INDENT + line for block in blocks for line in block.split("\n"))
+
+
+def _parts(letter: str, fields: Sequence[tuple[str, int]], head: bytes, tail: bytes, scope: dict[str, Any]) -> str:
+    """A JSON object as the list of what is joined: a constant, a value, a constant, …"""
+    before = head + b"{"
+    parts = []
+    for number, (name, place) in enumerate(fields):
+        scope[f"{letter}{number}"] = before + orjson.dumps(name) + b":"
+        parts += [f"{letter}{number}", f"v{place}"]
+        before = b","
+    scope[f"{letter}{len(fields)}"] = b"}" + tail
+    return ", ".join([*parts, f"{letter}{len(fields)}"])

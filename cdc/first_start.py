@@ -1,0 +1,224 @@
+"""The very first start: publication, topics, slot, and the first copy before anything is published.
+
+If it dies, the progress record says how far it had come: `creating` has published nothing, and begins anew; `copying`
+has lost its snapshot, so what was copied stands and the rest is marked as incomplete.
+"""
+
+from __future__ import annotations
+
+import threading
+
+import psycopg
+
+from cdc import catalog, schema
+from cdc.catalog import SourceTable
+from cdc.config import Config
+from cdc.copies import first
+from cdc.copies.described import DescribedTable
+from cdc.copies.envelope import full_copy_markers
+from cdc.copies.records import CopyState
+from cdc.errors import RefusedError
+from cdc.logs import get_logger
+from cdc.lsn import LSN, Version
+from cdc.masks import refuse_unfit
+from cdc.names import Control, control_topic, topic
+from cdc.postgres import explain
+from cdc.progress import KEY as PROGRESS_KEY
+from cdc.progress import Progress
+from cdc.publisher import Publisher
+from cdc.relations import Shape
+from cdc.replication import ReplicationStream
+from cdc.table_catalog import read_states
+from cdc.table_states import KEY as STATES_KEY
+from cdc.table_states import TableStates
+from cdc.topics import Topics
+
+log = get_logger("startup")
+
+_COMMIT_SECONDS = 30.0
+
+
+class FirstStart:
+    def __init__(
+        self,
+        config: Config,
+        topics: Topics,
+        connection: psycopg.Connection,
+        publisher: Publisher,
+        stop: threading.Event,
+    ) -> None:
+        self._config = config
+        self._source = config.source
+        self._prefix = config.kafka.prefix
+        self._topics = topics
+        self._connection = connection
+        self._publisher = publisher
+        self._stop = stop
+
+    def run(self, stream: ReplicationStream, system_identifier: str, timeline: int) -> Progress | None:
+        """The progress record to stream from; None when asked to stop meanwhile."""
+        chosen = self._choose_tables()
+        publication = self._publication(chosen)
+        names = [topic(self._prefix, table.schema, table.name) for table in chosen]
+        made = self._topics.ensure_tables(names)
+        progress = Progress(
+            state="creating",
+            position=0,
+            seq=0,
+            base=0,
+            confirm_lsn=0,
+            system_identifier=system_identifier,
+            timeline=timeline,
+            publication=publication.identity,
+            publication_tables=publication.tables,
+            topic_ids={name: made[name].id for name in names},
+            end_offsets=self._topics.end_offsets({name: made[name].partitions for name in names}),
+        )
+        self._write(progress)
+        created = stream.create_slot(self._tell_what_it_waits_for, export=self._config.copy.first)
+        log.info("slot_created", slot=self._source.slot, consistent_point=str(created.point))
+        states = TableStates(tables=read_states(self._connection, publication.tables, prefix=self._prefix))
+        if not self._config.copy.first:
+            progress = progress.streaming_from(created.point)
+            self._write(progress, states)
+            return progress
+        return self._copy_first(stream, progress, states, created.point, created.snapshot)
+
+    def finish_interrupted(self, progress: Progress, states: TableStates) -> Progress:
+        """The capture that held the snapshot has died in the middle of the first copy."""
+        outcome = first.interrupted(self._config, progress.copy)
+        if not outcome.rows and not outcome.is_through:
+            # Nothing was published: a new slot with a new snapshot is better than copying everything beside the stream.
+            progress = progress.creating_again()
+            self._write(progress, copy=first.ended(outcome))
+            return progress
+        return self._begin_streaming(progress, states, outcome)
+
+    # -- the first copy --------------------------------------------------------------------------------------
+
+    def _copy_first(
+        self, stream: ReplicationStream, progress: Progress, states: TableStates, point: LSN, snapshot: str
+    ) -> Progress | None:
+        oids = list(states.tables)
+        described, filled = first.look_at_snapshot(self._config, snapshot, oids)
+        progress = self._write_schemas(progress, point, described)
+        copy = first.opened(snapshot, point, progress.base, filled)
+        if not filled:
+            return self._begin_streaming(
+                progress.copying_from(point, copy.id), states, first.Outcome(copy, {}, rows=0, is_through=True)
+            )
+        progress = progress.copying_from(point, copy.id)
+        self._write(progress, states, copy)
+        outcome = first.wait_until_copied(
+            self._config, copy, stream=stream, connection=self._connection, stop=self._stop
+        )
+        return None if outcome is None else self._begin_streaming(progress, states, outcome)
+
+    def _begin_streaming(self, progress: Progress, states: TableStates, outcome: first.Outcome) -> Progress:
+        """All in one transaction: the copy has ended, what it lacks is marked, and streaming may begin."""
+        point = LSN(outcome.copy.point)
+        for oid, reason in outcome.missing.items():
+            if oid in states.tables:
+                states = states.with_pending(states.tables[oid].topic, int(point), reason)
+        self._publisher.begin()
+        self._bury_what_was_there(progress, states, outcome.copy)
+        self._publisher.flush(_COMMIT_SECONDS, lambda: None)
+        ends = self._topics.end_offsets({name: len(offsets) for name, offsets in progress.end_offsets.items()})
+        progress = progress.streaming_from(point).with_end_offsets(ends)
+        self._write(progress, states, first.ended(outcome))
+        log.info("first_copy_done", rows=outcome.rows, incomplete=sorted(outcome.missing.values()))
+        return progress
+
+    def _bury_what_was_there(self, progress: Progress, states: TableStates, copy: CopyState) -> None:
+        """A topic of an earlier life has rows that this copy may not have: everything older than it is dead."""
+        database = catalog.database_name(self._connection)
+        for state in states.tables.values():
+            ends = progress.end_offsets.get(state.topic, [])
+            if any(ends):
+                shape = Shape(schema=state.schema, table=state.table, topic=state.topic, key=())
+                for record in full_copy_markers(
+                    shape, copy, pipeline=self._prefix, database=database, partitions=len(ends)
+                ):
+                    self._publisher.send(*record)
+
+    def _write_schemas(self, progress: Progress, point: LSN, described: dict[str, DescribedTable]) -> Progress:
+        schema_topic = control_topic(self._prefix, Control.SCHEMA)
+        self._publisher.begin()
+        for each in described.values():
+            table = each.table(each.relation)
+            self._publisher.send(*schema.record(table, Version(progress.base + point, 0), schema_topic))
+            progress = progress.with_schema(table.topic, schema.digest(table))
+        return progress
+
+    # -- what must be there ----------------------------------------------------------------------------------
+
+    def _publication(self, chosen: list[SourceTable]) -> catalog.Publication:
+        oids = [str(table.oid) for table in chosen]
+        refuse_unfit(self._config, read_states(self._connection, oids, prefix=self._prefix).values())
+        publication = catalog.publication(self._connection, self._source.publication)
+        if publication is None:
+            self._create_publication(chosen)
+            publication = catalog.publication(self._connection, self._source.publication)
+            log.info("publication_created", publication=self._source.publication, tables=len(chosen))
+        assert publication is not None  # noqa: S101  # just made
+        self._refuse_uncovered(chosen, publication)
+        return publication
+
+    def _tell_what_it_waits_for(self) -> None:
+        log.info(
+            "waiting_for_open_transactions",
+            slot=self._source.slot,
+            reason="the slot is made once every transaction that is open now has ended",
+            transactions=catalog.open_transactions(self._connection),
+        )
+
+    def _choose_tables(self) -> list[SourceTable]:
+        """What the config selects. What cannot be captured: an error if named, a warning if under `schema.*`."""
+        named = {(selector.schema, selector.table) for selector in self._source.tables if selector.table is not None}
+        found = catalog.tables(self._connection, self._source.tables)
+        for schema_name, name in sorted(named - {(table.schema, table.name) for table in found}):
+            raise RefusedError(
+                f"Table {schema_name}.{name} of [source] tables does not exist (or is temporary or unlogged).",
+                remedy="Create it or take it out of the config.",
+            )
+        chosen = []
+        for table in found:
+            problem = catalog.why_not_captured(table)
+            if problem is None:
+                chosen.append(table)
+            elif (table.schema, table.name) in named:
+                raise RefusedError(f"Table {table} cannot be captured: {problem[0]}.", remedy=problem[1])
+            else:
+                log.warning("table_left_out", table=str(table), reason=problem[0], remedy=problem[1])
+        if not chosen:
+            raise RefusedError("No table to capture.", remedy="See [source] tables; each needs a primary key.")
+        return chosen
+
+    def _create_publication(self, chosen: list[SourceTable]) -> None:
+        name = self._source.publication
+        try:
+            catalog.create_publication(self._connection, name, chosen)
+        except psycopg.errors.InsufficientPrivilege as error:
+            tables = ", ".join(str(table) for table in chosen)
+            raise RefusedError(
+                f"The role may not make publication {name}: {explain(error)}.",
+                remedy=f"As the tables' owner run: create publication {name} for table {tables};",
+            ) from error
+
+    def _refuse_uncovered(self, chosen: list[SourceTable], publication: catalog.Publication) -> None:
+        missing = [str(table) for table in chosen if str(table.oid) not in publication.tables]
+        if missing:
+            raise RefusedError(
+                f"Publication {self._source.publication} exists, but lacks {', '.join(missing)}.",
+                remedy=f"Run: alter publication {self._source.publication} add table {', '.join(missing)}; "
+                "or drop it, and capture makes it anew.",
+            )
+
+    def _write(self, progress: Progress, states: TableStates | None = None, copy: CopyState | None = None) -> None:
+        self._publisher.begin()
+        self._publisher.send(control_topic(self._prefix, Control.PROGRESS), PROGRESS_KEY, progress.encode(), [])
+        if states is not None:
+            self._publisher.send(control_topic(self._prefix, Control.SCHEMA), STATES_KEY, states.encode(), [])
+        if copy is not None:
+            self._publisher.send(control_topic(self._prefix, Control.COPIES), copy.key, copy.encode(), [])
+        self._publisher.commit(_COMMIT_SECONDS)

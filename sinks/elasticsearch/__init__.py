@@ -1,0 +1,1 @@
+"""Elasticsearch: one alias per table over the index of the generation that serves."""

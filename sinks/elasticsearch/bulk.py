@@ -1,0 +1,153 @@
+"""Bulk requests: cut by bytes, repeated where the server is busy, and each document's answer told apart.
+
+A version conflict means that the store has something newer: done. A busy server (429, 5xx for single documents) gets
+those documents again, a few times; then the batch is the caller's to repeat. Only a document that can never be taken
+comes back.
+"""
+
+from __future__ import annotations
+
+import re
+import time
+from collections.abc import Iterable, Iterator, Sequence
+from typing import Any, Final, Generic, NamedTuple, TypeVar
+
+import msgspec
+from elastic_transport import TransportError
+from elasticsearch import ApiError, Elasticsearch
+
+from cdc.errors import TransientError
+from sinks.elasticsearch.client import api_error, problem, transport_error
+
+T = TypeVar("T")
+
+_FIRST_PAUSE_SECONDS: Final = 0.1
+_LONGEST_PAUSE_SECONDS: Final = 5.0
+_PATIENCE_SECONDS: Final = 60.0
+_WANTED: Final = "errors,items.*.status,items.*.error.type,items.*.error.reason,items.*.error.caused_by.reason"
+_FIELD = re.compile(r"field(?: \[| named ')?\[?(?:name=)?([^\]']+)[\]'] of type \[(\w+)\]")
+_TERM = re.compile(r'immense term in field="([^"]+)"')
+
+
+class Item(NamedTuple, Generic[T]):
+    lines: bytes
+    #: Whatever the caller knows the document by.
+    what: T
+
+
+class Refusal(NamedTuple, Generic[T]):
+    what: T
+    reason: str
+
+
+class _Error(msgspec.Struct):
+    type: str = "unknown"
+    reason: str | None = None
+    caused_by: dict[str, Any] | None = None
+
+
+class _Outcome(msgspec.Struct):
+    status: int
+    error: _Error | None = None
+
+
+class _Answer(msgspec.Struct):
+    errors: bool = False
+    items: list[dict[str, _Outcome]] = []
+
+
+_decode = msgspec.json.Decoder(_Answer).decode
+
+
+def requests(items: Iterable[Item[T]], limit_bytes: int) -> Iterator[list[Item[T]]]:
+    """The items in portions of at most so many bytes; one that is larger goes alone."""
+    portion: list[Item[T]] = []
+    size = 0
+    for item in items:
+        length = len(item.lines)
+        if portion and size + length > limit_bytes:
+            yield portion
+            portion, size = [], 0
+        portion.append(item)
+        size += length
+    if portion:
+        yield portion
+
+
+def send(client: Elasticsearch, target: str, portion: Sequence[Item[T]]) -> list[Refusal[T]]:
+    """Write them all; `client` answers raw, `target` is a writers' alias."""
+    refused: list[Refusal[T]] = []
+    waiting: Sequence[Item[T]] = portion
+    give_up_at = time.monotonic() + _PATIENCE_SECONDS
+    pause_seconds = _FIRST_PAUSE_SECONDS
+    while True:
+        waiting = _attempt(client, target, waiting, refused)
+        if not waiting:
+            return refused
+        if time.monotonic() + pause_seconds > give_up_at:
+            raise TransientError(f"Elasticsearch is too busy: {len(waiting)} documents for {target} were put off.")
+        time.sleep(pause_seconds)
+        pause_seconds = min(pause_seconds * 2, _LONGEST_PAUSE_SECONDS)
+
+
+def _attempt(
+    client: Elasticsearch, target: str, items: Sequence[Item[T]], refused: list[Refusal[T]]
+) -> Sequence[Item[T]]:
+    """One request; gives the items to send again."""
+    try:
+        body = client.bulk(
+            index=target,
+            operations=b"".join([item.lines for item in items]),  # type: ignore[arg-type]  # bytes go as they are
+            require_alias=True,
+            filter_path=_WANTED,
+        ).body
+    except ApiError as error:
+        if error.status_code == 413:
+            return _too_large(client, target, items, refused)
+        if error.status_code == 429:
+            return items
+        raise api_error(error) from error
+    except TransportError as error:
+        raise transport_error(error) from error
+    answer = _decode(body)  # type: ignore[arg-type]  # raw, see RawJson
+    return _sort_out(answer, items, refused) if answer.errors else ()
+
+
+def _too_large(
+    client: Elasticsearch, target: str, items: Sequence[Item[T]], refused: list[Refusal[T]]
+) -> Sequence[Item[T]]:
+    """The server takes no request of this size: halve it, down to the one document that does not fit."""
+    if len(items) == 1:
+        refused.append(Refusal(items[0].what, "larger than the server takes (http.max_content_length)"))
+        return ()
+    middle = len(items) // 2
+    return [*_attempt(client, target, items[:middle], refused), *_attempt(client, target, items[middle:], refused)]
+
+
+def _sort_out(answer: _Answer, items: Sequence[Item[T]], refused: list[Refusal[T]]) -> list[Item[T]]:
+    again: list[Item[T]] = []
+    for item, outcomes in zip(items, answer.items, strict=True):
+        (outcome,) = outcomes.values()
+        error = outcome.error
+        if error is None or outcome.status == 409:
+            continue
+        if outcome.status == 429 or outcome.status >= 500:
+            again.append(item)
+        elif outcome.status in (400, 413):
+            refused.append(Refusal(item.what, reason_of(error)))
+        else:
+            raise problem(outcome.status, error.type)
+    return again
+
+
+def reason_of(error: _Error) -> str:
+    """The field and the kind of error; never the server's whole text, which quotes values."""
+    texts = [error.reason or "", str((error.caused_by or {}).get("reason") or "")]
+    for text in texts:
+        field = _FIELD.search(text)
+        if field is not None:
+            return f"field {field[1]} of type {field[2]} cannot hold it ({error.type})"
+        term = _TERM.search(text)
+        if term is not None:
+            return f"field {term[1]} has a value too long for one term ({error.type})"
+    return f"not a document that Elasticsearch takes ({error.type})"

@@ -1,0 +1,96 @@
+"""Whether an Elasticsearch server can be a store: it answers, is of a known version, and lets us do what we will do."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Final
+
+from elasticsearch import ApiError, Elasticsearch
+
+from sinks.contract import StoreCheck
+from sinks.elasticsearch.client import error_type, translated
+
+OLDEST: Final = (8, 0)
+_NEEDED: Final = (
+    "create_index",
+    "delete_index",
+    "index",
+    "delete",
+    "read",
+    "view_index_metadata",
+    "manage",
+)
+
+
+def check(client: Elasticsearch, prefix: str) -> Iterator[StoreCheck]:
+    with translated():
+        health = client.cluster.health().body
+    level = "warn" if health["status"] == "red" else "ok"
+    yield StoreCheck(
+        "warn" if level == "warn" else "ok",
+        f"cluster {health['cluster_name']} answers and is {health['status']}",
+        "Some shards are missing: writes to them wait." if level == "warn" else None,
+    )
+    yield from _version(client)
+    yield from _privileges(client, prefix)
+    yield from _blocks(client, prefix)
+
+
+def _version(client: Elasticsearch) -> Iterator[StoreCheck]:
+    try:
+        nodes = client.nodes.info(filter_path="nodes.*.version").body.get("nodes", {})
+    except ApiError as error:
+        yield StoreCheck(
+            "warn",
+            f"the server's version is not shown to us ({error_type(error.body)})",
+            "Grant the cluster privilege `monitor`.",
+        )
+        return
+    for version in sorted({node["version"] for node in nodes.values()}):
+        number = tuple(int(part) for part in version.split(".")[:2])
+        if number >= OLDEST:
+            yield StoreCheck("ok", f"version {version}")
+        else:
+            yield StoreCheck("fail", f"version {version} is too old", "Elasticsearch 8 or later is needed.")
+
+
+def _privileges(client: Elasticsearch, prefix: str) -> Iterator[StoreCheck]:
+    """A server without security has no such question."""
+    pattern = f"{prefix}.*"
+    try:
+        answer = client.security.has_privileges(index=[{"names": [pattern], "privileges": list(_NEEDED)}]).body
+    except ApiError as error:
+        if error.status_code in (400, 404, 405, 500, 501):
+            yield StoreCheck("ok", "security is off: every privilege is there")
+        else:
+            yield StoreCheck(
+                "fail", f"the server does not let us in (status {error.status_code})", "Check the user or API key."
+            )
+        return
+    missing = sorted(name for name, granted in answer["index"][pattern].items() if not granted)
+    if missing:
+        yield StoreCheck(
+            "fail", f"privileges on {pattern} are missing: {', '.join(missing)}", "See docs/stores.md for the role."
+        )
+    else:
+        yield StoreCheck("ok", f"all privileges on {pattern}")
+
+
+def _blocks(client: Elasticsearch, prefix: str) -> Iterator[StoreCheck]:
+    with translated():
+        found = client.indices.get_settings(
+            index=f"{prefix}.*",
+            name="index.blocks.*",
+            flat_settings=True,
+            expand_wildcards="open",
+            allow_no_indices=True,
+        ).body
+    blocked = sorted(
+        index
+        for index, body in found.items()
+        if any(value == "true" for name, value in body["settings"].items() if name.startswith("index.blocks."))
+    )
+    if blocked:
+        yield StoreCheck(
+            "fail", f"indices are blocked for writes: {', '.join(blocked)}", "Free disk space, or take the block away."
+        )

@@ -1,0 +1,119 @@
+"""Rows as documents and back; the hot part of writing to Elasticsearch. Pure.
+
+A document is the row's own bytes with our field put in front, so nothing of the row is parsed, and nothing can change.
+Only a table with odd column names (`field_name`) is taken apart, and even there the values stay bytes.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Final
+
+import msgspec
+import orjson
+
+from cdc.errors import RefusedError
+from cdc.lsn import Version
+from sinks.contract import Change, TableSchema
+from sinks.elasticsearch.naming import OWN, field_name
+
+_LARGEST_SEQ: Final = 0xFFF
+_POSITION_LIMIT: Final = 1 << 54
+_decode_members = msgspec.json.Decoder(dict[str, msgspec.Raw]).decode
+_encode = msgspec.json.Encoder().encode
+
+
+class Stamp(msgspec.Struct):
+    """Our own field, as it stands in a document."""
+
+    position: int
+    seq: int
+    deleted: bool = False
+
+
+class Source(msgspec.Struct):
+    stamp: Stamp = msgspec.field(name=OWN)
+
+
+_decode_stamp = msgspec.json.Decoder(Source).decode
+
+
+def external_version(version: Version) -> int:
+    """The version as the one number that Elasticsearch has room for; commit LSNs are multiples of 8."""
+    position, seq = version
+    if position >= _POSITION_LIMIT:
+        raise RefusedError(f"Position {position} is past what an Elasticsearch version can hold.")
+    return (position >> 3) << 12 | (seq if seq < _LARGEST_SEQ else _LARGEST_SEQ)
+
+
+class Documents:
+    """Makes the bulk lines of one table."""
+
+    def __init__(self, table: TableSchema) -> None:
+        self._renamed = {
+            column.name: field_name(column.name) for column in table.columns if field_name(column.name) != column.name
+        }
+
+    def lines(self, change: Change, now_ms: int) -> bytes:
+        """The action and the document."""
+        position, seq = change.version
+        quoted = orjson.dumps(change.id)
+        version = external_version(change.version)
+        row = change.row
+        if row is None:
+            return tombstone_lines(quoted, version, position, seq, now_ms)
+        if self._renamed:
+            row = self._rename(row)
+        comma = b"" if len(row) == 2 else b","
+        return (
+            b'{"index":{"_id":%b,"version":%d,"version_type":"external_gte"}}\n{"%b":{"position":%d,"seq":%d}%b%b\n'
+            % (
+                quoted,
+                version,
+                OWN.encode(),
+                position,
+                seq,
+                comma,
+                row[1:],
+            )
+        )
+
+    def _rename(self, row: bytes) -> bytes:
+        members = _decode_members(row)
+        return _encode({self._renamed.get(name, name): value for name, value in members.items()})
+
+    def row_of(self, source: bytes) -> tuple[Version, bytes | None]:
+        """The version and the row (None: a tombstone) of a document's source."""
+        members = _decode_members(source)
+        stamp = _decode_stamp(source).stamp
+        version = Version(stamp.position, stamp.seq)
+        del members[OWN]
+        if stamp.deleted:
+            return version, None
+        original = {renamed: name for name, renamed in self._renamed.items()}
+        return version, _encode({original.get(name, name): value for name, value in members.items()})
+
+
+def tombstone_lines(quoted_id: bytes, version: int, position: int, seq: int, now_ms: int) -> bytes:
+    return (
+        b'{"index":{"_id":%b,"version":%d,"version_type":"external_gte"}}\n'
+        b'{"%b":{"position":%d,"seq":%d,"deleted":true,"deleted_ms":%d}}\n'
+    ) % (quoted_id, version, OWN.encode(), position, seq, now_ms)
+
+
+def live() -> dict[str, Any]:
+    """The query that readers' aliases filter by: no tombstones."""
+    return {"bool": {"must_not": [{"term": {f"{OWN}.deleted": True}}]}}
+
+
+def older_than(version: Version) -> dict[str, Any]:
+    """The query for documents with a smaller version."""
+    same_position = [
+        {"term": {f"{OWN}.position": version.position}},
+        {"range": {f"{OWN}.seq": {"lt": version.seq}}},
+    ]
+    return {
+        "bool": {
+            "should": [{"range": {f"{OWN}.position": {"lt": version.position}}}, {"bool": {"filter": same_position}}],
+            "minimum_should_match": 1,
+        }
+    }

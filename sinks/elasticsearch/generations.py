@@ -1,0 +1,175 @@
+"""Generations in Elasticsearch: which there are, making one, and switching readers to it in one step.
+
+A generation is its own index (made first, removed last, so that one that was left half-way is still found) and an index
+per table. Which one serves is said by the aliases alone, which the server changes all at once.
+"""
+
+from __future__ import annotations
+
+import time
+from typing import Any, Final
+
+from elastic_transport import TransportError
+from elasticsearch import ApiError, Elasticsearch
+
+from cdc.config.stores import Elasticsearch as Settings
+from cdc.errors import RefusedError
+from sinks.contract import Generation, PositionLostError, refuse_newer
+from sinks.elasticsearch.client import api_error, error_type, translated, transport_error
+from sinks.elasticsearch.documents import live
+from sinks.elasticsearch.mapping import META_FORMAT
+from sinks.elasticsearch.naming import OWN, own_alias, own_index, own_writer_alias, split_generation
+
+_GREEN_OR_YELLOW: Final = "yellow"
+_HEALTH_SECONDS: Final = 60
+
+
+class Generations:
+    def __init__(self, client: Elasticsearch, settings: Settings, prefix: str, store: str) -> None:
+        self._client = client
+        self._settings = settings
+        self._prefix = prefix
+        self._store = store
+
+    def all(self) -> list[Generation]:
+        with translated():
+            found = self._client.indices.get_mapping(
+                index=f"{own_alias(self._prefix)}-g*", allow_no_indices=True, expand_wildcards="open"
+            ).body
+        return sorted(self._generation(index, body["mappings"]) for index, body in found.items())
+
+    def serving(self) -> Generation | None:
+        with translated():
+            found = (
+                self._client.options(ignore_status=404)
+                .indices.get_alias(name=own_alias(self._prefix), expand_wildcards="open")
+                .body
+            )
+        numbers = {split[1] for index in found if (split := split_generation(index))}
+        return next((each for each in self.all() if each.number in numbers), None)
+
+    def exists(self, generation: Generation) -> bool:
+        return any(each.number == generation.number for each in self.all())
+
+    def create(self) -> Generation:
+        number = max((each.number for each in self.all()), default=0)
+        while True:
+            number += 1
+            created_ms = time.time_ns() // 1_000_000
+            generation = Generation(number, created_ms, "loading")
+            settings = {"number_of_shards": 1, **self._copies()}
+            aliases = {own_writer_alias(self._prefix, number): {}}
+            if self.create_index(own_index(self._prefix, number), self._own_mappings(generation), settings, aliases):
+                return generation
+
+    def create_index(
+        self, index: str, mappings: dict[str, Any], settings: dict[str, Any], aliases: dict[str, Any]
+    ) -> bool:
+        """False: it was there already."""
+        try:
+            self._client.indices.create(index=index, mappings=mappings, settings=settings, aliases=aliases)
+        except ApiError as error:
+            kind = error_type(error.body)
+            if kind == "resource_already_exists_exception":
+                return False
+            if kind == "invalid_alias_name_exception":
+                raise RefusedError(
+                    f"Elasticsearch has an index under a name that must be an alias, one of {', '.join(aliases)}.",
+                    remedy="Remove that index, or give the store another `prefix`.",
+                ) from error
+            raise api_error(error) from error
+        except TransportError as error:
+            raise transport_error(error) from error
+        return True
+
+    def table_settings(self, generation: Generation, columns: int) -> dict[str, Any]:
+        own: dict[str, Any] = {
+            "number_of_shards": self._settings.shards,
+            "mapping.total_fields.limit": max(1000, 4 * columns),
+            "translog.durability": "request",
+        }
+        if generation.state == "loading":
+            return {**own, "refresh_interval": "-1", "number_of_replicas": 0}
+        return {**own, **self._for_serving()}
+
+    def settle(self, generation: Generation) -> Generation:
+        """Replicas and refreshes as for serving; everything that was written is visible when this returns."""
+        if generation.state == "settled":
+            return generation
+        settled = generation._replace(state="settled")
+        for index in self.table_indices(generation):
+            with translated():
+                self._client.indices.put_settings(index=index, settings=self._for_serving())
+                self._client.indices.refresh(index=index)
+        with translated():
+            self._client.indices.put_mapping(
+                index=own_index(self._prefix, generation.number), meta=self._own_mappings(settled)["_meta"]
+            )
+        return settled
+
+    def switch(self, generation: Generation) -> None:
+        """All aliases in one change; a reader sees the old generation or the new one, never some of both."""
+        self.settle(generation)
+        mine = [*self.table_indices(generation), own_index(self._prefix, generation.number)]
+        wanted = {split[0]: index for index in mine if (split := split_generation(index))}
+        with translated():
+            health = self._client.options(ignore_status=408, request_timeout=_HEALTH_SECONDS + 30).cluster.health(
+                index=mine[-1], wait_for_status=_GREEN_OR_YELLOW, timeout=f"{_HEALTH_SECONDS}s"
+            )
+            if health["timed_out"]:
+                raise PositionLostError(f"{generation} has shards that are not there.")
+            present = self._client.indices.get_alias(index=f"{self._prefix}.*", expand_wildcards="open").body
+            actions: list[dict[str, Any]] = []
+            for index, body in present.items():
+                split = split_generation(index)
+                if split is not None and split[0] in body["aliases"] and wanted.get(split[0]) != index:
+                    actions.append({"remove": {"index": index, "alias": split[0]}})
+            for alias, index in wanted.items():
+                actions.append({"add": {"index": index, "alias": alias, **self.reader_filter(alias)}})
+            self._client.indices.update_aliases(actions=actions)
+
+    def reader_filter(self, alias: str) -> dict[str, Any]:
+        return {} if alias == own_alias(self._prefix) else {"filter": live()}
+
+    def drop(self, generation: Generation) -> None:
+        serving = self.serving()
+        if serving is not None and serving.number == generation.number:
+            raise RefusedError(f"{generation} serves readers: it is not dropped.")
+        for index in [*self.table_indices(generation), own_index(self._prefix, generation.number)]:
+            with translated():
+                self._client.options(ignore_status=404).indices.delete(index=index)
+
+    def table_indices(self, generation: Generation) -> list[str]:
+        with translated():
+            found = self._client.indices.get_alias(
+                index=f"{self._prefix}.*-g{generation.number}", expand_wildcards="open", allow_no_indices=True
+            ).body
+        return sorted(index for index in found if index != own_index(self._prefix, generation.number))
+
+    def _own_mappings(self, generation: Generation) -> dict[str, Any]:
+        own = {
+            "format": META_FORMAT,
+            "store": self._store,
+            "created_ms": generation.created_ms,
+            "state": generation.state,
+        }
+        return {"dynamic": False, "_meta": {OWN: own}}
+
+    def _generation(self, index: str, mappings: dict[str, Any]) -> Generation:
+        own = mappings.get("_meta", {}).get(OWN, {})
+        refuse_newer(own.get("format"), META_FORMAT, f"the index {index}")
+        if own["store"] != self._store:
+            raise RefusedError(
+                f"{index} belongs to a store named `{own['store']}`, not `{self._store}`.",
+                remedy="Give this store a `prefix` of its own, or use the old name.",
+            )
+        split = split_generation(index)
+        return Generation(split[1] if split else 0, own["created_ms"], own["state"])
+
+    def _for_serving(self) -> dict[str, Any]:
+        return {"refresh_interval": f"{self._settings.refresh_milliseconds}ms", **self._copies()}
+
+    def _copies(self) -> dict[str, Any]:
+        if self._settings.replicas is None:
+            return {"auto_expand_replicas": "0-1"}
+        return {"auto_expand_replicas": False, "number_of_replicas": self._settings.replicas}

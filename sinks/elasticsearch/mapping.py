@@ -1,0 +1,137 @@
+"""How a table's columns are indexed: explicit mappings from `__schema`, never guessed from documents. Pure.
+
+Whatever the mapping, the document holds the row as the event had it; a mapping only decides what can be searched. So
+the derived ones tolerate values that Elasticsearch has no form for (`infinity`, `NaN`): such a value is kept and shown,
+and just not found by a range. An override from the config is taken as it is, and a row that does not fit is rejected.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, Final
+
+from cdc.config.tables import ColumnName
+from sinks.contract import TableSchema
+from sinks.elasticsearch.naming import OWN, field_name
+
+Field = dict[str, Any]
+
+META_FORMAT: Final = 1
+# The longest text, in characters, whose UTF-8 always fits into a term of Lucene (32,766 bytes).
+_LONGEST_TERM: Final = 8191
+_DOUBLE_DIGITS: Final = 15
+
+_KEYWORD: Final[Field] = {"type": "keyword", "ignore_above": _LONGEST_TERM}
+_TEXT: Final[Field] = {"type": "text", "fields": {"keyword": {"type": "keyword", "ignore_above": 256}}}
+_KEPT_ONLY: Final[Field] = {"type": "keyword", "index": False, "doc_values": False}
+_OBJECT: Final[Field] = {"type": "object", "enabled": False}
+_DATE: Final[Field] = {
+    "type": "date",
+    "format": "strict_date_optional_time||uuuu-MM-ddXXX",
+    "ignore_malformed": True,
+}
+
+
+def _number(kind: str) -> Field:
+    return {"type": kind, "ignore_malformed": True}
+
+
+_BY_TYPE: Final[dict[str, Field]] = {
+    "bool": {"type": "boolean", "ignore_malformed": True},
+    "int2": _number("short"),
+    "int4": _number("integer"),
+    "int8": _number("long"),
+    "oid": _number("long"),
+    "float4": _number("float"),
+    "float8": _number("double"),
+    "money": _number("double"),
+    "date": _DATE,
+    "timestamp": _DATE,
+    "timestamptz": _DATE,
+    "text": _TEXT,
+    "varchar": _TEXT,
+    "bpchar": _TEXT,
+    "citext": _TEXT,
+    "xml": _TEXT,
+    "json": _KEPT_ONLY,
+    "jsonb": _KEPT_ONLY,
+    "bytea": _KEPT_ONLY,
+    "hstore": _KEPT_ONLY,
+    "point": _OBJECT,
+    "_point": _OBJECT,
+    "_json": _KEPT_ONLY,
+    "_jsonb": _KEPT_ONLY,
+    "_bytea": _KEPT_ONLY,
+}
+
+OWN_FIELD: Final[Field] = {
+    # Doc values only: read in sweeps, which look at every document anyway.
+    "properties": {
+        "position": {"type": "long", "index": False},
+        "seq": {"type": "long", "index": False},
+        "deleted": {"type": "boolean"},
+        "deleted_ms": {"type": "date", "format": "epoch_millis", "index": False},
+    }
+}
+
+
+def fields_of(table: TableSchema, overrides: Mapping[ColumnName, Mapping[str, str]]) -> dict[str, Field]:
+    """Every column's field, by its name in the document."""
+    return {
+        field_name(column.name): _overridden(overrides.get(ColumnName(table.schema, table.table, column.name)))
+        or _derived(column.type, column.modifier)
+        for column in table.columns
+    }
+
+
+def mappings(table: TableSchema, fields: Mapping[str, Field]) -> dict[str, Any]:
+    return {"dynamic": False, "_meta": meta(table, fields), "properties": {OWN: OWN_FIELD, **fields}}
+
+
+def meta(table: TableSchema, fields: Mapping[str, Field]) -> dict[str, Any]:
+    """What the index is, in our words: the server returns mappings in a spelling of its own."""
+    return {
+        OWN: {
+            "format": META_FORMAT,
+            "schema": table.schema,
+            "table": table.table,
+            "topic": table.topic,
+            "key": list(table.key),
+            "fields": dict(fields),
+        }
+    }
+
+
+def _derived(type_name: str, modifier: int) -> Field:
+    base = type_name.rpartition(".")[2]
+    known = _BY_TYPE.get(base) or _BY_TYPE.get(base.removeprefix("_"))
+    if known is not None:
+        return known
+    if base.removeprefix("_") == "numeric":
+        return _numeric(modifier)
+    if base == "bit" and modifier == 1:
+        return _BY_TYPE["bool"]
+    # Enums, uuid, ranges, addresses, intervals, types nobody knows: a text to be matched as a whole.
+    return _KEYWORD
+
+
+def _numeric(modifier: int) -> Field:
+    """Found by range as a double; more digits than a double has can be matched exactly in `.exact`."""
+    precision = ((modifier - 4) >> 16) & 0xFFFF if modifier >= 4 else None
+    if precision is not None and precision <= _DOUBLE_DIGITS:
+        return _number("double")
+    return {**_number("double"), "fields": {"exact": _KEYWORD}}
+
+
+def _overridden(options: Mapping[str, str] | None) -> Field | None:
+    """The config's, with `fields.raw.type` as the nested tables that it was written as."""
+    if options is None:
+        return None
+    field: Field = {}
+    for name, value in options.items():
+        *outer, last = name.split(".")
+        place = field
+        for part in outer:
+            place = place.setdefault(part, {})
+        place[last] = value
+    return field

@@ -1,0 +1,42 @@
+"""TRUNCATE markers, one document per table in the generation's own index: rows below one never come back."""
+
+from __future__ import annotations
+
+from elastic_transport import TransportError
+from elasticsearch import ApiError, Elasticsearch
+
+from cdc.lsn import Version
+from sinks.contract import PositionLostError, TableSchema
+from sinks.elasticsearch.client import api_error, translated, transport_error
+from sinks.elasticsearch.documents import external_version
+from sinks.elasticsearch.naming import own_index, own_writer_alias
+
+
+def read_marker(client: Elasticsearch, prefix: str, number: int, table: TableSchema) -> Version | None:
+    with translated():
+        found = client.options(ignore_status=404).get(index=own_index(prefix, number), id=_id(table)).body
+    if "found" not in found:
+        raise PositionLostError(f"Generation {number} is gone from Elasticsearch.")
+    return Version.parse(found["_source"]["version"]) if found["found"] else None
+
+
+def write_marker(client: Elasticsearch, prefix: str, number: int, table: TableSchema, version: Version) -> None:
+    """The larger one stays; the smaller one is refused by the server, which is no error."""
+    try:
+        client.index(
+            index=own_writer_alias(prefix, number),
+            id=_id(table),
+            document={"version": str(version)},
+            version=external_version(version),
+            version_type="external_gte",
+            require_alias=True,
+        )
+    except ApiError as error:
+        if error.status_code != 409:
+            raise api_error(error) from error
+    except TransportError as error:
+        raise transport_error(error) from error
+
+
+def _id(table: TableSchema) -> str:
+    return f"truncated:{table.topic}"

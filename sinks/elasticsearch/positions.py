@@ -1,0 +1,113 @@
+"""A generation's position: one document in its own index, replaced only by whoever wrote it last.
+
+`if_seq_no` makes each write a compare-and-set. The server's answer may get lost on the way; so a conflict is looked at
+before it is believed: what stands there may be our own write.
+"""
+
+from __future__ import annotations
+
+import time
+from typing import Any, Final
+
+import msgspec
+from elastic_transport import TransportError
+from elasticsearch import ApiError, Elasticsearch
+
+from sinks.contract import POSITION_FORMAT, Generation, Position, PositionLostError, TakenOverError, refuse_newer
+from sinks.elasticsearch.client import api_error, translated, transport_error
+from sinks.elasticsearch.naming import own_index, own_writer_alias
+
+_ID: Final = "position"
+
+
+class Positions:
+    """Knows what this driver wrote last, per generation."""
+
+    def __init__(self, client: Elasticsearch, prefix: str) -> None:
+        self._client = client
+        self._prefix = prefix
+        self._held: dict[int, tuple[Position, int, int]] = {}
+
+    def create(self, number: int) -> None:
+        self._write(number, Position(written_ms=_now_ms()), create=True)
+
+    def read(self, generation: Generation) -> Position | None:
+        found = self._read(generation.number)
+        return None if found is None else found[0]
+
+    def take(self, generation: Generation, owner: str) -> Position:
+        while True:
+            found = self._read(generation.number)
+            if found is None:
+                raise PositionLostError(f"{generation} of the store is gone.")
+            position, seq_no, term = found
+            mine = msgspec.structs.replace(position, owner=owner)
+            written = self._write(generation.number, mine, seq_no=seq_no, term=term)
+            if written is not None:
+                self._held[generation.number] = (mine, *written)
+                return mine
+
+    def save(self, generation: Generation, position: Position) -> Position:
+        held, seq_no, term = self._held[generation.number]
+        new = msgspec.structs.replace(position, owner=held.owner, format=POSITION_FORMAT, written_ms=_now_ms())
+        written = self._write(generation.number, new, seq_no=seq_no, term=term)
+        if written is None:
+            written = self._after_conflict(generation, new)
+        self._held[generation.number] = (new, *written)
+        return new
+
+    def _after_conflict(self, generation: Generation, new: Position) -> tuple[int, int]:
+        found = self._read(generation.number)
+        if found is None:
+            raise PositionLostError(f"{generation} of the store is gone.")
+        position, seq_no, term = found
+        if position == new:
+            return seq_no, term
+        if position.owner != new.owner:
+            raise TakenOverError(
+                f"Another sync has taken over {generation} of this store.",
+                remedy="Only one may run for each store: stop the other one, then start again.",
+            )
+        raise PositionLostError(f"The position of {generation} is not the one that was saved last.")
+
+    def _read(self, number: int) -> tuple[Position, int, int] | None:
+        with translated():
+            found: dict[str, Any] = (
+                self._client.options(ignore_status=404).get(index=own_index(self._prefix, number), id=_ID).body
+            )
+        if not found.get("found"):
+            return None
+        refuse_newer(found["_source"].get("format"), POSITION_FORMAT, "the store's position")
+        return msgspec.convert(found["_source"], Position), found["_seq_no"], found["_primary_term"]
+
+    def _write(
+        self,
+        number: int,
+        position: Position,
+        *,
+        seq_no: int | None = None,
+        term: int | None = None,
+        create: bool = False,
+    ) -> tuple[int, int] | None:
+        """Where it now stands; None: something else stands there."""
+        try:
+            answer = self._client.index(
+                index=own_writer_alias(self._prefix, number),
+                id=_ID,
+                document=msgspec.to_builtins(position),
+                if_seq_no=seq_no,
+                if_primary_term=term,
+                op_type="create" if create else None,
+                require_alias=True,
+            )
+        except ApiError as error:
+            if error.status_code == 409:
+                return None
+            raise api_error(error) from error
+        except TransportError as error:
+            raise transport_error(error) from error
+        return answer["_seq_no"], answer["_primary_term"]
+
+
+def _now_ms() -> int:
+    return time.time_ns() // 1_000_000

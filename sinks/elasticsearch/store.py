@@ -1,0 +1,134 @@
+"""Elasticsearch as a store; the contract is `sinks.contract.Store`. What is where: docs/stores.md."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterable, Iterator
+from typing import Any, ClassVar, Final
+
+import orjson
+
+from cdc.config.stores import Elasticsearch as Settings
+from cdc.lsn import Version
+from sinks.contract import Fit, Generation, Position, StoreCheck, StoredRow, TableSchema, WriterFactory
+from sinks.elasticsearch import bulk, checks
+from sinks.elasticsearch.client import open_client, translated
+from sinks.elasticsearch.documents import Documents, live, older_than
+from sinks.elasticsearch.generations import Generations
+from sinks.elasticsearch.naming import OWN, index_of
+from sinks.elasticsearch.pages import Hit, pages
+from sinks.elasticsearch.positions import Positions
+from sinks.elasticsearch.tables import Tables
+from sinks.elasticsearch.writer import ElasticsearchWriterFactory
+
+_PAGE_ROWS: Final = 2000
+_EVERYTHING: Final[dict[str, Any]] = {"match_all": {}}
+
+
+class ElasticsearchStore:
+    kind: ClassVar[str] = "elasticsearch"
+    rebuilds_in_place: ClassVar[bool] = False
+
+    def __init__(self, name: str, settings: Settings, prefix: str) -> None:
+        self._settings = settings
+        self._prefix = settings.prefix or prefix
+        self._client = open_client(settings)
+        self._raw = open_client(settings, raw=True)
+        self._generations = Generations(self._client, settings, self._prefix, name)
+        self._tables = Tables(self._client, settings, self._prefix, self._generations)
+        self._positions = Positions(self._client, self._prefix)
+
+    def check(self) -> list[StoreCheck]:
+        return list(checks.check(self._client, self._prefix))
+
+    def serving(self) -> Generation | None:
+        return self._generations.serving()
+
+    def list_generations(self) -> list[Generation]:
+        return self._generations.all()
+
+    def create_generation(self, tables: Iterable[TableSchema]) -> Generation:
+        generation = self._generations.create()
+        self._positions.create(generation.number)
+        for table in tables:
+            self._tables.ensure(generation, table, serving=False)
+        return generation
+
+    def ensure_table(self, generation: Generation, table: TableSchema) -> Fit:
+        serving = self._generations.serving()
+        return self._tables.ensure(
+            generation, table, serving=serving is not None and serving.number == generation.number
+        )
+
+    def settle(self, generation: Generation) -> Generation:
+        return self._generations.settle(generation)
+
+    def switch(self, generation: Generation) -> None:
+        self._generations.switch(generation)
+
+    def drop(self, generation: Generation) -> None:
+        self._generations.drop(generation)
+
+    def position(self, generation: Generation) -> Position | None:
+        return self._positions.read(generation)
+
+    def take(self, generation: Generation, owner: str) -> Position:
+        return self._positions.take(generation, owner)
+
+    def publish(self, generation: Generation, tables: Iterable[TableSchema]) -> None:
+        """A refresh; what waits for the interval otherwise is found by a search at once."""
+        for table in tables:
+            with translated():
+                self._client.indices.refresh(index=index_of(self._prefix, table, generation.number))
+
+    def save_position(self, generation: Generation, position: Position) -> Position:
+        return self._positions.save(generation, position)
+
+    def writer_factory(self, generation: Generation) -> WriterFactory:
+        return ElasticsearchWriterFactory(self._settings, self._prefix, generation.number)
+
+    def reap(self, generation: Generation, below: Version, grace_seconds: float | None = None) -> int:
+        """Real deletes, each only if the tombstone is still the one that was looked at."""
+        if grace_seconds is None:
+            grace_seconds = self._settings.tombstone_hours * 3600
+        newest_ms = time.time_ns() // 1_000_000 - int(grace_seconds * 1000)
+        old = [
+            {"term": {f"{OWN}.deleted": True}},
+            {"range": {f"{OWN}.deleted_ms": {"lte": newest_ms}}},
+            older_than(below),
+        ]
+        reaped = 0
+        for index in self._generations.table_indices(generation):
+            for page in pages(self._raw, index, {"bool": {"filter": old}}, size=_PAGE_ROWS, with_source=False):
+                items = [bulk.Item(_delete_line(hit), hit.id) for hit in page]
+                for portion in bulk.requests(items, self._settings.bulk_bytes):
+                    bulk.send(self._raw, f"{index}-w", portion)
+                reaped += len(page)
+        return reaped
+
+    def sweep_ghosts(self, generation: Generation, table: TableSchema, below: Version) -> int:  # noqa: ARG002
+        """Nothing: a generation is built aside, from nothing."""
+        return 0
+
+    def count(self, generation: Generation, table: TableSchema) -> int:
+        index = index_of(self._prefix, table, generation.number)
+        with translated():
+            self._client.indices.refresh(index=index)
+            return int(self._client.count(index=index, query=live())["count"])
+
+    def contents(self, generation: Generation, table: TableSchema, *, tombstones: bool = False) -> Iterator[StoredRow]:
+        documents = Documents(table)
+        query = _EVERYTHING if tombstones else live()
+        index = index_of(self._prefix, table, generation.number)
+        for page in pages(self._raw, index, query, size=_PAGE_ROWS, with_source=True):
+            for hit in page:
+                yield StoredRow(hit.id, *documents.row_of(bytes(hit.source)))
+
+    def close(self) -> None:
+        self._client.close()
+        self._raw.close()
+
+
+def _delete_line(hit: Hit) -> bytes:
+    action = {"_id": hit.id, "if_seq_no": hit.seq_no, "if_primary_term": hit.primary_term}
+    return orjson.dumps({"delete": action}) + b"\n"

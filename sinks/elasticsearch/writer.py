@@ -1,0 +1,84 @@
+"""Writes rows of one generation to Elasticsearch; lives in one task. The contract is `sinks.contract.Writer`.
+
+Precedence is the server's: every document carries its version as an external one, deletes are documents too (a real
+delete's version is forgotten after a minute), and rows below a TRUNCATE marker are left out before they are sent.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Final
+
+import orjson
+from elasticsearch import Elasticsearch
+
+from cdc.config.stores import Elasticsearch as Settings
+from cdc.lsn import Version
+from sinks.contract import Change, Rejected, TableSchema
+from sinks.elasticsearch import bulk
+from sinks.elasticsearch.client import open_client
+from sinks.elasticsearch.documents import Documents, external_version, live, older_than, tombstone_lines
+from sinks.elasticsearch.markers import read_marker, write_marker
+from sinks.elasticsearch.naming import index_of, writer_alias
+from sinks.elasticsearch.pages import pages
+
+_SWEEP_ROWS: Final = 5000
+
+
+@dataclass(frozen=True, slots=True)
+class ElasticsearchWriterFactory:
+    settings: Settings
+    prefix: str
+    number: int
+
+    def __call__(self) -> ElasticsearchWriter:
+        return ElasticsearchWriter(self.settings, self.prefix, self.number)
+
+
+class ElasticsearchWriter:
+    def __init__(self, settings: Settings, prefix: str, number: int) -> None:
+        self._prefix = prefix
+        self._number = number
+        self._bulk_bytes = settings.bulk_bytes
+        self._client: Elasticsearch = open_client(settings)
+        self._raw: Elasticsearch = open_client(settings, raw=True)
+        self._markers: dict[TableSchema, Version | None] = {}
+
+    def apply(self, table: TableSchema, changes: Sequence[Change]) -> list[Rejected]:
+        target = writer_alias(self._prefix, table, self._number)
+        rejected: list[Rejected] = []
+        for portion in bulk.requests(self._items(table, changes), self._bulk_bytes):
+            rejected += [Rejected(what, reason) for what, reason in bulk.send(self._raw, target, portion)]
+        return rejected
+
+    def truncate(self, table: TableSchema, version: Version) -> int:
+        write_marker(self._client, self._prefix, self._number, table, version)
+        self._markers.pop(table, None)
+        target = writer_alias(self._prefix, table, self._number)
+        query = {"bool": {"filter": [live(), older_than(version)]}}
+        swept = 0
+        for page in pages(
+            self._raw, index_of(self._prefix, table, self._number), query, size=_SWEEP_ROWS, with_source=False
+        ):
+            now_ms, number = time.time_ns() // 1_000_000, external_version(version)
+            items = [bulk.Item(tombstone_lines(orjson.dumps(hit.id), number, *version, now_ms), hit.id) for hit in page]
+            for portion in bulk.requests(items, self._bulk_bytes):
+                bulk.send(self._raw, target, portion)
+            swept += len(page)
+        return swept
+
+    def close(self) -> None:
+        self._client.close()
+        self._raw.close()
+
+    def _items(self, table: TableSchema, changes: Sequence[Change]) -> Iterator[bulk.Item[Change]]:
+        if table not in self._markers:
+            self._markers[table] = read_marker(self._client, self._prefix, self._number, table)
+        marker = self._markers[table]
+        lines = Documents(table).lines
+        now_ms = time.time_ns() // 1_000_000
+        for change in changes:
+            if marker is None or change.version >= marker:
+                yield bulk.Item(lines(change, now_ms), change)

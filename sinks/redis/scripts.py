@@ -1,0 +1,124 @@
+"""The Lua that runs inside Redis: everything that must look and write in one step.
+
+Versions are fixed-width hexadecimal texts, and Lua compares texts of the same width rightly (its numbers are doubles).
+Every script takes many rows: one call costs more than one row.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+# KEYS: the markers' hash, then one key per row. ARGV: the table's field in it, the generation, the tombstones' seconds,
+# then per row its version and the row, "" for a delete (JSON is never empty).
+# An older change still marks the row as seen: its key is in the topic, so it is no ghost.
+APPLY: Final = """
+local marker = redis.call('HGET', KEYS[1], ARGV[1]) or ''
+local generation, seconds = ARGV[2], ARGV[3]
+for i = 2, #KEYS do
+  local key, version, row = KEYS[i], ARGV[i * 2], ARGV[i * 2 + 1]
+  if version >= marker then
+    local stored = redis.call('HGET', key, 'version')
+    if not stored then
+      if row ~= '' then
+        redis.call('HSET', key, 'row', row, 'version', version, 'generation', generation)
+      else
+        redis.call('HSET', key, 'version', version, 'generation', generation)
+        redis.call('EXPIRE', key, seconds)
+      end
+    elseif version >= stored then
+      if row ~= '' then
+        redis.call('HSET', key, 'row', row, 'version', version)
+        redis.call('PERSIST', key)
+      else
+        redis.call('HDEL', key, 'row')
+        redis.call('HSET', key, 'version', version)
+        redis.call('EXPIRE', key, seconds)
+      end
+    end
+    if stored then
+      local seen = redis.call('HGET', key, 'generation')
+      if not seen or tonumber(seen) < tonumber(generation) then
+        redis.call('HSET', key, 'generation', generation)
+      end
+    end
+  end
+end
+return #KEYS - 1
+"""
+
+# KEYS: the markers' hash. ARGV: the table's field, a version. The larger one stays.
+MARK: Final = """
+local stored = redis.call('HGET', KEYS[1], ARGV[1])
+if not stored or stored < ARGV[2] then
+  redis.call('HSET', KEYS[1], ARGV[1], ARGV[2])
+end
+return 1
+"""
+
+# KEYS: rows. ARGV: the marker's version, the tombstones' seconds. Older rows become tombstones of the marker's version.
+TRUNCATE: Final = """
+local swept = 0
+for i = 1, #KEYS do
+  local stored = redis.call('HGET', KEYS[i], 'version')
+  if stored and stored < ARGV[1] then
+    swept = swept + redis.call('HDEL', KEYS[i], 'row')
+    redis.call('HSET', KEYS[i], 'version', ARGV[1])
+    redis.call('EXPIRE', KEYS[i], ARGV[2])
+  end
+end
+return swept
+"""
+
+# KEYS: rows. ARGV: the generation, a version, the tombstones' seconds. Rows up to the version that the generation's
+# writers have not seen become tombstones under the version they have.
+SWEEP: Final = """
+local swept, generation = 0, tonumber(ARGV[1])
+for i = 1, #KEYS do
+  local found = redis.call('HMGET', KEYS[i], 'version', 'generation')
+  if found[1] and found[1] <= ARGV[2] and tonumber(found[2] or '0') < generation then
+    local rows = redis.call('HDEL', KEYS[i], 'row')
+    if rows == 1 then
+      redis.call('EXPIRE', KEYS[i], ARGV[3])
+      swept = swept + 1
+    end
+  end
+end
+return swept
+"""
+
+# KEYS: rows. How many of them are live.
+COUNT: Final = """
+local live = 0
+for i = 1, #KEYS do
+  live = live + redis.call('HEXISTS', KEYS[i], 'row')
+end
+return live
+"""
+
+# KEYS: the state, the store's name. ARGV: name, time, an empty position. Gives the new generation's number,
+# or the name of the store that this prefix belongs to.
+CREATE: Final = """
+local name = redis.call('GET', KEYS[2])
+if name and name ~= ARGV[1] then return name end
+redis.call('SET', KEYS[2], ARGV[1])
+local number = redis.call('HINCRBY', KEYS[1], 'last', 1)
+redis.call('HSET', KEYS[1], 'format', 1,
+  'generation:' .. number, '{"created_ms":' .. ARGV[2] .. ',"state":"loading"}', 'position:' .. number, ARGV[3])
+return number
+"""
+
+# KEYS: the state. ARGV: the generation, the position as it must stand there, the new one.
+# 1: replaced; otherwise what stands there ("" for nothing).
+SAVE: Final = """
+local stored = redis.call('HGET', KEYS[1], 'position:' .. ARGV[1]) or ''
+if stored ~= ARGV[2] then return stored end
+redis.call('HSET', KEYS[1], 'position:' .. ARGV[1], ARGV[3])
+return 1
+"""
+
+# KEYS: the state. ARGV: the generation. Those before it are no more: there is one set of rows, and it is the new one's.
+SWITCH: Final = """
+if redis.call('HEXISTS', KEYS[1], 'generation:' .. ARGV[1]) == 0 then return 0 end
+redis.call('HSET', KEYS[1], 'serving', ARGV[1])
+return 1
+"""

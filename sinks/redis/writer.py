@@ -1,0 +1,93 @@
+"""Writes rows to Redis; lives in one task. The contract is `sinks.contract.Writer`.
+
+Each call of the script takes a few hundred rows, so the server is never held up for long, and a few calls go out before
+the first answer is read.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any, Final
+
+import redis
+
+from cdc.config.stores import Redis as Settings
+from cdc.lsn import Version
+from sinks.contract import Change, Rejected, TableSchema
+from sinks.redis import scripts
+from sinks.redis.client import open_client, translated
+from sinks.redis.naming import markers_key, row_pattern, row_prefix
+
+_ROWS_PER_CALL: Final = 200
+_BYTES_PER_CALL: Final = 1_000_000
+_CALLS_PER_PIPELINE: Final = 20
+SCAN_KEYS: Final = 1000
+
+
+@dataclass(frozen=True, slots=True)
+class RedisWriterFactory:
+    settings: Settings
+    prefix: str
+    number: int
+
+    def __call__(self) -> RedisWriter:
+        return RedisWriter(self.settings, self.prefix, self.number)
+
+
+class RedisWriter:
+    def __init__(self, settings: Settings, prefix: str, number: int) -> None:
+        self._prefix = prefix
+        self._generation = str(number).encode()
+        self._seconds = str(settings.tombstone_hours * 3600).encode()
+        self._client = open_client(settings)
+        self._apply = self._client.register_script(scripts.APPLY)
+
+    def apply(self, table: TableSchema, changes: Sequence[Change]) -> list[Rejected]:
+        """Redis takes every row: nothing is ever rejected."""
+        calls = list(self._calls(table, changes))
+        for start in range(0, len(calls), _CALLS_PER_PIPELINE):
+            with translated(), self._client.pipeline(transaction=False) as pipeline:
+                for keys, arguments in calls[start : start + _CALLS_PER_PIPELINE]:
+                    self._apply(keys, arguments, client=pipeline)
+                pipeline.execute()
+        return []
+
+    def truncate(self, table: TableSchema, version: Version) -> int:
+        """The marker first: what comes later and is older stays out. Then SCAN, over all keys of the database."""
+        marker = str(version)
+        with translated():
+            self._client.register_script(scripts.MARK)([markers_key(self._prefix)], [str(table), marker])
+            sweep = self._client.register_script(scripts.TRUNCATE)
+            return sum(sweep(keys, [marker, self._seconds]) for keys in scan(self._client, self._prefix, table))
+
+    def close(self) -> None:
+        self._client.close()
+
+    def _calls(self, table: TableSchema, changes: Sequence[Change]) -> Iterator[tuple[list[Any], list[Any]]]:
+        before = row_prefix(self._prefix, table)
+        first = [str(table), self._generation, self._seconds]
+        keys: list[Any] = [markers_key(self._prefix)]
+        arguments: list[Any] = first.copy()
+        size = 0
+        for change in changes:
+            row = change.row or b""
+            keys.append(before + change.id)
+            arguments += (str(change.version), row)
+            size += len(row)
+            if len(keys) > _ROWS_PER_CALL or size > _BYTES_PER_CALL:
+                yield keys, arguments
+                keys, arguments, size = [markers_key(self._prefix)], first.copy(), 0
+        if len(keys) > 1:
+            yield keys, arguments
+
+
+def scan(client: redis.Redis, prefix: str, table: TableSchema) -> Iterator[list[bytes]]:
+    """The table's keys, some maybe twice: SCAN never blocks the server, and never misses a key that stays."""
+    cursor, pattern = 0, row_pattern(prefix, table)
+    while True:
+        cursor, keys = client.scan(cursor, match=pattern, count=SCAN_KEYS)  # type: ignore[misc]
+        if keys:
+            yield keys
+        if cursor == 0:
+            return

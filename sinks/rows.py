@@ -1,0 +1,20 @@
+"""Row ids from record keys: the one spelling of a row's id that all stores share. Pure."""
+
+from __future__ import annotations
+
+import msgspec
+
+from cdc import names
+
+_decode_members = msgspec.json.Decoder(dict[str, msgspec.Raw]).decode
+_decode_text = msgspec.json.Decoder(str).decode
+_QUOTE = ord('"')
+
+
+def row_id(key: bytes) -> str:
+    """Of a record's key, a JSON object of the key's columns: texts as they are, everything else as JSON spells it."""
+    return names.row_id([_text(bytes(value)) for value in _decode_members(key).values()])
+
+
+def _text(value: bytes) -> str:
+    return _decode_text(value) if value[0] == _QUOTE else value.decode()

@@ -1,0 +1,123 @@
+"""Runs chunks on Spark: a few at a time, each as a job of one task, a failed one again. Decides nothing about copies.
+
+One job per chunk, and not one job with a task for each: the next chunk goes to whoever is free, at most as many
+connections are open as the config allows whatever the cluster's size, and what fails, fails alone.
+"""
+
+from __future__ import annotations
+
+import gc
+import time
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator
+from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+from cdc.copies.chunk import Attempt, ChunkTask, Ending, run_chunk
+from cdc.errors import TransientError
+from cdc.logs import get_logger
+from cdc.secrets import redact
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+log = get_logger("copy")
+
+_TICK_SECONDS = 0.5
+_LONGEST_PAUSE_SECONDS = 15.0
+# Without a single chunk finished for this long, whoever supervises the command had better know.
+_PATIENCE_SECONDS = 600.0
+# As in `tailrace capture`: rows make many objects and no cycles.
+_GC_THRESHOLDS = (100_000, 20, 100)
+
+
+def run_on_spark(session: SparkSession, task: ChunkTask) -> Attempt:
+    """Blocks until the chunk's job has ended. Spark itself repeats a task whose executor died."""
+    context = session.sparkContext
+    context.setJobDescription(f"copy {task.copy.id}, chunk {task.chunk.number}")
+    # In the function and not in the data: data is written to a file on its way, and the config has passwords.
+    (attempt,) = context.parallelize([None], 1).mapPartitions(partial(_attempt, task)).collect()
+    result: Attempt = attempt
+    return result
+
+
+def _attempt(task: ChunkTask, _nothing: Iterable[Any]) -> Iterator[Attempt]:
+    """In the worker."""
+    gc.set_threshold(*_GC_THRESHOLDS)
+    yield run_chunk(task)
+
+
+class ChunkQueue:
+    """`tick` is called twice a second from the thread that iterates, whatever the chunks do."""
+
+    def __init__(
+        self, run: Callable[[ChunkTask], Attempt], *, at_once: int, tick: Callable[[], None], stop: Callable[[], bool]
+    ) -> None:
+        self._run = run
+        self._at_once = at_once
+        self._tick = tick
+        self._stop = stop
+        self._failures: dict[int, int] = {}
+
+    def attempts(self, tasks: Iterable[Callable[[], ChunkTask]]) -> Iterator[Attempt]:
+        """Each chunk's final attempt as it ends. Tasks are made when their turn comes.
+
+        Ends early when asked to stop; whoever iterates may leave at any time, and running chunks are waited for.
+        """
+        waiting = deque((0.0, make) for make in tasks)
+        running: dict[Future[Attempt], Callable[[], ChunkTask]] = {}
+        last_success = time.monotonic()
+        with ThreadPoolExecutor(self._at_once, thread_name_prefix="tailrace-chunk") as pool:
+            while (waiting or running) and not self._stop():
+                self._fill(pool, waiting, running)
+                done, _ = wait(running, timeout=_TICK_SECONDS, return_when=FIRST_COMPLETED)
+                if not running:
+                    time.sleep(_TICK_SECONDS)
+                self._tick()
+                for future in done:
+                    make = running.pop(future)
+                    attempt = _outcome(future)
+                    if attempt is not None and attempt.ending is not Ending.FAILED:
+                        last_success = time.monotonic()
+                        yield attempt
+                        continue
+                    message = "Its Spark job failed." if attempt is None else attempt.message
+                    if time.monotonic() - last_success > _PATIENCE_SECONDS:
+                        raise TransientError(f"No chunk could be copied for {_PATIENCE_SECONDS:.0f} seconds: {message}")
+                    waiting.append((time.monotonic() + self._pause(make().chunk.number, message), make))
+
+    def _fill(
+        self,
+        pool: ThreadPoolExecutor,
+        waiting: deque[tuple[float, Callable[[], ChunkTask]]],
+        running: dict[Future[Attempt], Callable[[], ChunkTask]],
+    ) -> None:
+        for _ in range(len(waiting)):
+            if len(running) >= self._at_once:
+                return
+            due, make = waiting.popleft()
+            if due > time.monotonic():
+                waiting.append((due, make))
+            else:
+                running[pool.submit(self._run, make())] = make
+
+    def _pause(self, number: int, message: str) -> float:
+        failures = self._failures[number] = self._failures.get(number, 0) + 1
+        pause = min(_LONGEST_PAUSE_SECONDS, 0.5 * 2**failures)
+        log.warning("chunk_failed", chunk=number, failures=failures, reason=message, in_seconds=pause)
+        return pause
+
+
+def _outcome(future: Future[Attempt]) -> Attempt | None:
+    """None where Spark could not run it at all: a worker killed too often, an executor without our code."""
+    error = future.exception()
+    if error is None:
+        return future.result()
+    if not isinstance(error, Exception):
+        raise error
+    # The whole text has the worker's traceback, many lines of it.
+    text = redact(str(error)).strip().splitlines()
+    log.warning("spark_job_failed", error=type(error).__name__, reason=text[0] if text else "")
+    log.debug("spark_job_failed", text="\n".join(text))
+    return None
