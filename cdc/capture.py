@@ -21,6 +21,8 @@ from cdc.attendance import Attendance
 from cdc.batch_commit import BatchCommit
 from cdc.changes import Changes
 from cdc.config import Config
+from cdc.copies.marks import PREFIX as COPY_PREFIX
+from cdc.copies.passage import Passage
 from cdc.decoder import decode
 from cdc.envelope import POSTGRES_EPOCH_US, clock
 from cdc.errors import RefusedError, TransientError
@@ -37,6 +39,7 @@ from cdc.publisher import Publisher
 from cdc.relations import Shape
 from cdc.replication import Keepalive, ReplicationStream
 from cdc.reselect import Reselect
+from cdc.snapshots import Snapshot
 from cdc.startup import Started, start
 from cdc.table_watch import TableWatch
 from cdc.tables import Tables
@@ -107,6 +110,10 @@ class Capture:
             partitions=kafka.partitions,
         )
         self._tables = Tables(self._config, self._catalog)
+        database = catalog.database_name(self._catalog)
+        self._passage = Passage(
+            self._config, self._changes, database=database, call=self._call, settle=self._finish_commit
+        )
         self._reselect = Reselect(lambda: connect(self._conninfo), stop=self._server_lost)
         self._commits = BatchCommit(
             prefix=kafka.prefix,
@@ -208,6 +215,7 @@ class Capture:
             self._changes.on_table_gone(relation.oid)
             return
         self._changes.gone.discard(relation.oid)
+        self._changes.windows.disturb([table.topic], "its columns may have changed while it was read")
         learned = self._tables.learn(relation.oid, self._commits.states, lsn)
         if learned is not self._commits.states:
             self._finish_commit()
@@ -239,12 +247,19 @@ class Capture:
                 partial.add(root.topic)
                 self._finish_commit()
                 self._commits.states = self._commits.states.with_pending(root.topic, lsn, "a partition was truncated")
+        roots = [root.topic for oid in oids if (root := self._commits.states.root_of(oid)) is not None]
+        self._changes.windows.disturb(roots, "it was truncated while it was read")
         self._changes.on_truncate(Truncate(oids, message.cascade, message.restart_identity), lsn, partial)
 
     def _on_message(self, message: LogicalMessage) -> None:
         if message.prefix == HEARTBEAT_PREFIX:
             self._heartbeat_seen = True
             self._empty_topics_of_gone_tables(message.lsn)
+        elif message.prefix == COPY_PREFIX and message.transactional:
+            states = self._passage.on_mark(message.content, message.lsn, self._commits.states)
+            if states is not self._commits.states:
+                self._finish_commit()
+                self._commits.states = states
         elif self._config.source.messages and not message.prefix.startswith(OWN_PREFIX):
             name = message_topic(self._config.kafka.prefix, message.prefix)
             if name not in self._progress.topic_ids:
@@ -263,6 +278,12 @@ class Capture:
             if name not in live:
                 self._changes.on_gone(Shape(schema=gone.schema, table=gone.table, topic=name, key=()), lsn)
         self._commits.states = self._commits.states.emptied(due)
+
+    def _forget_visible(self) -> None:
+        """Transactions that every session sees by now cannot be missing in what a copy reads."""
+        row = self._call(lambda: self._catalog.execute("select pg_current_snapshot()::text").fetchone())
+        if row is not None:
+            self._changes.windows.forget_visible(Snapshot.parse(row[0]))
 
     def _add_topic(self, name: str) -> None:
         self._finish_commit()
@@ -324,6 +345,7 @@ class Capture:
         if heartbeat:  # it may change what is known of the tables, which the next row needs
             self._finish_commit()
             self._follow_renamed_roots()
+            self._forget_visible()
 
     def _finish_commit(self) -> None:
         """Wait for the commit under way, if there is one; only now may the slot be confirmed."""
@@ -351,6 +373,8 @@ class Capture:
             self._finish_commit()
         if len(self._changes.held) >= _HELD_EVENTS:
             self._release_held()
+        if self._changes.windows.is_full:
+            self._forget_visible()
         if self._changes.begin is None:
             return
         limit_seconds = self._config.capture.transaction_timeout_seconds / 3

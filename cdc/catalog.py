@@ -215,7 +215,7 @@ def why_not_captured(table: SourceTable) -> tuple[str, str] | None:
         return "it is a partition", "Name the partitioned table instead: its partitions come with it."
     if not table.key:
         return "it has no primary key", f"Add one: alter table {table} add primary key (…)."
-    if table.key == ("__truncate",):
+    if table.key[0] == "__truncate":
         return "its key would look like that of a TRUNCATE marker", "Rename the column __truncate."
     return _why_not_by_identity(table)
 

@@ -8,7 +8,8 @@ from __future__ import annotations
 
 from collections.abc import Collection
 
-from cdc.envelope import NULL, Envelope, Place, clock
+from cdc.copies.windows import Windows
+from cdc.envelope import NULL, POSTGRES_EPOCH_US, Envelope, Place, clock
 from cdc.errors import ProtocolError
 from cdc.key_traffic import KeyTraffic
 from cdc.lsn import LSN, Version
@@ -41,7 +42,7 @@ class Changes:
         self.position, self.seq = resume_after
         self._pipeline = pipeline
         self._database = database
-        self._base = base
+        self.base = base
         self._resume_after = resume_after
         self._messages_published = messages_published  # of the transaction at resume_after
         self.messages = messages_published
@@ -56,6 +57,8 @@ class Changes:
         self._skip_through = _SKIP_NOTHING
         # First 8 bytes of a row message (kind, relation, kind of tuple, number of columns) -> how to take it quickly.
         self._quick: dict[bytes, tuple[Table, bytes, bool]] = {}
+        self.windows = Windows()
+        self._watched: frozenset[str] = frozenset()
 
     @property
     def version(self) -> Version:
@@ -73,8 +76,9 @@ class Changes:
         if self.begin is not None:
             raise ProtocolError(f"Begin at {message.final_lsn} inside the transaction of {self.begin.final_lsn}")
         self.begin = message
+        self.windows.streamed(message.xid)
         self._origin = None
-        self.position = self._base + message.final_lsn
+        self.position = self.base + message.final_lsn
         self.seq = 0
         self.messages = 0
         self._order = 0
@@ -105,21 +109,44 @@ class Changes:
             self._envelope(table).table_order = self._envelopes.pop(old).table_order
         if old in self._key_traffic:
             self._key_traffic[table] = self._key_traffic.pop(old)
+        self._quick = {head: way for head, way in self._quick.items() if way[0] is not old}
+        self._quick.update(self._ways(table))
+
+    def _ways(self, table: Table) -> dict[bytes, tuple[Table, bytes, bool]]:
+        """The messages of a table that may be taken quickly; none while its keys must be watched."""
+        if table.shape.deferrable_key or table.topic in self._watched:
+            return {}
         tag, count = table.relation.oid.to_bytes(4, "big"), len(table.relation.columns).to_bytes(2, "big")
-        ways = {
+        return {
             b"I" + tag + b"N" + count: (table, b"c", False),
             b"U" + tag + b"N" + count: (table, b"u", False),
             b"U" + tag + b"O" + count: (table, b"u", True),
         }
-        self._quick = {head: way for head, way in self._quick.items() if way[0] is not old}
-        if not table.shape.deferrable_key:
-            self._quick.update(ways)
 
     def on_table_gone(self, oid: int) -> None:
         """A Relation message of a table that is not published any more: its rows are numbered, nothing else."""
         self.gone.add(oid)
         old = self.tables.pop(oid, None)
         self._quick = {head: way for head, way in self._quick.items() if way[0] is not old}
+
+    # -- copies beside the stream ----------------------------------------------------------------------------
+
+    @property
+    def is_replaying_copies(self) -> bool:
+        """Whether what is copied at this position was published before the restart. (Copied rows have number 0.)"""
+        return self._skip_through >= 0
+
+    @property
+    def commit_ms(self) -> int:
+        return 0 if self.begin is None else (self.begin.commit_time_us + POSTGRES_EPOCH_US) // 1000
+
+    def watch_windows(self) -> None:
+        """After `windows` has changed: which tables' keys must be noted."""
+        self._watched = self.windows.topics
+        self._quick = {head: way for table in self.tables.values() for head, way in self._ways(table).items()}
+
+    def on_copied(self, record: Record) -> None:
+        self._queue(record)
 
     # -- rows ------------------------------------------------------------------------------------------------
 
@@ -223,7 +250,7 @@ class Changes:
             published = self.messages <= self._messages_published if self._skip_through >= 0 else False
             published = published or self._skip_through == _SKIP_ALL
         else:  # it stands in the log by itself, not where its transaction commits
-            position = self._base + message.lsn
+            position = self.base + message.lsn
             published = position <= self._resume_after.position
             if position > self.position:
                 self.position, self.seq, self.messages = position, 0, 0
@@ -303,6 +330,8 @@ class Changes:
         if self.seq <= self._skip_through or self.begin is None:
             return
         xid = self.begin.xid
+        if table.topic in self._watched:
+            self.windows.touch(table.topic, key, xid)
         self.held.append(
             Incomplete(table, envelope, xid, op, before, values, key, key_values, place, self._headers(*headers))
         )
@@ -314,6 +343,11 @@ class Changes:
             self._deliver(record)
 
     def _deliver(self, record: Record) -> None:
+        if record.topic in self._watched and self.begin is not None:
+            self.windows.touch(record.topic, record.key, self.begin.xid)
+        self._queue(record)
+
+    def _queue(self, record: Record) -> None:
         if self.held:
             self.held.append(record)
         else:

@@ -86,7 +86,7 @@ class FirstStart:
 
     def finish_interrupted(self, progress: Progress, states: TableStates) -> Progress:
         """The capture that held the snapshot has died in the middle of the first copy."""
-        outcome = first.interrupted(self._config, progress.copy)
+        outcome = first.interrupted(self._config, progress.copy, self._write_copy)
         if not outcome.rows and not outcome.is_through:
             # Nothing was published: a new slot with a new snapshot is better than copying everything beside the stream.
             progress = progress.creating_again()
@@ -213,6 +213,11 @@ class FirstStart:
                 remedy=f"Run: alter publication {self._source.publication} add table {', '.join(missing)}; "
                 "or drop it, and capture makes it anew.",
             )
+
+    def _write_copy(self, copy: CopyState) -> None:
+        self._publisher.begin()
+        self._publisher.send(control_topic(self._prefix, Control.COPIES), copy.key, copy.encode(), [])
+        self._publisher.commit(_COMMIT_SECONDS)
 
     def _write(self, progress: Progress, states: TableStates | None = None, copy: CopyState | None = None) -> None:
         self._publisher.begin()

@@ -19,7 +19,7 @@ from cdc.records import Headers
 
 T = TypeVar("T")
 
-_SETTINGS: dict[str, str | int] = {
+PRODUCER_SETTINGS: dict[str, str | int] = {
     # Java's default partitioner; librdkafka's own agrees with it on a quarter of keys only.
     "partitioner": "murmur2_random",
     "enable.idempotence": "true",
@@ -43,6 +43,7 @@ _RECORD_OVERHEAD_BYTES = 256
 _PARKED_KEY_BYTES = 512
 # librdkafka waits for a topic that was deleted as for one that is not made yet, for a minute and more.
 _LOOK_SECONDS = 3.0
+_CONNECT_SECONDS = 5.0
 
 _HOPELESS = {
     KafkaError._AUTHENTICATION,
@@ -66,7 +67,7 @@ class Publisher:
     ) -> None:
         self._producer = Producer(
             {
-                **_SETTINGS,
+                **PRODUCER_SETTINGS,
                 **options,
                 "transactional.id": transactional_id,
                 "transaction.timeout.ms": int(transaction_timeout_seconds * 1000),
@@ -87,6 +88,8 @@ class Publisher:
 
     def fence(self, timeout_seconds: float) -> None:
         """Abort whatever an earlier producer of this id left open, and stop it from writing ever again."""
+        # Connected first: librdkafka looks for the coordinator only twice a second while it has no connection.
+        self._producer.cluster_id(min(timeout_seconds, _CONNECT_SECONDS))
         self._checked(lambda: self._producer.init_transactions(timeout_seconds))
 
     def begin(self) -> None:

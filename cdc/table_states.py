@@ -40,10 +40,14 @@ class TableState(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Pending(msgspec.Struct, frozen=True):
-    """The topic may lack what happened at the source before `since` (an LSN): a copy is due."""
+    """The topic may lack what happened at the source before `since` (an LSN): a copy is due.
+
+    `again`: where it was marked last; a copy that began before that does not bring it all.
+    """
 
     since: int
     reason: str
+    again: int = 0
 
 
 class Gone(msgspec.Struct, frozen=True):
@@ -72,9 +76,14 @@ class TableStates(msgspec.Struct, frozen=True, kw_only=True):
 
     def with_pending(self, topic: str, since: int, reason: str) -> TableStates:
         """The first mark stands: what is missing began there."""
-        if topic in self.pending:
-            return self
-        return msgspec.structs.replace(self, pending={**self.pending, topic: Pending(int(since), reason)})
+        old = self.pending.get(topic)
+        mark = Pending(int(since), reason) if old is None else Pending(old.since, old.reason, int(since))
+        return msgspec.structs.replace(self, pending={**self.pending, topic: mark})
+
+    def copied(self, topic: str, began: int) -> TableStates:
+        """A whole copy of the table that began at this LSN is through."""
+        mark = self.pending.get(topic)
+        return self.without_pending(topic) if mark is not None and max(mark.since, mark.again) <= began else self
 
     def with_tables(self, tables: dict[str, TableState]) -> TableStates:
         return msgspec.structs.replace(self, tables=tables)

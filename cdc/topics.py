@@ -119,7 +119,11 @@ class Topics:
             _translated(lambda: self._admin.alter_configs(resources))
 
     def cleanup_policies(self, names: Iterable[str]) -> dict[str, str]:
-        return {name: config["cleanup.policy"]["value"] for name, config in self._configs(names).items()}
+        return self.settings(names, "cleanup.policy")
+
+    def settings(self, names: Iterable[str], setting: str) -> dict[str, str]:
+        """One setting of each topic, as it is in force."""
+        return {name: config[setting]["value"] for name, config in self._configs(names).items()}
 
     def _configs(self, names: Iterable[str]) -> dict[str, dict[str, Any]]:
         resources = [ConfigResource(ConfigResourceType.TOPIC, name) for name in names]

@@ -52,18 +52,26 @@ class ChunkQueue:
     """`tick` is called twice a second from the thread that iterates, whatever the chunks do."""
 
     def __init__(
-        self, run: Callable[[ChunkTask], Attempt], *, at_once: int, tick: Callable[[], None], stop: Callable[[], bool]
+        self,
+        run: Callable[[ChunkTask], Attempt],
+        *,
+        at_once: int,
+        tick: Callable[[], None],
+        stop: Callable[[], bool],
+        cancel: Callable[[], None],
     ) -> None:
         self._run = run
         self._at_once = at_once
         self._tick = tick
         self._stop = stop
+        self._cancel = cancel
         self._failures: dict[int, int] = {}
 
     def attempts(self, tasks: Iterable[Callable[[], ChunkTask]]) -> Iterator[Attempt]:
         """Each chunk's final attempt as it ends. Tasks are made when their turn comes.
 
-        Ends early when asked to stop; whoever iterates may leave at any time, and running chunks are waited for.
+        Ends early when asked to stop: what runs is cut off, and Kafka forgets it. Whoever iterates may leave at any
+        time; running chunks are waited for.
         """
         waiting = deque((0.0, make) for make in tasks)
         running: dict[Future[Attempt], Callable[[], ChunkTask]] = {}
@@ -86,6 +94,8 @@ class ChunkQueue:
                     if time.monotonic() - last_success > _PATIENCE_SECONDS:
                         raise TransientError(f"No chunk could be copied for {_PATIENCE_SECONDS:.0f} seconds: {message}")
                     waiting.append((time.monotonic() + self._pause(make().chunk.number, message), make))
+            if running:
+                self._cancel()
 
     def _fill(
         self,
@@ -104,7 +114,7 @@ class ChunkQueue:
 
     def _pause(self, number: int, message: str) -> float:
         failures = self._failures[number] = self._failures.get(number, 0) + 1
-        pause = min(_LONGEST_PAUSE_SECONDS, 0.5 * 2**failures)
+        pause = min(_LONGEST_PAUSE_SECONDS, 0.5 * (1 << failures))
         log.warning("chunk_failed", chunk=number, failures=failures, reason=message, in_seconds=pause)
         return pause
 

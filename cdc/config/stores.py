@@ -18,7 +18,20 @@ _OBJECT_TYPES = ("flattened", "nested", "object")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Elasticsearch:
+class Fed:
+    """How `tailrace sync` feeds a store; the same for every kind that is fed row by row."""
+
+    trigger_milliseconds: int = field(
+        default=100, metadata=about("Shortest time between the starts of two batches", between(0, 3_600_000))
+    )
+    max_events_per_batch: int = field(default=50_000, metadata=about("Most events of one batch", at_least(1)))
+    parallelism: int = field(
+        default=2, metadata=about("Most tasks that write to the store at the same time", between(1, 1000))
+    )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Elasticsearch(Fed):
     kind: Literal["elasticsearch"] = field(default="elasticsearch", metadata=about("What the store is"))
     url: Url = field(metadata=about("Where the server answers", scheme("http", "https")))
     username: str | None = field(default=None, metadata=about("User for basic authentication"))
@@ -54,12 +67,12 @@ class Elasticsearch:
         for column, options in self.mapping.items():
             if "type" not in options:
                 yield "mapping", f"{column} needs a `type`"
-            elif options["type"] in _OBJECT_TYPES:
+            elif options["type"] in _OBJECT_TYPES and options.get("enabled") != "false":
                 yield "mapping", f"{column} cannot be of type {options['type']}: its values are no JSON objects"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Redis:
+class Redis(Fed):
     kind: Literal["redis"] = field(default="redis", metadata=about("What the store is"))
     url: Url = field(metadata=about("Where the server answers, and the database", scheme("redis", "rediss")))
     username: str | None = field(default=None, metadata=about("ACL user"))

@@ -8,9 +8,9 @@ that was frozen and wakes up), and its rows are published once, or not at all af
 2. Only then it reads the copies' log to its end. If the chunk is done, an attempt has committed before: nothing to do.
    If the copy is no longer under way, capture has said so before it fenced: nothing may be written.
 3. The chunk's final record is in the same Kafka transaction as its rows. So whoever sees all chunks done (capture,
-   which then streams) knows that each attempt that could commit has, and a later one stops at step 2. Where capture gives a
-   copy up, it writes that first and fences every unfinished chunk second: an attempt that fenced before is cut off by
-   that, and one that fences after it reads what was written.
+   which then streams) knows that each attempt that could commit has, and a later one stops at step 2. Where capture
+   gives a copy up, it writes that first and fences every unfinished chunk second: an attempt that fenced before is
+   cut off by that, and one that fences after it reads what was written.
 """
 
 from __future__ import annotations

@@ -62,5 +62,6 @@ def full_copy_markers(
         shape, pipeline=pipeline, database=database, lsn=copy.point, version=version, taken_ms=copy.started_ms, op="t"
     )
     for partition in range(partitions):
-        key = b'{"__truncate":%d}' % partition
+        # Not the key of a real TRUNCATE's marker: compaction would let this one replace that one, which may be newer.
+        key = b'{"__truncate":%d,"by":"copy"}' % partition
         yield Record(shape.topic, key, head + b"null" + tail, [("v", str(version).encode())], partition)

@@ -9,7 +9,7 @@ from __future__ import annotations
 import threading
 import time
 import uuid
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 
@@ -26,7 +26,6 @@ from cdc.copies.records import CopyState, chunk_transactional_id, driver_transac
 from cdc.errors import TransientError
 from cdc.logs import get_logger
 from cdc.lsn import LSN
-from cdc.names import Control, control_topic
 from cdc.postgres import connect
 from cdc.publisher import Publisher
 from cdc.replication import ReplicationStream
@@ -113,49 +112,31 @@ def wait_until_copied(
                 continue
             present = copies.copies.get(copy.id, copy)
             if copies.is_through(present):
-                return _judged(copies, copy.id)
+                return _judged(copies, present)
     log.warning("first_copy_interrupted", reason="asked to stop; tables that are not copied yet become incomplete")
     return None
 
 
-def interrupted(config: Config, copy_id: str) -> Outcome:
+def interrupted(config: Config, copy_id: str, write: Callable[[CopyState], None]) -> Outcome:
     """The snapshot died with its capture. What is finished stands; what is not can never be finished after this.
 
-    Without any finished chunk the outcome has no rows and is not through: one can begin anew.
+    The order matters: the driver can plan no more, then the copy is given up, then the chunks' producers are cut off.
+    A task that fences its own after that finds the copy given up; one that did so before cannot commit.
     """
     kafka, slot = config.kafka, config.source.slot
+    options = kafka.client_options()
+    _fence(options, driver_transactional_id(kafka.prefix, slot))
     with CopyLog(kafka) as copies:
-        copies.refresh()
-        copy = copies.copies.get(copy_id)
+        copy = copies.refresh().copies.get(copy_id)
         if copy is None:
             raise TransientError(f"Copy {copy_id} is not on {kafka.prefix}'s log of copies.")
-        # The order matters. A task fences and then looks at the copy's record: one that comes after our fence finds it
-        # abandoned, one that came before is cut off by our fence. The other way round, one could slip in between.
-        copy = _abandon(config, copies, copy_id)
-        unfinished = copies.unfinished(copy)
-        options = kafka.client_options()
-        fenced = [chunk_transactional_id(kafka.prefix, slot, copy_id, chunk.number) for chunk in unfinished]
+        write(msgspec.structs.replace(copy, state="abandoned", ended_ms=_now_ms(), reason=_INTERRUPTED))
+        unfinished = [
+            chunk_transactional_id(kafka.prefix, slot, copy_id, chunk.number) for chunk in copies.unfinished(copy)
+        ]
         with ThreadPoolExecutor(_FENCES_AT_ONCE) as pool:
-            list(pool.map(lambda name: _fence(options, name), fenced))
-        return _judged(copies.refresh(), copy_id)
-
-
-def _abandon(config: Config, copies: CopyLog, copy_id: str) -> CopyState:
-    """Under the driver's own id: no driver can write its plan over it."""
-    kafka = config.kafka
-    driver = Publisher(
-        kafka.client_options(),
-        transactional_id=driver_transactional_id(kafka.prefix, config.source.slot),
-        transaction_timeout_seconds=60,
-        max_message_bytes=kafka.max_message_bytes,
-        parked_topic="",
-    )
-    driver.fence(_FENCE_SECONDS)
-    copy = msgspec.structs.replace(copies.refresh().copies[copy_id], state="abandoned")
-    driver.begin()
-    driver.send(control_topic(kafka.prefix, Control.COPIES), copy.key, copy.encode(), [])
-    driver.commit(_FENCE_SECONDS)
-    return copy
+            list(pool.map(lambda name: _fence(options, name), unfinished))
+        return _judged(copies.refresh_to_end(), copy)
 
 
 def ended(outcome: Outcome) -> CopyState:
@@ -168,8 +149,8 @@ def ended(outcome: Outcome) -> CopyState:
     )
 
 
-def _judged(copies: CopyLog, copy_id: str) -> Outcome:
-    copy, chunks = copies.copies[copy_id], copies.chunks.get(copy_id, {}).values()
+def _judged(copies: CopyLog, copy: CopyState) -> Outcome:
+    chunks = copies.chunks.get(copy.id, {}).values()
     missing: dict[str, str] = {}
     if copy.state == "open":  # nobody had planned it yet
         missing = dict.fromkeys(copy.tables, _INTERRUPTED)
@@ -178,7 +159,8 @@ def _judged(copies: CopyLog, copy_id: str) -> Outcome:
         if not chunk.done:
             missing |= dict.fromkeys((piece.table for piece in chunk.pieces), _INTERRUPTED)
     rows = sum(chunk.rows for chunk in chunks)
-    return Outcome(copy, missing, rows=rows, is_through=copies.is_through(copy))
+    is_through = copy.state != "open" and not copies.unfinished(copy)
+    return Outcome(copy, missing, rows=rows, is_through=is_through)
 
 
 def _fence(options: dict[str, str], transactional_id: str) -> None:

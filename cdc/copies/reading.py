@@ -31,9 +31,9 @@ _IMPORT_REFUSED = (
     psycopg.errors.ObjectNotInPrerequisiteState,
 )
 
-REWRITTEN = "it was rewritten during the first copy"
-CHANGED = "its columns were changed during the first copy"
-GONE = "it was dropped during the first copy"
+REWRITTEN = "it was rewritten during the copy"
+CHANGED = "its columns were changed during the copy"
+GONE = "it was dropped during the copy"
 
 
 class SnapshotLostError(Exception):
@@ -41,14 +41,18 @@ class SnapshotLostError(Exception):
 
 
 @contextmanager
-def at_snapshot(conninfo: str, snapshot: str) -> Iterator[psycopg.Connection[Any]]:
-    """A connection within a transaction that sees what the snapshot shows; ours keeps it alive once it is imported."""
+def at_snapshot(conninfo: str, snapshot: str | None) -> Iterator[psycopg.Connection[Any]]:
+    """A connection within a transaction that sees what the snapshot shows; ours keeps it alive once it is imported.
+
+    Without a name: a snapshot of its own, of when it first reads.
+    """
     with connect(conninfo, application_name="tailrace copy") as connection:
         for name in _settings(connection.info.server_version):
             connection.execute(f"set {name}")
         connection.execute("begin isolation level repeatable read read only")
         try:
-            connection.execute(sql.SQL("set transaction snapshot {}").format(sql.Literal(snapshot)))
+            if snapshot is not None:
+                connection.execute(sql.SQL("set transaction snapshot {}").format(sql.Literal(snapshot)))
         except _IMPORT_REFUSED as error:
             raise SnapshotLostError(explain(error)) from None
         yield connection
@@ -153,7 +157,11 @@ def _list(columns: Sequence[str]) -> sql.Composed:
 
 
 def lines(
-    connection: psycopg.Connection[Any], readable: Readable, piece: Piece, columns: Sequence[str]
+    connection: psycopg.Connection[Any],
+    readable: Readable,
+    piece: Piece,
+    columns: Sequence[str],
+    where: str | None = None,
 ) -> Iterator[list[bytes]]:
     """The rows as COPY's text, some hundred at a time. Straight from libpq: one Python call a row."""
     conditions = [f"ctid >= '({piece.first_block},0)'"]
@@ -161,6 +169,8 @@ def lines(
         conditions.append(f"ctid < '({piece.end_block},0)'")
     if readable.leaf.row_filter is not None:
         conditions.append(f"({readable.leaf.row_filter})")
+    if where is not None:
+        conditions.append(f"({where})")
     query = sql.SQL("copy (select {} from only {} where {}) to stdout").format(
         _list(columns), sql.SQL(readable.name), sql.SQL(" and ".join(conditions))
     )

@@ -62,6 +62,8 @@ class ChunkState(msgspec.Struct, frozen=True, kw_only=True):
     done: bool = False
     rows: int = 0
     left_out: dict[str, str] = {}
+    attempt: int = 0  # of a later copy: which reading of the chunk this record is about
+    repeat: str = ""  # why that reading does not hold, and another one is due
 
     @property
     def key(self) -> bytes:

@@ -25,7 +25,7 @@ _FIRST_PAUSE_SECONDS: Final = 0.1
 _LONGEST_PAUSE_SECONDS: Final = 5.0
 _PATIENCE_SECONDS: Final = 60.0
 _WANTED: Final = "errors,items.*.status,items.*.error.type,items.*.error.reason,items.*.error.caused_by.reason"
-_FIELD = re.compile(r"field(?: \[| named ')?\[?(?:name=)?([^\]']+)[\]'] of type \[(\w+)\]")
+_FIELD = re.compile(r"failed to parse field \[(.+?)\] of type \[(\w+)\]")
 _TERM = re.compile(r'immense term in field="([^"]+)"')
 
 
@@ -109,7 +109,7 @@ def _attempt(
         raise api_error(error) from error
     except TransportError as error:
         raise transport_error(error) from error
-    answer = _decode(body)  # type: ignore[arg-type]  # raw, see RawJson
+    answer = _decode(body)
     return _sort_out(answer, items, refused) if answer.errors else ()
 
 

@@ -82,15 +82,16 @@ class Documents:
         return _encode({self._renamed.get(name, name): value for name, value in members.items()})
 
     def row_of(self, source: bytes) -> tuple[Version, bytes | None]:
-        """The version and the row (None: a tombstone) of a document's source."""
-        members = _decode_members(source)
+        """The version and the row (None: a tombstone) of a document's source: the row's own bytes again."""
         stamp = _decode_stamp(source).stamp
         version = Version(stamp.position, stamp.seq)
-        del members[OWN]
         if stamp.deleted:
             return version, None
+        row = b"{" + source[source.index(b"}") + 1 :].removeprefix(b",")
+        if not self._renamed:
+            return version, row
         original = {renamed: name for name, renamed in self._renamed.items()}
-        return version, _encode({original.get(name, name): value for name, value in members.items()})
+        return version, _encode({original.get(name, name): value for name, value in _decode_members(row).items()})
 
 
 def tombstone_lines(quoted_id: bytes, version: int, position: int, seq: int, now_ms: int) -> bytes:

@@ -58,7 +58,7 @@ class Generations:
             created_ms = time.time_ns() // 1_000_000
             generation = Generation(number, created_ms, "loading")
             settings = {"number_of_shards": 1, **self._copies()}
-            aliases = {own_writer_alias(self._prefix, number): {}}
+            aliases: dict[str, Any] = {own_writer_alias(self._prefix, number): {}}
             if self.create_index(own_index(self._prefix, number), self._own_mappings(generation), settings, aliases):
                 return generation
 

@@ -58,11 +58,8 @@ _BY_TYPE: Final[dict[str, Field]] = {
     "bytea": _KEPT_ONLY,
     "hstore": _KEPT_ONLY,
     "point": _OBJECT,
-    "_point": _OBJECT,
-    "_json": _KEPT_ONLY,
-    "_jsonb": _KEPT_ONLY,
-    "_bytea": _KEPT_ONLY,
 }
+_OF_EXTENSIONS: Final = ("citext", "hstore")
 
 OWN_FIELD: Final[Field] = {
     # Doc values only: read in sweeps, which look at every document anyway.
@@ -103,11 +100,15 @@ def meta(table: TableSchema, fields: Mapping[str, Field]) -> dict[str, Any]:
 
 
 def _derived(type_name: str, modifier: int) -> Field:
-    base = type_name.rpartition(".")[2]
-    known = _BY_TYPE.get(base) or _BY_TYPE.get(base.removeprefix("_"))
+    """`public.mood` and the like are the users' own; only those of well-known extensions mean something."""
+    schema, _, base = type_name.rpartition(".")
+    element = base.removeprefix("_")
+    if schema and element not in _OF_EXTENSIONS:
+        return _KEYWORD
+    known = _BY_TYPE.get(element)
     if known is not None:
         return known
-    if base.removeprefix("_") == "numeric":
+    if element == "numeric":
         return _numeric(modifier)
     if base == "bit" and modifier == 1:
         return _BY_TYPE["bool"]

@@ -2,22 +2,40 @@
 
 from __future__ import annotations
 
-import ssl
-from collections.abc import Iterator
+import re
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from hashlib import sha1
 from typing import Any, Final
 
 import redis
 from redis.backoff import NoBackoff
+from redis.exceptions import NoPermissionError, NoScriptError
 from redis.retry import Retry
 
 from cdc.config.stores import Redis as Settings
+from cdc.config.tls import Tls
 from cdc.errors import RefusedError, TailraceError, TransientError
 from cdc.secrets import redact
 
 CONNECT_SECONDS: Final = 10
 ANSWER_SECONDS: Final = 60
+#: The keys and the arguments of one call of a script.
+Call = tuple[Sequence[str | bytes], Sequence[str | bytes | int]]
 _DENIED: Final = ("NOPERM", "NOAUTH", "WRONGPASS")
+_PASSING: Final = (
+    "READONLY",
+    "MISCONF",
+    "MASTERDOWN",
+    "LOADING",
+    "BUSY",
+    "TRYAGAIN",
+    "CLUSTERDOWN",
+    "NOREPLICAS",
+    "UNKILLABLE",
+)
+_WORD = re.compile(r"(?:^|[-\s])([A-Z]{3,})\b")
+_QUOTES_COMMAND: Final = "of pipeline caused error: "
 
 
 def open_client(settings: Settings) -> redis.Redis:
@@ -27,11 +45,10 @@ def open_client(settings: Settings) -> redis.Redis:
         options["username"] = settings.username
     if settings.password is not None:
         options["password"] = settings.password.reveal()
-    if settings.tls is not None:
-        options |= _tls(settings)
+    if settings.url.reveal().startswith("rediss:"):
+        options |= _tls(settings.tls or Tls())
     return redis.Redis.from_url(
         settings.url.reveal(),
-        single_connection_client=False,
         max_connections=1,
         socket_connect_timeout=CONNECT_SECONDS,
         socket_timeout=ANSWER_SECONDS,
@@ -43,51 +60,73 @@ def open_client(settings: Settings) -> redis.Redis:
     )
 
 
-def _tls(settings: Settings) -> dict[str, Any]:
-    tls = settings.tls
-    assert tls is not None  # noqa: S101 - the caller has looked
+def _tls(tls: Tls) -> dict[str, Any]:
     return {
         "ssl_ca_certs": str(tls.ca) if tls.ca else None,
         "ssl_certfile": str(tls.cert) if tls.cert else None,
         "ssl_keyfile": str(tls.key) if tls.key else None,
         "ssl_password": tls.key_password.reveal() if tls.key_password else None,
         "ssl_check_hostname": tls.verify_hostname,
-        "ssl_cert_reqs": ssl.CERT_REQUIRED,
+        "ssl_cert_reqs": "required",
     }
+
+
+class Script:
+    """Lua that the server knows by its digest; loaded again where it does not (a restart, `SCRIPT FLUSH`)."""
+
+    def __init__(self, client: redis.Redis, text: str) -> None:
+        self._client = client
+        self._text = text
+        self._digest = sha1(text.encode(), usedforsecurity=False).hexdigest()
+
+    def __call__(self, keys: Sequence[str | bytes], arguments: Sequence[str | bytes | int]) -> Any:
+        return self.pipelined([(keys, arguments)])[0]
+
+    def pipelined(self, calls: Sequence[Call]) -> list[Any]:
+        """All calls in one go. Where the script was unknown, all of them again: scripts here may be repeated."""
+        try:
+            return self._run(calls)
+        except NoScriptError:
+            with translated():
+                self._client.script_load(self._text)
+            return self._run(calls)
+
+    def _run(self, calls: Sequence[Call]) -> list[Any]:
+        try:
+            with self._client.pipeline(transaction=False) as pipeline:
+                for keys, arguments in calls:
+                    pipeline.evalsha(self._digest, len(keys), *keys, *arguments)
+                return list(pipeline.execute())
+        except NoScriptError:
+            raise
+        except (redis.RedisError, OSError) as error:
+            raise translate(error) from error
 
 
 @contextmanager
 def translated() -> Iterator[None]:
     try:
         yield
-    except redis.RedisError as error:
-        raise _translate(error) from error
-    except ssl.SSLError as error:
-        raise _untrusted(error) from error
-    except OSError as error:
-        raise TransientError(f"Redis does not answer: {error}.") from error
+    except (redis.RedisError, OSError) as error:
+        raise translate(error) from error
 
 
-def _translate(error: redis.RedisError) -> TailraceError:
-    text = str(error)
-    word = text.partition(" ")[0]
-    if isinstance(error, redis.AuthenticationError | redis.exceptions.NoPermissionError) or word in _DENIED:
+def translate(error: Exception) -> TailraceError:
+    """By the word that the server's answer begins with; from inside a script it stands further on."""
+    text = redact(str(error).rpartition(_QUOTES_COMMAND)[2])  # the command itself would show a row
+    word = next(iter(_WORD.findall(text)), "")
+    if isinstance(error, redis.AuthenticationError | NoPermissionError) or word in _DENIED:
         return RefusedError(
-            f"Redis denies this: {redact(text)}.", remedy="Give the store's user the permissions in docs/stores.md."
+            f"Redis denies this: {text}.", remedy="Give the store's user the permissions in docs/stores.md."
         )
-    if "CERTIFICATE_VERIFY_FAILED" in text or "certificate verify failed" in text:
-        return _untrusted(error)
-    if isinstance(error, redis.exceptions.OutOfMemoryError) or word == "OOM":
+    if "certificate verify failed" in text.lower().replace("_", " "):
+        return RefusedError(
+            f"Redis's certificate was not accepted: {text}.", remedy="Check the store's url and [stores.NAME.tls]."
+        )
+    if word == "OOM":
         return TransientError("Redis is full (maxmemory).", remedy="Give it more memory; the sync goes on by itself.")
-    if isinstance(error, redis.ConnectionError | redis.TimeoutError):
-        return TransientError(f"Redis does not answer: {redact(text)}.")
-    if word in ("READONLY", "MISCONF", "MASTERDOWN", "LOADING", "BUSY", "TRYAGAIN", "CLUSTERDOWN", "NOREPLICAS"):
-        return TransientError(f"Redis cannot do this now: {redact(text)}.")
-    return RefusedError(f"Redis refuses this: {redact(text)}.")
-
-
-def _untrusted(error: Exception) -> RefusedError:
-    return RefusedError(
-        f"Redis's certificate was not accepted: {redact(str(error))}.",
-        remedy="Check the store's url and [stores.NAME.tls].",
-    )
+    if isinstance(error, redis.ConnectionError | redis.TimeoutError | OSError):
+        return TransientError(f"Redis does not answer: {text}.")
+    if word in _PASSING:
+        return TransientError(f"Redis cannot do this now: {text}.")
+    return RefusedError(f"Redis refuses this: {text}.")

@@ -17,7 +17,8 @@ local generation, seconds = ARGV[2], ARGV[3]
 for i = 2, #KEYS do
   local key, version, row = KEYS[i], ARGV[i * 2], ARGV[i * 2 + 1]
   if version >= marker then
-    local stored = redis.call('HGET', key, 'version')
+    local found = redis.call('HMGET', key, 'version', 'generation')
+    local stored = found[1]
     if not stored then
       if row ~= '' then
         redis.call('HSET', key, 'row', row, 'version', version, 'generation', generation)
@@ -25,19 +26,18 @@ for i = 2, #KEYS do
         redis.call('HSET', key, 'version', version, 'generation', generation)
         redis.call('EXPIRE', key, seconds)
       end
-    elseif version >= stored then
-      if row ~= '' then
-        redis.call('HSET', key, 'row', row, 'version', version)
-        redis.call('PERSIST', key)
-      else
-        redis.call('HDEL', key, 'row')
-        redis.call('HSET', key, 'version', version)
-        redis.call('EXPIRE', key, seconds)
+    else
+      if version >= stored then
+        if row ~= '' then
+          redis.call('HSET', key, 'row', row, 'version', version)
+          redis.call('PERSIST', key)
+        else
+          redis.call('HDEL', key, 'row')
+          redis.call('HSET', key, 'version', version)
+          redis.call('EXPIRE', key, seconds)
+        end
       end
-    end
-    if stored then
-      local seen = redis.call('HGET', key, 'generation')
-      if not seen or tonumber(seen) < tonumber(generation) then
+      if not found[2] or tonumber(found[2]) < tonumber(generation) then
         redis.call('HSET', key, 'generation', generation)
       end
     end
@@ -95,28 +95,32 @@ end
 return live
 """
 
-# KEYS: the state, the store's name. ARGV: name, time, an empty position. Gives the new generation's number,
+# KEYS: the state, the store's name. ARGV: name, time, an empty position, the format. Gives the new generation's number,
 # or the name of the store that this prefix belongs to.
 CREATE: Final = """
 local name = redis.call('GET', KEYS[2])
 if name and name ~= ARGV[1] then return name end
 redis.call('SET', KEYS[2], ARGV[1])
 local number = redis.call('HINCRBY', KEYS[1], 'last', 1)
-redis.call('HSET', KEYS[1], 'format', 1,
+redis.call('HSET', KEYS[1], 'format', ARGV[4],
   'generation:' .. number, '{"created_ms":' .. ARGV[2] .. ',"state":"loading"}', 'position:' .. number, ARGV[3])
 return number
 """
 
-# KEYS: the state. ARGV: the generation, the position as it must stand there, the new one.
-# 1: replaced; otherwise what stands there ("" for nothing).
+# KEYS: the state. ARGV: the generation, the position as it must stand there ("" for any), the new one, the server's run
+# ID ("" for any). Gives "", or what is wrong: "restarted", "lost", or the position that stands there instead.
 SAVE: Final = """
-local stored = redis.call('HGET', KEYS[1], 'position:' .. ARGV[1]) or ''
-if stored ~= ARGV[2] then return stored end
+local stored = redis.call('HGET', KEYS[1], 'position:' .. ARGV[1])
+if not stored then return 'lost' end
+if ARGV[2] ~= '' and stored ~= ARGV[2] then return stored end
+if ARGV[4] ~= '' and not string.find(redis.call('INFO', 'server'), 'run_id:' .. ARGV[4], 1, true) then
+  return 'restarted'
+end
 redis.call('HSET', KEYS[1], 'position:' .. ARGV[1], ARGV[3])
-return 1
+return ''
 """
 
-# KEYS: the state. ARGV: the generation. Those before it are no more: there is one set of rows, and it is the new one's.
+# KEYS: the state. ARGV: the generation. 1, or 0 when there is no such generation.
 SWITCH: Final = """
 if redis.call('HEXISTS', KEYS[1], 'generation:' .. ARGV[1]) == 0 then return 0 end
 redis.call('HSET', KEYS[1], 'serving', ARGV[1])

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import Any, Final, cast
 
 import redis
 
@@ -16,7 +16,7 @@ from cdc.config.stores import Redis as Settings
 from cdc.lsn import Version
 from sinks.contract import Change, Rejected, TableSchema
 from sinks.redis import scripts
-from sinks.redis.client import open_client, translated
+from sinks.redis.client import Call, Script, open_client, translated
 from sinks.redis.naming import markers_key, row_pattern, row_prefix
 
 _ROWS_PER_CALL: Final = 200
@@ -41,32 +41,28 @@ class RedisWriter:
         self._generation = str(number).encode()
         self._seconds = str(settings.tombstone_hours * 3600).encode()
         self._client = open_client(settings)
-        self._apply = self._client.register_script(scripts.APPLY)
+        self._apply = Script(self._client, scripts.APPLY)
 
     def apply(self, table: TableSchema, changes: Sequence[Change]) -> list[Rejected]:
         """Redis takes every row: nothing is ever rejected."""
         calls = list(self._calls(table, changes))
         for start in range(0, len(calls), _CALLS_PER_PIPELINE):
-            with translated(), self._client.pipeline(transaction=False) as pipeline:
-                for keys, arguments in calls[start : start + _CALLS_PER_PIPELINE]:
-                    self._apply(keys, arguments, client=pipeline)
-                pipeline.execute()
+            self._apply.pipelined(calls[start : start + _CALLS_PER_PIPELINE])
         return []
 
     def truncate(self, table: TableSchema, version: Version) -> int:
         """The marker first: what comes later and is older stays out. Then SCAN, over all keys of the database."""
         marker = str(version)
-        with translated():
-            self._client.register_script(scripts.MARK)([markers_key(self._prefix)], [str(table), marker])
-            sweep = self._client.register_script(scripts.TRUNCATE)
-            return sum(sweep(keys, [marker, self._seconds]) for keys in scan(self._client, self._prefix, table))
+        Script(self._client, scripts.MARK)([markers_key(self._prefix)], [table.topic, marker])
+        sweep = Script(self._client, scripts.TRUNCATE)
+        return sum(sweep(keys, [marker, self._seconds]) for keys in scan(self._client, self._prefix, table))
 
     def close(self) -> None:
         self._client.close()
 
-    def _calls(self, table: TableSchema, changes: Sequence[Change]) -> Iterator[tuple[list[Any], list[Any]]]:
+    def _calls(self, table: TableSchema, changes: Sequence[Change]) -> Iterator[Call]:
         before = row_prefix(self._prefix, table)
-        first = [str(table), self._generation, self._seconds]
+        first = [table.topic, self._generation, self._seconds]
         keys: list[Any] = [markers_key(self._prefix)]
         arguments: list[Any] = first.copy()
         size = 0
@@ -86,7 +82,8 @@ def scan(client: redis.Redis, prefix: str, table: TableSchema) -> Iterator[list[
     """The table's keys, some maybe twice: SCAN never blocks the server, and never misses a key that stays."""
     cursor, pattern = 0, row_pattern(prefix, table)
     while True:
-        cursor, keys = client.scan(cursor, match=pattern, count=SCAN_KEYS)  # type: ignore[misc]
+        with translated():
+            cursor, keys = cast("Any", client.scan(cursor, match=pattern, count=SCAN_KEYS))
         if keys:
             yield keys
         if cursor == 0:

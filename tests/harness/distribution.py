@@ -112,7 +112,7 @@ def _fixtures(item: pytest.Item) -> Sequence[str]:
 
 
 def _is_unit(item: pytest.Item) -> bool:
-    return "unit" in item.path.parts
+    return item.path.parent.name == "unit"
 
 
 def _shares_module_fixture(item: pytest.Item) -> bool:

@@ -90,7 +90,7 @@ def test_the_first_mark_stands() -> None:
     look = Look(TableStates(tables={"1": table()}))
     look.at(100, {"1": table(key=["a"])})
     states = look.at(200, {"1": table(key=["a"], columns=[column(1, "id"), column(2, "b")])})
-    assert states.pending == {"shop.public.t": Pending(100, "its key changed")}
+    assert states.pending == {"shop.public.t": Pending(100, "its key changed", again=200)}
 
 
 def test_new_tables_are_complete_only_if_they_were_empty() -> None:
@@ -141,3 +141,10 @@ def test_the_record_survives_and_a_newer_one_is_refused() -> None:
     assert decode(states.encode()) == states
     with pytest.raises(RefusedError, match=f"format {FORMAT + 1}"):
         decode(msgspec.structs.replace(states, format=FORMAT + 1).encode())
+
+
+def test_copy_mends_what_was_marked_before_it_began() -> None:
+    """A copy that began after the last mark clears it; one that was under way when the table changed again does not."""
+    states = TableStates().with_pending("shop.public.t", 100, "why").with_pending("shop.public.t", 200, "again")
+    assert states.copied("shop.public.t", 150) is states
+    assert states.copied("shop.public.t", 200).pending == {}

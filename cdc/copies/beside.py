@@ -1,0 +1,139 @@
+"""One chunk of a later copy, read beside the running stream. Runs in a Spark task; knows no Spark.
+
+LOW mark, rows in a snapshot of their own, rows to `<prefix>.__copy`, HIGH mark. Capture publishes them when it passes
+the HIGH mark, or asks for the chunk again (`passage`, `windows`). An attempt that dies leaves rows that nobody refers
+to.
+
+Blocks of the table, as in the first copy: a row that an update moves out of a block before it is read, into one that
+was read already, is in the stream for that very reason. A rewrite moves rows without a word, so it is looked for.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import msgspec
+import psycopg
+from confluent_kafka import KafkaError, KafkaException, Message, Producer
+
+from cdc.config import Config
+from cdc.copies import marks
+from cdc.copies.described import DescribedTable
+from cdc.copies.passage import CHUNK_HEADER, TOPIC_HEADER, chunk_tag
+from cdc.copies.reading import Readable, at_snapshot, lines, lock
+from cdc.copies.records import ChunkState, Piece
+from cdc.copies.rows import LineEncoder
+from cdc.errors import TransientError
+from cdc.lsn import LSN
+from cdc.names import Control, control_topic
+from cdc.postgres import connect
+from cdc.publisher import PRODUCER_SETTINGS
+
+_FLUSH_SECONDS = 120.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BesideTask:
+    """All that an attempt needs; it travels to a Spark worker. `where`: SQL that narrows the rows of every table."""
+
+    config: Config
+    chunk: ChunkState
+    attempt: int
+    tables: Mapping[str, DescribedTable]
+    where: str | None = None
+    rows_per_second: float = 0.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Passed:
+    """What was read, and its HIGH mark's LSN: once capture is past that, the chunk's record says what came of it."""
+
+    chunk: ChunkState
+    high: LSN
+
+
+def read_beside(task: BesideTask) -> Passed:
+    oids = sorted({piece.table for piece in task.chunk.pieces})
+    chunk = task.chunk
+    with connect(task.config.source.conninfo(), application_name="tailrace copy") as marking:
+        marks.emit(marking, marks.Low(copy=chunk.copy, chunk=chunk.number, attempt=task.attempt, tables=oids))
+        rows = _Rows(task)
+        with at_snapshot(task.config.source.conninfo(), None) as connection:
+            left_out = rows.send_all(connection)
+            row = connection.execute("select pg_current_snapshot()::text").fetchone()
+            assert row is not None  # noqa: S101  # a select without FROM has one row
+        rows.flush()
+        chunk = msgspec.structs.replace(chunk, rows=rows.count, left_out=left_out, attempt=task.attempt)
+        high = marks.High(chunk=chunk, attempt=task.attempt, snapshot=row[0], first=rows.first, end=rows.end)
+        return Passed(chunk=chunk, high=marks.emit(marking, high))
+
+
+class _Rows:
+    """The chunk's rows on their way to `__copy`; `first` and `end` are the offsets between which they are."""
+
+    def __init__(self, task: BesideTask) -> None:
+        kafka = task.config.kafka
+        self._task = task
+        self._topic = control_topic(kafka.prefix, Control.COPY)
+        self._tag = chunk_tag(task.chunk.copy, task.chunk.number, task.attempt)
+        self._offsets: list[int] = []
+        self._failed: KafkaError | None = None
+        self._producer = Producer({**PRODUCER_SETTINGS, **kafka.client_options(), "delivery.report.only.error": False})
+        self.count = 0
+        self.first = self.end = 0
+
+    def send_all(self, connection: psycopg.Connection[Any]) -> dict[str, str]:
+        """Tables of which nothing could be read, and why."""
+        left_out: dict[str, str] = {}
+        locked: list[tuple[Piece, Readable, LineEncoder]] = []
+        for piece in self._task.chunk.pieces:
+            table = self._task.tables[piece.table]
+            leaf = next(leaf for leaf in table.leaves if leaf.relation.oid == piece.relation)
+            encoder = LineEncoder(table.table(leaf.relation), b"", b"")
+            found = lock(connection, table, leaf, encoder.columns)
+            if isinstance(found, Readable):
+                locked.append((piece, found, encoder))
+            else:
+                left_out[piece.table] = found
+        for piece, readable, encoder in locked:
+            if piece.table not in left_out:
+                self._send(connection, piece, readable, encoder)
+        return left_out
+
+    def _send(
+        self, connection: psycopg.Connection[Any], piece: Piece, readable: Readable, encoder: LineEncoder
+    ) -> None:
+        headers = [(TOPIC_HEADER, encoder.topic.encode()), (CHUNK_HEADER, self._tag)]
+        for block in lines(connection, readable, piece, encoder.columns, self._task.where):
+            for key, row in encoder.encode(block):
+                self._produce(key, row, headers)
+            self.count += len(block)
+
+    def _produce(self, key: bytes, row: bytes, headers: list[tuple[str, bytes]]) -> None:
+        while True:
+            try:
+                self._producer.produce(self._topic, row, key, 0, headers=list(headers), on_delivery=self._delivered)
+                return
+            except BufferError:
+                self._producer.poll(0.05)
+            except KafkaException as error:
+                raise TransientError(f"Kafka: {error.args[0].str()}") from error
+
+    def _delivered(self, error: KafkaError | None, message: Message) -> None:
+        if error is not None:
+            self._failed = error
+            return
+        offset = message.offset() or 0
+        self.first = offset if self.end == 0 else min(self.first, offset)
+        self.end = max(self.end, offset + 1)
+
+    def flush(self) -> None:
+        give_up_at = time.monotonic() + _FLUSH_SECONDS
+        while self._producer.flush(5):
+            if time.monotonic() > give_up_at:
+                raise TransientError(f"Kafka took nothing for {_FLUSH_SECONDS:.0f} seconds.")
+        if self._failed is not None:
+            raise TransientError(f"Kafka: {self._failed.str()}")

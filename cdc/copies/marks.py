@@ -1,0 +1,66 @@
+"""The marks of a later copy in the log: logical messages, so that capture meets them in the order of commits.
+
+Around each chunk stand a LOW and a HIGH mark; capture knows from them which changes the chunk's rows may have missed.
+An END mark closes a copy of whole tables.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import msgspec
+import psycopg
+
+from cdc.copies.records import ChunkState, CopyState
+from cdc.lsn import LSN
+
+PREFIX = "tailrace.copy"
+
+
+class Low(msgspec.Struct, frozen=True, kw_only=True, tag="low"):
+    """Committed before the chunk is read. `tables`: oids of the tables (roots) in it."""
+
+    copy: str
+    chunk: int
+    attempt: int
+    tables: list[str]
+
+
+class High(msgspec.Struct, frozen=True, kw_only=True, tag="high"):
+    """Committed after the chunk's rows are on `__copy`, at offsets from `first` up to but not including `end`."""
+
+    chunk: ChunkState
+    attempt: int
+    snapshot: str  # pg_current_snapshot() of the transaction that read the rows
+    first: int
+    end: int
+
+
+class End(msgspec.Struct, frozen=True, kw_only=True, tag="end"):
+    """Every chunk has been published. `whole`: tables copied as a whole -> an LSN before their first chunk."""
+
+    copy: CopyState
+    whole: dict[str, int] = {}
+
+
+Mark = Low | High | End
+
+_decoder = msgspec.json.Decoder(Mark)
+
+
+def decode(content: bytes) -> Mark | None:
+    """None for what is not ours: anybody may send a message of this name."""
+    try:
+        mark: Mark = _decoder.decode(content)
+        return mark
+    except msgspec.DecodeError:
+        return None
+
+
+def emit(connection: psycopg.Connection[Any], mark: Mark) -> LSN:
+    """In a transaction of its own. Gives an LSN at or before the mark's commit, and behind everything before it."""
+    row = connection.execute(
+        "select pg_logical_emit_message(true, %s, %s::text)::text", [PREFIX, msgspec.json.encode(mark).decode()]
+    ).fetchone()
+    assert row is not None  # noqa: S101  # a select without FROM has one row
+    return LSN.parse(row[0])

@@ -1,0 +1,217 @@
+"""Where later copies join the stream: what capture does when it passes their marks.
+
+The rows of a chunk wait on `<prefix>.__copy`; they are published when capture passes the chunk's HIGH mark, at the
+version of that mark, without those that a newer change has overtaken (`windows`). The chunk's record on `__copies` goes
+into the same Kafka transaction, so the job that waits for it and a capture that restarts see the same.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import NamedTuple, Protocol, TypeVar
+
+import msgspec
+from confluent_kafka import Consumer, KafkaException, Message, TopicPartition
+
+from cdc.changes import Changes
+from cdc.config import Config, Kafka
+from cdc.copies import marks
+from cdc.copies.envelope import copied_event, full_copy_markers
+from cdc.copies.records import ChunkState, CopyState
+from cdc.copies.windows import Verdict
+from cdc.errors import TransientError
+from cdc.logs import get_logger
+from cdc.lsn import LSN, Version
+from cdc.names import Control, control_topic
+from cdc.records import Record
+from cdc.relations import Shape
+from cdc.snapshots import Snapshot
+from cdc.table_states import TableState, TableStates
+
+T = TypeVar("T")
+log = get_logger("copies")
+
+TOPIC_HEADER, CHUNK_HEADER = "topic", "chunk"
+_READ_SECONDS = 30.0
+_SLICE_ROWS = 1000
+
+
+class Call(Protocol):
+    """Runs what blocks in another thread, while the stream is attended to."""
+
+    def __call__(self, call: Callable[[], T]) -> T: ...
+
+
+class CopiedRow(NamedTuple):
+    topic: str
+    key: bytes
+    row: bytes
+
+
+def chunk_tag(copy: str, number: int, attempt: int) -> bytes:
+    """Which reading of which chunk a row on `__copy` belongs to."""
+    return f"{copy}.{number}.{attempt}".encode()
+
+
+class Passage:
+    """`settle` waits for the commit under way; after it, rows go to the producer, which holds them back if need be."""
+
+    def __init__(
+        self, config: Config, changes: Changes, *, database: str, call: Call, settle: Callable[[], None]
+    ) -> None:
+        self._kafka = config.kafka
+        self._prefix = config.kafka.prefix
+        self._changes = changes
+        self._database = database
+        self._call = call
+        self._settle = settle
+        self._copies_topic = control_topic(self._prefix, Control.COPIES)
+
+    def on_mark(self, content: bytes, lsn: LSN, states: TableStates) -> TableStates:
+        """What is known of the tables after it."""
+        mark = marks.decode(content)
+        if mark is None:
+            log.warning("mark_ignored", reason="a message of our name that is not ours", lsn=str(lsn))
+        elif self._changes.is_replaying_copies:
+            pass  # it was passed before the restart
+        elif isinstance(mark, marks.Low):
+            topics = [states.tables[oid].topic for oid in mark.tables if oid in states.tables]
+            self._changes.windows.low((mark.copy, mark.chunk), mark.attempt, topics)
+            self._changes.watch_windows()
+        elif isinstance(mark, marks.High):
+            self._on_high(mark, lsn, states)
+        else:
+            return self._on_end(mark, lsn, states)
+        return states
+
+    def _on_high(self, mark: marks.High, lsn: LSN, states: TableStates) -> None:
+        chunk = msgspec.structs.replace(mark.chunk, attempt=mark.attempt, repeat="")
+        windows = self._changes.windows
+        verdict = windows.high((chunk.copy, chunk.number), mark.attempt, Snapshot.parse(mark.snapshot))
+        self._changes.watch_windows()
+        self._settle()
+        tag = chunk_tag(chunk.copy, chunk.number, mark.attempt)
+        waiting = WaitingRows(self._kafka, mark.first, mark.end, tag)
+        try:
+            if verdict.repeat is None and not self._call(waiting.are_there):
+                verdict = Verdict("its rows are no longer there")
+            if verdict.repeat is None:
+                rows = self._publish(waiting, verdict, lsn, states)
+                chunk = chunk.finished(rows, mark.chunk.left_out)
+            else:
+                chunk = msgspec.structs.replace(chunk, rows=0, repeat=verdict.repeat)
+                log.info("chunk_repeated", copy=chunk.copy, chunk=chunk.number, reason=verdict.repeat)
+        finally:
+            waiting.close()
+        self._note(chunk)
+
+    def _publish(self, waiting: WaitingRows, verdict: Verdict, lsn: LSN, states: TableStates) -> int:
+        version = Version(self._changes.position, 0)
+        headers = [("v", str(version).encode())]
+        events = {
+            state.topic: copied_event(
+                _shape(state),
+                pipeline=self._prefix,
+                database=self._database,
+                lsn=lsn,
+                version=version,
+                taken_ms=self._changes.commit_ms,
+            )
+            for state in states.tables.values()
+        }
+        published = 0
+        while rows := self._call(waiting.next_slice):
+            for topic, key, row in rows:
+                if (topic, key) not in verdict.overtaken and topic in events:
+                    head, tail = events[topic]
+                    self._changes.on_copied(Record(topic, key, head + row + tail, headers))
+                    published += 1
+        return published
+
+    def _on_end(self, mark: marks.End, lsn: LSN, states: TableStates) -> TableStates:
+        """Rows that a whole copy did not bring are not there: what is older than its beginning is dead."""
+        for oid, began in mark.whole.items():
+            state = states.tables.get(oid)
+            if state is None:
+                continue
+            for record in full_copy_markers(
+                _shape(state),
+                msgspec.structs.replace(mark.copy, point=began, base=self._changes.base),
+                pipeline=self._prefix,
+                database=self._database,
+                partitions=self._kafka.partitions,
+            ):
+                self._changes.on_copied(record)
+            states = states.copied(state.topic, began)
+        self._note(msgspec.structs.replace(mark.copy, state="complete", ended_ms=self._changes.commit_ms))
+        log.info("copy_complete", copy=mark.copy.id, lsn=str(lsn), tables=len(mark.whole))
+        return states
+
+    def _note(self, record: ChunkState | CopyState) -> None:
+        self._changes.on_copied(Record(self._copies_topic, record.key, record.encode(), [("v", b"")], 0))
+
+
+def _shape(state: TableState) -> Shape:
+    return Shape(schema=state.schema, table=state.table, topic=state.topic, key=tuple(state.key))
+
+
+class WaitingRows:
+    """The rows of one reading of a chunk, on `__copy`; other chunks' rows may lie between them."""
+
+    def __init__(self, kafka: Kafka, first: int, end: int, tag: bytes) -> None:
+        self._topic = control_topic(kafka.prefix, Control.COPY)
+        self._first = first
+        self._end = end
+        self._tag = tag
+        self._at = first
+        self._consumer = Consumer(
+            {
+                **kafka.client_options(),
+                "group.id": "tailrace-unused",
+                "enable.auto.commit": False,
+                "auto.offset.reset": "error",
+                "fetch.wait.max.ms": 20,
+                "queued.max.messages.kbytes": 4096,  # bounds memory: it fetches ahead, of other chunks too
+                "log_level": 0,
+            }
+        )
+        self._consumer.assign([TopicPartition(self._topic, 0, first)])
+
+    def close(self) -> None:
+        self._consumer.close()
+
+    def are_there(self) -> bool:
+        """Whether the topic still reaches back so far (rows wait there for a day)."""
+        if self._first == self._end:
+            return True
+        try:
+            low, high = self._consumer.get_watermark_offsets(TopicPartition(self._topic, 0), timeout=_READ_SECONDS)
+        except KafkaException as error:
+            raise TransientError(f"{self._topic} could not be read: {error.args[0].str()}") from error
+        return bool(low <= self._first and self._end <= high)
+
+    def next_slice(self) -> list[CopiedRow]:
+        """Empty at the end."""
+        rows: list[CopiedRow] = []
+        while self._at < self._end and not rows:
+            # Never more than there are: it waits for as many. (Nothing on this topic is transactional, none is hidden.)
+            messages = self._consumer.consume(min(_SLICE_ROWS, self._end - self._at), timeout=_READ_SECONDS)
+            if not messages:
+                raise TransientError(f"Kafka gave nothing from {self._topic} for {_READ_SECONDS:.0f} seconds.")
+            rows = [row for message in messages if (row := self._row(message)) is not None]
+        return rows
+
+    def _row(self, message: Message) -> CopiedRow | None:
+        error = message.error()
+        if error is not None:
+            raise TransientError(f"{self._topic} could not be read: {error.str()}")
+        self._at = (message.offset() or 0) + 1
+        headers = dict(message.headers() or [])
+        if self._at > self._end or headers.get(CHUNK_HEADER) != self._tag:
+            return None
+        return CopiedRow(_data(headers.get(TOPIC_HEADER)).decode(), _data(message.key()), _data(message.value()))
+
+
+def _data(value: str | bytes | None) -> bytes:
+    """confluent-kafka's types allow text, which it never gives."""
+    return value if isinstance(value, bytes) else b""

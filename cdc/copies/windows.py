@@ -1,0 +1,109 @@
+"""What changed while a chunk was read beside the stream. No I/O: facts in, verdict out.
+
+A chunk is read in a snapshot S between two marks that commit at A (LOW) and B (HIGH); its rows are published at B. For
+every transaction there are four cases:
+
+- streamed before A, shown by S: it is in the chunk's rows. Nothing to do.
+- streamed before A, not shown by S (a commit reaches the log before other sessions see it): the rows are older than
+  what is published already. The chunk is read again.
+- streamed between A and B, not shown by S: its rows are newer than the chunk's. The chunk gives way for those keys.
+- streamed between A and B, shown by S, or after B: either it is in the rows, or it comes later and wins by its version.
+
+A TRUNCATE or another set of columns between A and B makes the chunk worthless as a whole; it is read again.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable
+from dataclasses import dataclass, field
+
+from cdc.snapshots import Snapshot
+
+# Past this many keys it is cheaper to read the chunk again than to remember more.
+MOST_KEYS = 200_000
+# Chunks whose task died never get their HIGH; they must not be watched for ever.
+MOST_WINDOWS = 64
+
+# Of transactions that may not be visible yet; mostly all of them are, and can be forgotten.
+_MANY_STREAMED = 50_000
+
+ChunkId = tuple[str, int]
+Key = tuple[str, bytes]  # topic, record key
+
+
+@dataclass(frozen=True, slots=True)
+class Verdict:
+    """`repeat`: why the chunk must be read again, or None; otherwise its rows hold, without those of `overtaken`."""
+
+    repeat: str | None
+    overtaken: frozenset[Key] = frozenset()
+
+
+@dataclass(slots=True)
+class _Window:
+    attempt: int
+    topics: frozenset[str]
+    streamed_before: frozenset[int]
+    touched: dict[Key, set[int]] = field(default_factory=dict)
+    broken: str | None = None
+
+
+class Windows:
+    def __init__(self) -> None:
+        self._open: dict[ChunkId, _Window] = {}
+        self._streamed: set[int] = set()  # transactions that another session may not see yet
+        self._full_at = _MANY_STREAMED
+
+    @property
+    def topics(self) -> frozenset[str]:
+        """Those that are watched: changes of their rows must come to `touch`."""
+        return frozenset().union(*(window.topics for window in self._open.values()))
+
+    @property
+    def is_full(self) -> bool:
+        """Whether it is time for `forget_visible`."""
+        return len(self._streamed) > self._full_at
+
+    def streamed(self, xid: int) -> None:
+        self._streamed.add(xid)
+
+    def forget_visible(self, snapshot: Snapshot) -> None:
+        """What a snapshot shows, every later one shows too."""
+        self._streamed = {xid for xid in self._streamed if not snapshot.shows(xid)}
+        self._full_at = len(self._streamed) + _MANY_STREAMED
+
+    def low(self, chunk: ChunkId, attempt: int, topics: Iterable[str]) -> None:
+        self._open.pop(chunk, None)
+        while len(self._open) >= MOST_WINDOWS:
+            self._open.pop(next(iter(self._open)))
+        self._open[chunk] = _Window(attempt, frozenset(topics), frozenset(self._streamed))
+
+    def touch(self, topic: str, key: bytes, xid: int) -> None:
+        for window in self._open.values():
+            if topic in window.topics and window.broken is None:
+                window.touched.setdefault((topic, key), set()).add(xid)
+                if len(window.touched) > MOST_KEYS:
+                    self._break(window, "too many rows changed while it was read")
+
+    def disturb(self, topics: Collection[str], reason: str) -> None:
+        """A TRUNCATE, or other columns: whatever was read before does not hold."""
+        for window in self._open.values():
+            if not window.topics.isdisjoint(topics):
+                self._break(window, reason)
+
+    def high(self, chunk: ChunkId, attempt: int, snapshot: Snapshot) -> Verdict:
+        window = self._open.pop(chunk, None)
+        if window is None or window.attempt != attempt:
+            return Verdict("capture was not there when it began")
+        if window.broken is not None:
+            return Verdict(window.broken)
+        if not all(snapshot.shows(xid) for xid in window.streamed_before):
+            return Verdict("a commit that was streamed before it was not visible yet")
+        seen = {xid: snapshot.shows(xid) for xids in window.touched.values() for xid in xids}
+        overtaken = (key for key, xids in window.touched.items() if not all(seen[xid] for xid in xids))
+        return Verdict(None, frozenset(overtaken))
+
+    @staticmethod
+    def _break(window: _Window, reason: str) -> None:
+        window.broken = reason
+        window.touched.clear()

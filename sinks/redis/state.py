@@ -1,0 +1,166 @@
+"""Generations and positions in Redis: one hash per store, `shop:__tailrace:cache`.
+
+Fields: `format`, `last` (the last generation's number), `serving`, and per generation N `generation:N`, `position:N`
+and `table:N:TOPIC`. A position is replaced only where it is still the text that this driver wrote last, and only on the
+server process that it was written to: one that restarted may have lost the rows that were acknowledged since.
+"""
+
+from __future__ import annotations
+
+import time
+from typing import Any, Final, cast
+
+import msgspec
+import redis
+
+from cdc.errors import RefusedError
+from sinks.contract import (
+    POSITION_FORMAT,
+    Fit,
+    Generation,
+    Position,
+    PositionLostError,
+    TableSchema,
+    TakenOverError,
+    refuse_newer,
+)
+from sinks.redis import scripts
+from sinks.redis.client import Script, translated
+from sinks.redis.naming import name_key, state_key
+
+FORMAT: Final = 1
+
+
+class State:
+    def __init__(self, client: redis.Redis, prefix: str, store: str) -> None:
+        self._client = client
+        self._store = store
+        self._key = state_key(prefix, store)
+        self._name_key = name_key(prefix)
+        self._save = Script(client, scripts.SAVE)
+        self._held: dict[int, tuple[bytes, str]] = {}
+
+    def generations(self) -> list[Generation]:
+        numbers = [name.removeprefix("generation:") for name in self._fields() if name.startswith("generation:")]
+        return [self._generation(number) for number in sorted(map(int, numbers))]
+
+    def serving(self) -> Generation | None:
+        fields = self._fields()
+        number = fields.get("serving")
+        return None if number is None or f"generation:{int(number)}" not in fields else self._generation(int(number))
+
+    def create(self) -> Generation:
+        created_ms = _now_ms()
+        empty = msgspec.json.encode(Position(written_ms=created_ms))
+        answer = Script(self._client, scripts.CREATE)(
+            [self._key, self._name_key], [self._store, created_ms, empty, FORMAT]
+        )
+        if not isinstance(answer, int):
+            raise RefusedError(
+                f"The keys under this prefix belong to a store named `{answer.decode()}`, not `{self._store}`.",
+                remedy="Give this store a `prefix` of its own, or use the old name.",
+            )
+        return Generation(answer, created_ms, "loading")
+
+    def settle(self, generation: Generation) -> Generation:
+        settled = generation._replace(state="settled")
+        text = msgspec.json.encode({"created_ms": settled.created_ms, "state": settled.state})
+        with translated():
+            self._client.hset(self._key, f"generation:{generation.number}", text)
+        return settled
+
+    def switch(self, generation: Generation) -> None:
+        if not Script(self._client, scripts.SWITCH)([self._key], [generation.number]):
+            raise PositionLostError(f"{generation} of the store is gone.")
+
+    def drop(self, generation: Generation) -> None:
+        serving = self.serving()
+        if serving is not None and serving.number == generation.number:
+            raise RefusedError(f"{generation} serves readers: it is not dropped.")
+        own = (f"generation:{generation.number}", f"position:{generation.number}")
+        tables = f"table:{generation.number}:"
+        gone = [name for name in self._fields() if name in own or name.startswith(tables)]
+        if gone:
+            with translated():
+                self._client.hdel(self._key, *gone)
+
+    def ensure_table(self, generation: Generation, table: TableSchema) -> Fit:
+        """Rows have no columns here; but under another key the old ids would stay for ever."""
+        field, text = f"table:{generation.number}:{table.topic}", msgspec.json.encode(table.key)
+        with translated():
+            self._client.hsetnx(self._key, field, text)
+            known = self._client.hget(self._key, field)
+        return Fit.READY if known == text else Fit.NEEDS_GENERATION
+
+    def position(self, generation: Generation) -> Position | None:
+        text = self._text(generation)
+        return None if text is None else _decode(text)
+
+    def take(self, generation: Generation, owner: str) -> Position:
+        while True:
+            run_id = self._run_id()
+            found = self._text(generation)
+            if found is None:
+                raise PositionLostError(f"{generation} of the store is gone.")
+            mine = msgspec.structs.replace(_decode(found), owner=owner)
+            text = msgspec.json.encode(mine)
+            if not self._save([self._key], [generation.number, found, text, run_id]):
+                self._held[generation.number] = (text, run_id)
+                return mine
+
+    def save(self, generation: Generation, position: Position) -> Position:
+        held, run_id = self._held[generation.number]
+        owner = _decode(held).owner
+        new = msgspec.structs.replace(position, owner=owner, format=POSITION_FORMAT, written_ms=_now_ms())
+        text = msgspec.json.encode(new)
+        problem = self._save([self._key], [generation.number, held, text, run_id])
+        if problem:
+            raise _why(problem, generation, owner)
+        self._held[generation.number] = (text, run_id)
+        return new
+
+    def _run_id(self) -> str:
+        with translated():
+            info: Any = self._client.info("server")
+        return str(info["run_id"])
+
+    def _text(self, generation: Generation) -> bytes | None:
+        with translated():
+            found: bytes | None = cast("Any", self._client.hget(self._key, f"position:{generation.number}"))
+        return found
+
+    def _fields(self) -> dict[str, bytes]:
+        """All but the positions' contents; there are few."""
+        with translated():
+            found: Any = self._client.hgetall(self._key)
+        if found:
+            refuse_newer(int(found.get(b"format", b"1")), FORMAT, "the store's state")
+        return {name.decode(): value for name, value in found.items()}
+
+    def _generation(self, number: int) -> Generation:
+        with translated():
+            text: Any = self._client.hget(self._key, f"generation:{number}")
+        own = msgspec.json.decode(text)
+        return Generation(number, own["created_ms"], own["state"])
+
+
+def _why(problem: bytes, generation: Generation, owner: str) -> Exception:
+    if problem == b"restarted":
+        return PositionLostError("Redis was restarted: what it acknowledged before may be lost.")
+    if problem == b"lost":
+        return PositionLostError(f"{generation} of the store is gone: flushed, or dropped.")
+    if _decode(problem).owner != owner:
+        return TakenOverError(
+            f"Another sync has taken over {generation} of this store.",
+            remedy="Only one may run for each store: stop the other one, then start again.",
+        )
+    return PositionLostError(f"The position of {generation} is not the one that was saved last.")
+
+
+def _decode(text: bytes) -> Position:
+    refuse_newer(msgspec.json.decode(text).get("format"), POSITION_FORMAT, "the store's position")
+    return msgspec.json.decode(text, type=Position)
+
+
+def _now_ms() -> int:
+    return time.time_ns() // 1_000_000

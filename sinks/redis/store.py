@@ -1,0 +1,110 @@
+"""Redis as a store; the contract is `sinks.contract.Store`. What is where: docs/stores.md.
+
+A row has one key for ever, so a new generation is written over the old one: by version, so nothing goes backwards, and
+each row that is written or confirmed carries the generation's number. What does not carry it at the end is a ghost.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from typing import Any, ClassVar
+
+from cdc.config.stores import Redis as Settings
+from cdc.lsn import Version
+from sinks.contract import Fit, Generation, Position, StoreCheck, StoredRow, TableSchema, WriterFactory
+from sinks.redis import checks, scripts
+from sinks.redis.client import Script, open_client, translated
+from sinks.redis.naming import row_prefix
+from sinks.redis.state import State
+from sinks.redis.writer import RedisWriterFactory, scan
+
+
+class RedisStore:
+    kind: ClassVar[str] = "redis"
+    rebuilds_in_place: ClassVar[bool] = True
+
+    def __init__(self, name: str, settings: Settings, prefix: str) -> None:
+        self._name = name
+        self._settings = settings
+        self._prefix = settings.prefix or prefix
+        self._client = open_client(settings)
+        self._state = State(self._client, self._prefix, name)
+
+    def check(self) -> list[StoreCheck]:
+        return list(checks.check(self._client, self._settings, self._prefix, self._name))
+
+    def serving(self) -> Generation | None:
+        return self._state.serving()
+
+    def list_generations(self) -> list[Generation]:
+        return self._state.generations()
+
+    def create_generation(self, tables: Iterable[TableSchema]) -> Generation:
+        generation = self._state.create()
+        for table in tables:
+            self._state.ensure_table(generation, table)
+        return generation
+
+    def ensure_table(self, generation: Generation, table: TableSchema) -> Fit:
+        return self._state.ensure_table(generation, table)
+
+    def settle(self, generation: Generation) -> Generation:
+        return self._state.settle(generation)
+
+    def switch(self, generation: Generation) -> None:
+        self._state.settle(generation)
+        self._state.switch(generation)
+
+    def drop(self, generation: Generation) -> None:
+        """Forgets its position; the rows are the serving generation's as well."""
+        self._state.drop(generation)
+
+    def position(self, generation: Generation) -> Position | None:
+        return self._state.position(generation)
+
+    def take(self, generation: Generation, owner: str) -> Position:
+        return self._state.take(generation, owner)
+
+    def publish(self, generation: Generation, tables: Iterable[TableSchema]) -> None:
+        """Nothing to do: what is written is visible."""
+
+    def save_position(self, generation: Generation, position: Position) -> Position:
+        return self._state.save(generation, position)
+
+    def writer_factory(self, generation: Generation) -> WriterFactory:
+        return RedisWriterFactory(self._settings, self._prefix, generation.number)
+
+    def reap(self, generation: Generation, below: Version, grace_seconds: float | None = None) -> int:  # noqa: ARG002
+        """Nothing to do: tombstones expire."""
+        return 0
+
+    def sweep_ghosts(self, generation: Generation, table: TableSchema, below: Version) -> int:
+        sweep = Script(self._client, scripts.SWEEP)
+        arguments: list[str | int] = [generation.number, str(below), self._settings.tombstone_hours * 3600]
+        return sum(sweep(keys, arguments) for keys in scan(self._client, self._prefix, table))
+
+    def count(self, generation: Generation, table: TableSchema) -> int:  # noqa: ARG002
+        """Looks at every key; while the server grows its key table, one may be counted twice."""
+        live = Script(self._client, scripts.COUNT)
+        return sum(live(keys, []) for keys in scan(self._client, self._prefix, table))
+
+    def contents(
+        self,
+        generation: Generation,  # noqa: ARG002
+        table: TableSchema,
+        *,
+        tombstones: bool = False,
+    ) -> Iterator[StoredRow]:
+        """A row may come twice while the server grows its key table."""
+        start = len(row_prefix(self._prefix, table).encode())
+        for keys in scan(self._client, self._prefix, table):
+            with translated(), self._client.pipeline(transaction=False) as pipeline:
+                for key in keys:
+                    pipeline.hmget(key, "version", "row")
+                found: list[Any] = pipeline.execute()
+            for key, (version, row) in zip(keys, found, strict=True):
+                if version is not None and (tombstones or row is not None):
+                    yield StoredRow(key[start:].decode(), Version.parse(version.decode()), row)
+
+    def close(self) -> None:
+        self._client.close()

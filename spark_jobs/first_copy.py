@@ -1,0 +1,140 @@
+"""`tailrace snapshot` for a new pipeline: wait until the snapshot is there, copy, wait until capture has taken over.
+
+Where no capture runs, this process makes the slot and holds the snapshot itself. Whatever breaks on the way is tried
+again, or ends with what stands and what does not: it never starts from zero without saying so.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager
+from dataclasses import dataclass
+from functools import partial
+from typing import TYPE_CHECKING, Any, Protocol
+
+from cdc.config import Config
+from cdc.copies.host import FirstCopyHost, hosted_first_copy
+from cdc.copies.records import CopyProgress
+from cdc.errors import TransientError
+from cdc.logs import get_logger
+from cdc.names import Control, control_topic
+from cdc.progress import Progress, read_progress
+from cdc.status import read_status
+from spark_jobs.copy import CopyDriver, CopyRun
+from spark_jobs.session import spark_session
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+log = get_logger("copy")
+
+Session = Callable[[], "SparkSession"]
+Sessions = Callable[[], AbstractContextManager[Session]]
+
+_LOOK_SECONDS = 0.5
+_RETRY_SECONDS = 2.0
+
+
+class View(Protocol):
+    """Where a person or a program looks on."""
+
+    def waiting(self, what: str) -> None: ...
+
+    def progress(self, progress: CopyProgress) -> None: ...
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Report:
+    """`status` is capture's own (`cdc.status`), None where it has not begun; `progress` None: nothing was copied."""
+
+    status: dict[str, Any] | None
+    progress: CopyProgress | None
+    stopped: bool
+
+    @property
+    def incomplete(self) -> list[dict[str, Any]]:
+        tables = [] if self.status is None else self.status["tables"]
+        return [table for table in tables if not table["complete"]]
+
+    @property
+    def is_complete(self) -> bool:
+        return self.status is not None and self.status["state"] == "streaming" and not self.incomplete
+
+
+def copy_first(config: Config, view: View, stop: threading.Event, sessions: Sessions | None = None) -> Report:
+    """Ends when the stream has begun, or when asked to stop. `sessions`: where there is a Spark session already."""
+    status = read_status(config)
+    if status is not None and status["state"] == "streaming":
+        return Report(status=status, progress=None, stopped=False)
+    with hosted_first_copy(config) as host, (sessions or partial(one_session, config))() as session:
+        progress = _Driving(config, view, stop, host, session).until_streaming()
+    return Report(status=read_status(config), progress=progress, stopped=stop.is_set())
+
+
+@contextmanager
+def one_session(config: Config) -> Iterator[Session]:
+    """Started when the first chunk is to run: a resumed copy may have none left."""
+    started: list[SparkSession] = []
+
+    def session() -> SparkSession:
+        if not started:
+            started.append(spark_session(config.spark, "tailrace snapshot"))
+        return started[0]
+
+    try:
+        yield session
+    finally:
+        for each in started:
+            each.stop()
+
+
+class _Driving:
+    def __init__(
+        self, config: Config, view: View, stop: threading.Event, host: FirstCopyHost, session: Session
+    ) -> None:
+        self._config = config
+        self._view = view
+        self._stop = stop
+        self._host = host
+        self._session = session
+        self._through: str | None = None  # the copy that has nothing left to do for us
+        self._last: CopyProgress | None = None
+
+    def until_streaming(self) -> CopyProgress | None:
+        while not self._stop.is_set():
+            if self._host.trouble is not None:
+                raise self._host.trouble
+            try:
+                found = self._progress()
+                if found is not None and found.state == "streaming":
+                    break
+                self._step(found)
+            except TransientError as error:
+                log.warning("retrying", reason=str(error), in_seconds=_RETRY_SECONDS)
+                self._stop.wait(_RETRY_SECONDS)
+        return self._last
+
+    def _step(self, found: Progress | None) -> None:
+        if found is None or found.state != "copying":
+            self._view.waiting("the snapshot of a new slot")
+        elif found.copy == self._through:
+            self._view.waiting("capture to take over")
+        else:
+            with CopyDriver(self._config, watch=self._view.progress, stop=self._stop) as driver:
+                prepared = driver.prepare(found.copy)
+                run = None if prepared is None else driver.run(prepared, self._session)
+            self._remember(found.copy, run)
+        self._stop.wait(_LOOK_SECONDS)
+
+    def _remember(self, copy: str, run: CopyRun | None) -> None:
+        if run is not None:
+            self._last = run.progress
+        if run is None or run.lost or not run.stopped:
+            self._through = copy
+
+    def _progress(self) -> Progress | None:
+        if read_status(self._config) is None:  # not even the topic, perhaps
+            return None
+        kafka = self._config.kafka
+        return read_progress(kafka.client_options(), control_topic(kafka.prefix, Control.PROGRESS), timeout_seconds=10)

@@ -1,0 +1,217 @@
+"""One life of a store's sync: read on from its position, batch after batch, until something ends it.
+
+The store's word is final. Its position is compared with what was written last before each batch and about every second
+between batches: another owner ends this sync for good, everything else ends this life, and the next one goes by what
+the store says then.
+"""
+
+from __future__ import annotations
+
+import time
+from typing import TYPE_CHECKING
+
+import msgspec
+
+from cdc.config import Config
+from cdc.errors import RefusedError, TransientError
+from cdc.logs import get_logger
+from cdc.lsn import LSN, Version
+from sinks.contract import (
+    Fit,
+    Generation,
+    Position,
+    PositionLostError,
+    Store,
+    TableSchema,
+    TakenOverError,
+    TopicPosition,
+)
+from spark_jobs.stores.answers import Answers, read_answers
+from spark_jobs.stores.ledger import Ledger
+from spark_jobs.stores.tasks import MARKERS_PROPERTY, Applying, markers_text
+from spark_jobs.stores.topic_stream import Ends
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
+# An idle store's position is written again when heartbeats have moved the LSN, at most this often.
+_IDLE_SAVE_SECONDS = 0.5
+# And the proof that it has nothing to do, where nobody writes heartbeats (capture is down).
+_IDLE_PROOF_MS = 60_000
+
+
+class Feeding:
+    """Driver's side of one generation of one store. Used by one thread at a time."""
+
+    def __init__(
+        self,
+        *,
+        name: str,
+        config: Config,
+        store: Store,
+        generation: Generation,
+        position: Position,
+        ledger: Ledger,
+        tables: dict[str, TableSchema],
+        spark: SparkSession,
+        retention_ms: int,
+    ) -> None:
+        self._name = name
+        self._config = config
+        self._store = store
+        self._ledger = ledger
+        self._spark = spark
+        self._retention_ms = retention_ms
+        self._markers: dict[str, bytes] = {}
+        self._saved_at = 0.0
+        self._batches = self._batches_seen = 0
+        self._at_end_ms = position.caught_up_ms
+        self._looked_ms = 0
+        self._log = get_logger("sync").bind(store=name)
+        self.generation = generation
+        self.tables = tables
+        self.position = position
+        self.saved: Position | None = None
+
+    def begin(self) -> None:
+        """Room for every table, and the position as this life begins with it."""
+        for table in self.tables.values():
+            if self._store.ensure_table(self.generation, table) is Fit.NEEDS_GENERATION:
+                self._log.warning("table_needs_generation", table=str(table), remedy=f"tailrace bootstrap {self._name}")
+        self._save(self.position)
+
+    def batch(self, answers: DataFrame, ends: Ends) -> None:
+        """Apply one batch, then move the position."""
+        began = time.monotonic()
+        self._batches += 1
+        self.compare()
+        self._ledger.catch_up()
+        if self._ledger.tables() != self.tables:
+            raise TablesChangedError("The tables have changed.")
+        result = self._run(answers)
+        touched = [self.tables[topic] for topic in result.counts]
+        self._store.publish(self.generation, touched)
+        self._save(self._moved(ends))
+        total = result.total()
+        self._log.info(
+            "batch_applied",
+            events=total.events,
+            written=total.written,
+            deleted=total.deleted,
+            parked=total.parked,
+            lsn=str(LSN(self.position.lsn)),
+            milliseconds=round((time.monotonic() - began) * 1000),
+        )
+
+    def between_batches(self) -> None:
+        """Notice what has happened to the store, and let heartbeats move the LSN of one that has nothing to do."""
+        if self._ledger.tables() != self.tables:
+            raise TablesChangedError("The tables have changed.")
+        if time.monotonic() - self._saved_at < _IDLE_SAVE_SECONDS:
+            return
+        self.compare()
+        self._note_end()
+        moved = self._moved({topic: list(place.next_offsets) for topic, place in self.position.topics.items()})
+        if moved.lsn > self.position.lsn or moved.caught_up_ms > self.position.caught_up_ms + _IDLE_PROOF_MS:
+            self._save(moved)
+        else:
+            self._saved_at = time.monotonic()
+
+    def compare(self) -> None:
+        """Is the store as this driver left it?"""
+        found = self._store.position(self.generation)
+        if found is None:
+            raise PositionLostError("The store has lost its position.")
+        if self.saved is not None and found.owner != self.saved.owner:
+            raise TakenOverError(
+                f"Another sync has taken over store {self._name}.",
+                remedy="Only one may run for each store: stop the other one, then start again.",
+            )
+        if found != self.saved:
+            raise PositionLostError("The store's position is not the one that was saved last.")
+
+    @property
+    def is_caught_up(self) -> bool:
+        """Everything that capture has said so far is applied."""
+        newest = self._ledger.newest()
+        return newest is not None and self.position.lsn >= newest.lsn
+
+    def _run(self, answers: DataFrame) -> Answers:
+        """The tasks; once more where they met a TRUNCATE, which is swept for in between, by the driver alone."""
+        context = self._spark.sparkContext
+        context.setLocalProperty("spark.scheduler.pool", self._name)
+        context.setLocalProperty(MARKERS_PROPERTY, markers_text(self._markers))
+        result = read_answers(answers)
+        if not result.markers:
+            return result
+        self._sweep(result.markers)
+        context.setLocalProperty(MARKERS_PROPERTY, markers_text(self._markers))
+        return read_answers(answers)
+
+    def _sweep(self, markers: dict[str, bytes]) -> None:
+        writer = self._store.writer_factory(self.generation)()
+        try:
+            for topic, stamp in markers.items():
+                swept = writer.truncate(self.tables[topic], Version.parse(stamp.decode()))
+                self._markers[topic] = stamp
+                self._log.info("truncate_applied", table=str(self.tables[topic]), rows=swept)
+        finally:
+            writer.close()
+
+    def _moved(self, ends: Ends) -> Position:
+        point = self._ledger.covered(ends)
+        topics = {
+            topic: TopicPosition(place.topic_id, tuple(ends[topic])) for topic, place in self.position.topics.items()
+        }
+        if point is None or point.lsn < self.position.lsn:
+            caught_up_ms = max(self.position.caught_up_ms, self._at_end_ms)
+            return msgspec.structs.replace(self.position, topics=topics, caught_up_ms=caught_up_ms)
+        self._refuse_too_slow()
+        return msgspec.structs.replace(
+            self.position,
+            topics=topics,
+            lsn=point.lsn,
+            version=point.version,
+            caught_up_ms=max(point.written_ms, self._at_end_ms),
+        )
+
+    def _note_end(self) -> None:
+        """No batch since the last look: what was applied by then was all that the topics had."""
+        if self._batches == self._batches_seen:
+            self._at_end_ms = max(self._at_end_ms, self._looked_ms)
+        self._batches_seen, self._looked_ms = self._batches, _now_ms()
+
+    def _refuse_too_slow(self) -> None:
+        """Deletes that were written since it was last caught up may have been forgotten before they were read."""
+        away_ms = _now_ms() - max(self.position.caught_up_ms, self._at_end_ms)
+        if away_ms > self._retention_ms:
+            raise RefusedError(
+                f"Store {self._name} needed {away_ms / 3_600_000:.2f} hours to catch up, and deletes are kept for"
+                f" {self._retention_ms / 3_600_000:g}: some may be gone. It needs a bootstrap.",
+                remedy=f"Build the store anew: tailrace bootstrap {self._name}",
+            )
+
+    def _save(self, position: Position) -> None:
+        self.position = self.saved = self._store.save_position(self.generation, position)
+        self._saved_at = time.monotonic()
+
+
+def _now_ms() -> int:
+    return time.time_ns() // 1_000_000
+
+
+class TablesChangedError(TransientError):
+    """A table came, went or changed its columns: begin a new life with it, at once."""
+
+
+def applying_for(
+    name: str, config: Config, store: Store, generation: Generation, tables: dict[str, TableSchema], parked_topic: str
+) -> Applying:
+    return Applying(
+        id=f"{name} {generation.number} {abs(hash(tuple(tables.values()))):x}",
+        store=name,
+        tables=tables,
+        writer_factory=store.writer_factory(generation),
+        kafka_options=config.kafka.client_options(),
+        parked_topic=parked_topic,
+    )

@@ -1,0 +1,203 @@
+"""What capture has written down, followed by the driver: progress records and the tables' schemas. Reads Kafka only."""
+
+from __future__ import annotations
+
+import threading
+import time
+from types import TracebackType
+
+import msgspec
+from confluent_kafka import (
+    OFFSET_BEGINNING,
+    Consumer,
+    IsolationLevel,
+    KafkaError,
+    KafkaException,
+    Message,
+    TopicPartition,
+)
+from confluent_kafka.admin import AdminClient, OffsetSpec  # type: ignore[attr-defined]
+
+from cdc import progress as progress_records
+from cdc.config import Config
+from cdc.errors import TailraceError, TransientError
+from cdc.logs import get_logger
+from cdc.names import Control, control_topic
+from cdc.progress import Progress
+from sinks.contract import TableSchema
+from spark_jobs.stores.points import Offsets, Point, Points
+
+_LOOK_BACK = 200
+_STALE_SECONDS = 10.0
+_OPEN_TRANSACTION_SECONDS = 1.0
+
+
+class _SchemaKey(msgspec.Struct):
+    """The tables' record under another key lies on the same topic: it has no `topic`."""
+
+    topic: str = ""
+    version: str = ""
+
+
+class Ledger:
+    """A thread of its own; every method may be called from any thread."""
+
+    def __init__(self, config: Config) -> None:
+        self._progress_topic = control_topic(config.kafka.prefix, Control.PROGRESS)
+        self._schema_topic = control_topic(config.kafka.prefix, Control.SCHEMA)
+        self._options = config.kafka.client_options()
+        self._stop = threading.Event()
+        self._changed = threading.Condition()
+        self._progress: Progress | None = None
+        self._points = Points()
+        self._schemas: dict[str, tuple[str, TableSchema]] = {}
+        self._read_to: dict[str, int] = {}
+        self._admin = AdminClient({**self._options, "log_level": 0})
+        self._refused: TailraceError | None = None
+        self._thread = threading.Thread(target=self._run, name="tailrace-ledger", daemon=True)
+
+    def __enter__(self) -> Ledger:
+        self._thread.start()
+        return self
+
+    def __exit__(
+        self, _kind: type[BaseException] | None, _error: BaseException | None, _traceback: TracebackType | None
+    ) -> None:
+        self._stop.set()
+        self._thread.join(10)
+
+    # -- what is asked -----------------------------------------------------------------------------------------
+
+    def progress(self) -> Progress | None:
+        """The newest record; None before the first start of capture."""
+        self._raise_refused()
+        return self._progress
+
+    def tables(self) -> dict[str, TableSchema]:
+        """By topic: those that capture publishes and that have a schema, as it is now."""
+        self._raise_refused()
+        with self._changed:
+            known = self._progress.end_offsets if self._progress is not None else {}
+            return {topic: self._schemas[topic][1] for topic in sorted(known) if topic in self._schemas}
+
+    def covered(self, offsets: Offsets) -> Point | None:
+        with self._changed:
+            return self._points.covered(offsets)
+
+    def newest(self) -> Point | None:
+        with self._changed:
+            return self._points.newest
+
+    def catch_up(self, deadline_seconds: float = _STALE_SECONDS) -> None:
+        """Until every schema that is published now is known here.
+
+        A schema is published in the transaction of the first rows that have it; whoever has seen those rows must see it.
+        A transaction becomes visible partition by partition, so its records are waited for, though not for ever: it may
+        be another one, which has just begun.
+        """
+        committed, end = self._schema_ends()
+        began = time.monotonic()
+        with self._changed:
+            while (known := self._read_to.get(self._schema_topic, -1)) < end:
+                waited = time.monotonic() - began
+                if known >= committed and waited > _OPEN_TRANSACTION_SECONDS:
+                    return
+                if waited > deadline_seconds or self._stop.is_set():
+                    raise TransientError(f"{self._schema_topic} could not be read to its end.")
+                self._changed.wait(0.2)
+                self._raise_refused()
+
+    def _schema_ends(self) -> tuple[int, int]:
+        """Of what is committed, and of all there is."""
+        place, latest = TopicPartition(self._schema_topic, 0), OffsetSpec.latest()  # type: ignore[no-untyped-call]
+        asked = [
+            self._admin.list_offsets({place: latest}, isolation_level=level, request_timeout=_STALE_SECONDS)[place]
+            for level in (IsolationLevel.READ_COMMITTED, IsolationLevel.READ_UNCOMMITTED)
+        ]
+        try:
+            committed, end = (answer.result(_STALE_SECONDS).offset for answer in asked)
+        except KafkaException as error:
+            raise TransientError(f"Kafka did not answer: {error.args[0].str()}.") from error
+        return committed, end
+
+    def _raise_refused(self) -> None:
+        if self._refused is not None:
+            raise self._refused
+
+    # -- the thread --------------------------------------------------------------------------------------------
+
+    def _run(self) -> None:
+        log = get_logger("ledger")
+        while not self._stop.is_set():
+            try:
+                self._follow()
+            except (KafkaException, TransientError) as error:
+                log.warning("retrying", reason=str(error))
+                self._stop.wait(1.0)
+            except TailraceError as error:
+                self._refused = error
+                return
+
+    def _follow(self) -> None:
+        consumer = Consumer(
+            {
+                **self._options,
+                "group.id": "tailrace-unused",
+                "isolation.level": "read_committed",
+                "enable.auto.commit": False,
+                "enable.partition.eof": True,
+                "auto.offset.reset": "earliest",
+                "fetch.wait.max.ms": 20,
+                "log_level": 0,
+            }
+        )
+        try:
+            if not self._assign(consumer):
+                self._stop.wait(0.5)
+                return
+            while not self._stop.is_set():
+                for message in consumer.consume(1000, 0.1):
+                    self._take(message)
+        finally:
+            consumer.close()
+
+    def _assign(self, consumer: Consumer) -> bool:
+        """False before capture has made the topics."""
+        found = consumer.list_topics(timeout=10).topics
+        if self._progress_topic not in found or self._schema_topic not in found:
+            return False
+        low, high = consumer.get_watermark_offsets(TopicPartition(self._progress_topic, 0), timeout=10)
+        self._read_to = {}
+        consumer.assign(
+            [
+                TopicPartition(self._progress_topic, 0, max(low, high - _LOOK_BACK)),
+                TopicPartition(self._schema_topic, 0, OFFSET_BEGINNING),
+            ]
+        )
+        return True
+
+    def _take(self, message: Message) -> None:
+        error, topic, offset = message.error(), message.topic() or "", message.offset() or 0
+        with self._changed:
+            if error is not None:
+                if error.code() != KafkaError._PARTITION_EOF:
+                    raise KafkaException(error)
+                self._read_to[topic] = offset
+            else:
+                self._learn(topic, message.key() or b"", message.value())
+                self._read_to[topic] = offset + 1
+            self._changed.notify_all()
+
+    def _learn(self, topic: str, key: bytes, value: bytes | None) -> None:
+        if value is None:
+            return
+        if topic == self._progress_topic:
+            if key == progress_records.KEY:
+                self._progress = progress_records.decode(value)
+                point = Point.of(self._progress)
+                if point is not None:
+                    self._points.add(point)
+            return
+        named = msgspec.json.decode(key, type=_SchemaKey)
+        if named.version and named.version >= self._schemas.get(named.topic, ("", None))[0]:
+            self._schemas[named.topic] = (named.version, TableSchema.from_record(value))

@@ -1,0 +1,71 @@
+"""Which LSN do these offsets stand for? Pure: progress records in, the greatest one that is covered out."""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from cdc.lsn import Version
+from cdc.progress import Progress
+
+Offsets = Mapping[str, Sequence[int]]
+
+_MOST_POINTS = 4096
+
+
+@dataclass(frozen=True, slots=True)
+class Point:
+    """Whoever has applied the topics up to `end_offsets` has everything up to `lsn` and `version`."""
+
+    lsn: int
+    version: Version
+    end_offsets: Mapping[str, Sequence[int]]
+    commit_time_us: int
+    written_ms: int
+
+    @classmethod
+    def of(cls, progress: Progress) -> Point | None:
+        """None while a first copy is under way: its rows are not in the record yet."""
+        if progress.state != "streaming":
+            return None
+        return cls(
+            progress.confirm_lsn,
+            progress.version,
+            progress.end_offsets,
+            progress.commit_time_us,
+            progress.written_ms,
+        )
+
+    def covered_by(self, offsets: Offsets) -> bool:
+        return all(_reaches(offsets.get(topic), ends) for topic, ends in self.end_offsets.items())
+
+
+class Points:
+    """Oldest first. Where a store is far behind and there are too many, every second one goes: coarser, still true."""
+
+    def __init__(self) -> None:
+        self._points: list[Point] = []
+
+    def add(self, point: Point) -> None:
+        last = self._points[-1] if self._points else None
+        if last is not None and (point.lsn, point.version) < (last.lsn, last.version):
+            return  # __positions and __progress hold the same records
+        self._points.append(point)
+        if len(self._points) > _MOST_POINTS:
+            self._points = self._points[: -_MOST_POINTS // 2 : 2] + self._points[-_MOST_POINTS // 2 :]
+
+    @property
+    def newest(self) -> Point | None:
+        return self._points[-1] if self._points else None
+
+    def covered(self, offsets: Offsets) -> Point | None:
+        """The newest one that these offsets reach. End offsets only ever rise, so that halving finds it."""
+        reached = bisect_right(self._points, False, key=lambda point: not point.covered_by(offsets))
+        return self._points[reached - 1] if reached else None
+
+
+def _reaches(applied: Sequence[int] | None, ends: Sequence[int]) -> bool:
+    if applied is None:
+        return not any(ends)
+    return len(applied) >= len(ends) and all(offset >= end for offset, end in zip(applied, ends, strict=False))

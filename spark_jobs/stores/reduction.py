@@ -1,0 +1,93 @@
+"""Records in offset order become the last change of each key. Pure; the hot loop of every sync and bootstrap.
+
+`after` stays byte by byte what it is in the topic. Versions are compared as the header's bytes, of fixed width.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import NamedTuple
+
+import msgspec
+
+from cdc.lsn import Version
+from sinks.contract import Change
+from sinks.rows import row_id
+
+
+class _Envelope(msgspec.Struct, gc=False):
+    op: str
+    after: msgspec.Raw
+
+
+_decode = msgspec.json.Decoder(_Envelope).decode
+_NULL = b"null"
+# What a change costs beside its bytes: so that many small rows count as well.
+_OBJECT_BYTES = 300
+
+
+class Held(NamedTuple):
+    """The last change of a key so far, and where it stands in the topic."""
+
+    stamp: bytes
+    row: bytes | None
+    partition: int
+    offset: int
+
+
+class Reduction:
+    """`markers`: topic -> version of the last TRUNCATE that the store has been swept for; older rows are dead.
+
+    A newer marker than that is kept in `found`: the rows of its topic must not be applied before the sweep.
+    """
+
+    def __init__(self, markers: Mapping[str, bytes]) -> None:
+        self._markers = markers
+        self._rows: dict[str, dict[bytes, Held]] = {}
+        self.found: dict[str, bytes] = {}
+        self.size_bytes = 0
+        self.events: dict[str, int] = {}
+
+    def add(self, topic: str, partition: int, offset: int, key: bytes, value: bytes | None, stamp: bytes) -> None:
+        rows = self._rows.get(topic)
+        if rows is None:
+            rows = self._rows[topic] = {}
+            self.events.setdefault(topic, 0)
+        self.events[topic] += 1
+        row: bytes | None = None
+        if value is not None:
+            event = _decode(value)
+            if event.op == "t":
+                self._mark(topic, stamp)
+                return
+            row = bytes(event.after)
+            if row == _NULL:
+                row = None
+        before = rows.get(key)
+        if before is not None and before.stamp > stamp:
+            return
+        rows[key] = Held(stamp, row, partition, offset)
+        self.size_bytes += len(key) + _OBJECT_BYTES + (len(row) if row is not None else 0)
+
+    def take(self) -> Iterator[tuple[str, dict[bytes, Held]]]:
+        """What has come together, by topic; afterwards it is empty again (markers stay).
+
+        Rows below a TRUNCATE are deletes at its version: a delayed request of an earlier attempt finds a larger one.
+        """
+        rows, self._rows, self.size_bytes = self._rows, {}, 0
+        for topic, held in rows.items():
+            marker = max(self._markers.get(topic, b""), self.found.get(topic, b""))
+            if marker:
+                for key, last in held.items():
+                    if last.stamp < marker:
+                        held[key] = Held(marker, None, last.partition, last.offset)
+            if held:
+                yield topic, held
+
+    def _mark(self, topic: str, stamp: bytes) -> None:
+        if stamp > max(self._markers.get(topic, b""), self.found.get(topic, b"")):
+            self.found[topic] = stamp
+
+
+def change_of(key: bytes, held: Held) -> Change:
+    return Change(row_id(key), key, Version.parse(held.stamp.decode()), held.row)

@@ -1,0 +1,83 @@
+"""Where a store's reading begins, and when it must not. Pure: facts in, offsets or a refusal out."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from cdc.errors import RefusedError
+from cdc.topics import Topic
+from sinks.contract import Position, TopicPosition
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TopicFacts:
+    """A table's topic as Kafka has it now."""
+
+    topic: Topic
+    starts: list[int]
+    ends: list[int]
+    delete_retention_ms: int
+
+
+def starting_position(store: str, position: Position, topics: Mapping[str, TopicFacts], *, now_ms: int) -> Position:
+    """The position to go on from, with every topic in it: new ones from their beginning, those that are gone left out.
+
+    Refuses where going on could keep rows that were deleted, or leave rows out.
+    """
+    fresh = not position.topics
+    places = {name: _place(store, position.topics.get(name), name, facts) for name, facts in topics.items()}
+    caught_up_ms = now_ms if fresh else position.caught_up_ms
+    _refuse_too_old(store, places, topics, caught_up_ms, now_ms)
+    return Position(
+        owner=position.owner,
+        topics=places,
+        version=position.version,
+        lsn=position.lsn,
+        caught_up_ms=caught_up_ms,
+        written_ms=position.written_ms,
+    )
+
+
+def _place(store: str, place: TopicPosition | None, name: str, facts: TopicFacts) -> TopicPosition:
+    if place is None:
+        return TopicPosition(facts.topic.id, tuple(facts.starts))
+    remedy = f"Build the store anew: tailrace bootstrap {store}"
+    if place.topic_id != facts.topic.id:
+        raise RefusedError(
+            f"Topic {name} was made again since store {store} read it: its offsets mean nothing now.", remedy=remedy
+        )
+    if len(place.next_offsets) != facts.topic.partitions:
+        raise RefusedError(
+            f"Topic {name} has {facts.topic.partitions} partitions; store {store} has read {len(place.next_offsets)}.",
+            remedy=remedy,
+        )
+    for partition, offset in enumerate(place.next_offsets):
+        if offset > facts.ends[partition]:
+            raise RefusedError(
+                f"Topic {name} ends at {facts.ends[partition]} in partition {partition}, and store {store} has read to"
+                f" {offset}: the broker has lost records.",
+                remedy=remedy,
+            )
+        if offset < facts.starts[partition]:
+            raise RefusedError(
+                f"Records that store {store} has not read were deleted from {name} (partition {partition}).",
+                remedy=remedy,
+            )
+    return place
+
+
+def _refuse_too_old(
+    store: str, places: Mapping[str, TopicPosition], topics: Mapping[str, TopicFacts], caught_up_ms: int, now_ms: int
+) -> None:
+    for name, place in places.items():
+        facts = topics[name]
+        behind = any(offset < end for offset, end in zip(place.next_offsets, facts.ends, strict=True))
+        begun = any(offset > start for offset, start in zip(place.next_offsets, facts.starts, strict=True))
+        if behind and begun and now_ms - caught_up_ms > facts.delete_retention_ms:
+            hours = (now_ms - caught_up_ms) / 3_600_000
+            raise RefusedError(
+                f"Store {store} was last caught up {hours:.1f} hours ago, and {name} keeps deletes for"
+                f" {facts.delete_retention_ms / 3_600_000:g}: some may be gone. It needs a bootstrap.",
+                remedy=f"Build the store anew: tailrace bootstrap {store}",
+            )

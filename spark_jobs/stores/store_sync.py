@@ -1,0 +1,207 @@
+"""Keeps one store in step, life after life: its own thread, its own query, its own trouble."""
+
+from __future__ import annotations
+
+import os
+import socket
+import threading
+import time
+import uuid
+from typing import TYPE_CHECKING
+
+from cdc.config import Config
+from cdc.config.stores import Fed
+from cdc.errors import RefusedError, TailraceError, TransientError, UsageError
+from cdc.logs import get_logger
+from cdc.lsn import LSN
+from cdc.names import Control, control_topic
+from sinks.contract import Generation, PositionLostError, Store, TableSchema
+from sinks.registry import open_store
+from spark_jobs.stores.feeding import Feeding, TablesChangedError, applying_for
+from spark_jobs.stores.ledger import Ledger
+from spark_jobs.stores.start import starting_position
+from spark_jobs.stores.topic_facts import read_topic_facts
+from spark_jobs.stores.topic_stream import TopicStream
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+BOOTSTRAP_OWNER = "bootstrap:"
+# A bootstrap writes its position about every ten seconds while it lives.
+_BOOTSTRAP_SILENCE_MS = 60_000
+_TICK_SECONDS = 0.25
+_SHORTEST_PAUSE_SECONDS, _LONGEST_PAUSE_SECONDS = 0.5, 30.0
+
+
+class MovedError(TransientError):
+    """Readers see another generation now: follow them."""
+
+
+class StoreSync:
+    """`number`: feed this generation, whatever serves; None: the serving one, and the next when it is switched."""
+
+    def __init__(
+        self,
+        name: str,
+        settings: Fed,
+        config: Config,
+        *,
+        spark: SparkSession,
+        ledger: Ledger,
+        stop: threading.Event,
+        number: int | None,
+    ) -> None:
+        self.name = name
+        self.refused: RefusedError | None = None
+        self._config = config
+        self._settings = settings
+        self._spark = spark
+        self._ledger = ledger
+        self._stop = stop
+        self._number = number
+        self._log = get_logger("sync").bind(store=name)
+        self._owner = f"{socket.gethostname()}:{os.getpid()}:{uuid.uuid4().hex[:12]}"
+        self._pause_seconds = _SHORTEST_PAUSE_SECONDS
+        self.thread = threading.Thread(target=self._run, name=f"tailrace-sync-{name}", daemon=True)
+
+    def _run(self) -> None:
+        while not self._stop.is_set():
+            try:
+                self._live()
+            except (TablesChangedError, MovedError) as change:
+                self._log.info("starting_over", reason=change.message)
+            except (RefusedError, UsageError) as error:
+                self.refused = error if isinstance(error, RefusedError) else RefusedError(error.message)
+                self._log.error("refused", reason=error.message, remedy=error.remedy)
+                return
+            except TailraceError as error:
+                self._retry(error.message)
+            except Exception as error:  # a library's own: this store must go on, and the others do not notice
+                self._retry(f"{type(error).__name__}: {error}".splitlines()[0][:300])
+
+    def _retry(self, reason: str) -> None:
+        if self._stop.is_set():
+            return
+        self._log.warning("retrying", reason=reason, seconds=self._pause_seconds)
+        self._stop.wait(self._pause_seconds)
+        self._pause_seconds = min(self._pause_seconds * 2, _LONGEST_PAUSE_SECONDS)
+
+    def _live(self) -> None:
+        tables = self._wait_for_tables()
+        if tables is None:
+            return
+        store = open_store(self.name, self._settings, self._config.kafka.prefix)
+        try:
+            generation = self._choose(store, tables)
+            if generation is not None:
+                self._feed(store, generation, tables)
+        finally:
+            store.close()
+
+    def _wait_for_tables(self) -> dict[str, TableSchema] | None:
+        told = False
+        while not self._stop.is_set():
+            tables = self._ledger.tables()
+            if tables:
+                self._ledger.catch_up()
+                return self._ledger.tables()
+            if not told:
+                self._log.info("waiting_for_capture")
+                told = True
+            self._stop.wait(0.2)
+        return None
+
+    def _choose(self, store: Store, tables: dict[str, TableSchema]) -> Generation | None:
+        """The one to feed; None while somebody else builds the first one."""
+        existing = store.list_generations()
+        if self._number is not None:
+            found = next((each for each in existing if each.number == self._number), None)
+            if found is None:
+                raise UsageError(f"Store {self.name} has no generation {self._number}.")
+            return found
+        serving = store.serving()
+        if serving is not None:
+            return serving
+        if existing:
+            newest = existing[-1]
+            position = store.position(newest)
+            if position is not None and position.owner.startswith(BOOTSTRAP_OWNER) and _is_recent(position.written_ms):
+                self._log.info("waiting_for_bootstrap", generation=newest.number)
+                self._stop.wait(1.0)
+                return None
+            if position is not None:
+                return newest
+        return store.create_generation(tables.values())
+
+    def _feed(self, store: Store, generation: Generation, tables: dict[str, TableSchema]) -> None:
+        taken = store.take(generation, self._owner)
+        facts = read_topic_facts(self._config, tables)
+        position = starting_position(self.name, taken, facts, now_ms=time.time_ns() // 1_000_000)
+        feeding = Feeding(
+            name=self.name,
+            config=self._config,
+            store=store,
+            generation=generation,
+            position=position,
+            ledger=self._ledger,
+            tables=tables,
+            spark=self._spark,
+            retention_ms=min(each.delete_retention_ms for each in facts.values()),
+        )
+        feeding.begin()
+        starting = {topic: place.next_offsets for topic, place in position.topics.items()}
+        parked_topic = control_topic(self._config.kafka.prefix, Control.PARKED)
+        stream = TopicStream(
+            self._spark,
+            self._config,
+            applying_for(self.name, self._config, store, generation, tables, parked_topic),
+            starting=starting,
+            events_per_batch=self._settings.max_events_per_batch,
+            trigger_milliseconds=self._settings.trigger_milliseconds,
+            parallelism=self._settings.parallelism,
+            on_batch=feeding.batch,
+        )
+        try:
+            self._log.info("syncing", generation=generation.number, lsn=str(LSN(position.lsn)), tables=len(tables))
+            self._attend(store, feeding, stream)
+        finally:
+            stream.close()
+
+    def _attend(self, store: Store, feeding: Feeding, stream: TopicStream) -> None:
+        """Until it is stopped, or there is trouble."""
+        serves = self._number is not None
+
+        def look() -> None:
+            nonlocal serves
+            feeding.between_batches()
+            if not serves:
+                serves = store.serving() is not None or self._serve_first(store, feeding)
+            elif self._number is None and _serving_moved(store, feeding.generation):
+                raise MovedError("Readers see another generation now.")
+
+        while not self._stop.wait(_TICK_SECONDS):
+            stream.idle(look)
+            trouble = stream.trouble()
+            if trouble is not None:
+                raise trouble
+            if feeding.is_caught_up:
+                self._pause_seconds = _SHORTEST_PAUSE_SECONDS
+
+    def _serve_first(self, store: Store, feeding: Feeding) -> bool:
+        """A store that nobody reads yet is shown when it is whole."""
+        if not feeding.is_caught_up:
+            return False
+        store.switch(feeding.generation)
+        self._log.info("serving", generation=feeding.generation.number)
+        return True
+
+
+def _serving_moved(store: Store, generation: Generation) -> bool:
+    serving = store.serving()
+    if serving is None:
+        raise PositionLostError("The store serves nothing any more.")
+    return serving.number != generation.number
+
+
+def _is_recent(written_ms: int) -> bool:
+    return time.time_ns() // 1_000_000 - written_ms < _BOOTSTRAP_SILENCE_MS

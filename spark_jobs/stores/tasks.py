@@ -1,0 +1,234 @@
+"""What a Spark task does with its share of a batch: reduce it, write it, park what cannot be written.
+
+A task answers with a few small rows. Trouble travels in them as well, with its kind: an exception that crosses Spark's
+border is a text with a traceback, repeated by Spark and printed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Final
+
+from cdc.errors import RefusedError, TailraceError, TransientError
+from sinks.contract import PositionLostError, TableSchema, TakenOverError, Writer, WriterFactory
+from spark_jobs.stores.parking import ParkedRow, Parking
+from spark_jobs.stores.reduction import Held, Reduction, change_of
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+#: Of each task: one row per topic ("events"), one per marker, one for trouble; and one per key where counts are wanted.
+ANSWER: Final = (
+    "kind string, topic string, partition int, events long, written long, deleted long, parked long,"
+    " stamp string, key long, offset long, live boolean, message string, remedy string"
+)
+#: Local property of a Spark job: the markers that the store has been swept for, `topic=version` by commas.
+MARKERS_PROPERTY: Final = "tailrace.markers"
+_TROUBLE: Final[dict[str, type[TailraceError]]] = {
+    "taken over": TakenOverError,
+    "lost": PositionLostError,
+    "refused": RefusedError,
+    "transient": TransientError,
+}
+_COLUMNS: Final = tuple(name.split()[0] for name in ANSWER.split(","))
+
+
+@dataclass(slots=True)
+class Count:
+    events: int = 0
+    written: int = 0
+    deleted: int = 0
+    parked: int = 0
+
+    def add(self, other: Count) -> None:
+        self.events += other.events
+        self.written += other.written
+        self.deleted += other.deleted
+        self.parked += other.parked
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Applying:
+    """Picklable: all that a task needs. It holds secrets, so it goes nowhere but into tasks.
+
+    `id` names what the writer is for; a worker process keeps its writers from task to task by it.
+    """
+
+    id: str
+    store: str
+    tables: Mapping[str, TableSchema]
+    writer_factory: WriterFactory
+    kafka_options: dict[str, str] = field(repr=False)
+    parked_topic: str
+    slice_bytes: int = 32_000_000
+    #: Report each key, so that Spark can count the rows that the store must have (a bootstrap).
+    with_keys: bool = False
+    #: Write past a marker that is not swept for yet (a bootstrap sweeps when all is written).
+    ahead_of_markers: bool = False
+
+    def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        """For `mapInArrow`. Columns: topic, partition, offset, key, value, stamp."""
+        task = _Task(self, _markers())
+        try:
+            for batch in batches:
+                for row in _rows(batch):
+                    task.reduction.add(*row)
+                    if task.reduction.size_bytes >= self.slice_bytes:
+                        yield from task.flush()
+            yield from task.flush()
+            yield from task.summary()
+        except TailraceError as error:
+            _forget(self.id)
+            yield _answer(_of_trouble(error))
+
+
+class _Task:
+    def __init__(self, applying: Applying, markers: Mapping[str, bytes]) -> None:
+        self.applying = applying
+        self.reduction = Reduction(markers)
+        self.counts: dict[str, Count] = {}
+        self._writer_id = f"{applying.id} {sorted(markers.items())}"
+
+    def flush(self) -> Iterator[pa.RecordBatch]:
+        for topic, held in self.reduction.take():
+            if topic not in self.reduction.found or self.applying.ahead_of_markers:
+                self._apply(topic, held)
+                if self.applying.with_keys:
+                    yield _answer(*_of_keys(topic, held))
+
+    def summary(self) -> Iterator[pa.RecordBatch]:
+        for topic, events in self.reduction.events.items():
+            self.counts.setdefault(topic, Count()).events += events
+        rows = [
+            {
+                "kind": "events",
+                "topic": topic,
+                "events": count.events,
+                "written": count.written,
+                "deleted": count.deleted,
+                "parked": count.parked,
+            }
+            for topic, count in self.counts.items()
+        ]
+        rows += [
+            {"kind": "marker", "topic": topic, "stamp": stamp.decode()} for topic, stamp in self.reduction.found.items()
+        ]
+        yield _answer(*rows)
+
+    def _apply(self, topic: str, held: dict[bytes, Held]) -> None:
+        table = self.applying.tables[topic]
+        changes = [change_of(key, last) for key, last in held.items()]
+        rejected = _writer(self._writer_id, self.applying).apply(table, changes)
+        deleted = sum(change.row is None for change in changes)
+        written = len(changes) - deleted - len(rejected)
+        self.counts.setdefault(topic, Count()).add(Count(0, written, deleted, len(rejected)))
+        if rejected:
+            self._park(topic, held, [(each.change.key, each.reason) for each in rejected])
+
+    def _park(self, topic: str, held: dict[bytes, Held], rejected: list[tuple[bytes, str]]) -> None:
+        parking = _parking(self.applying)
+        parking.park(
+            ParkedRow(
+                store=self.applying.store,
+                topic=topic,
+                partition=held[key].partition,
+                offset=held[key].offset,
+                key=key,
+                version=held[key].stamp.decode(),
+                reason=reason,
+            )
+            for key, reason in rejected
+        )
+
+
+# -- what a worker process keeps ------------------------------------------------------------------------------------
+
+_writers: dict[str, Writer] = {}
+_parkings: dict[str, Parking] = {}
+_KEPT_WRITERS: Final = 16
+
+
+def _writer(key: str, applying: Applying) -> Writer:
+    writer = _writers.get(key)
+    if writer is None:
+        while len(_writers) >= _KEPT_WRITERS:
+            _writers.pop(next(iter(_writers))).close()
+        writer = _writers[key] = applying.writer_factory()
+    return writer
+
+
+def _forget(applying_id: str) -> None:
+    """After trouble: a new connection may be what mends it."""
+    for key in [key for key in _writers if key.startswith(applying_id)]:
+        _writers.pop(key).close()
+
+
+def _parking(applying: Applying) -> Parking:
+    parking = _parkings.get(applying.parked_topic)
+    if parking is None:
+        parking = _parkings[applying.parked_topic] = Parking(applying.kafka_options, applying.parked_topic)
+    return parking
+
+
+# -- to and from Spark ----------------------------------------------------------------------------------------------
+
+
+def markers_text(markers: Mapping[str, bytes]) -> str:
+    return ",".join(f"{topic}={stamp.decode()}" for topic, stamp in markers.items())
+
+
+def _markers() -> dict[str, bytes]:
+    from pyspark import TaskContext  # noqa: PLC0415 - only in a task
+
+    context = TaskContext.get()
+    text = context.getLocalProperty(MARKERS_PROPERTY) if context is not None else None
+    pairs = (each.partition("=") for each in (text or "").split(",") if each)
+    return {topic: stamp.encode() for topic, _, stamp in pairs}
+
+
+def _rows(batch: pa.RecordBatch) -> Iterator[tuple[str, int, int, bytes, bytes | None, bytes]]:
+    columns = [batch.column(name).to_pylist() for name in ("topic", "partition", "offset", "key", "value", "stamp")]
+    return zip(*columns, strict=True)
+
+
+def _of_keys(topic: str, held: dict[bytes, Held]) -> Iterator[dict[str, object]]:
+    """A key's records are all in one task, so that this process's own hash is as good as any."""
+    for key, last in held.items():
+        yield {
+            "kind": "key",
+            "topic": topic,
+            "partition": last.partition,
+            "key": hash(key),
+            "offset": last.offset,
+            "live": last.row is not None,
+            "stamp": last.stamp.decode(),
+        }
+
+
+def _of_trouble(error: TailraceError) -> dict[str, object]:
+    kind = next((name for name, kind in _TROUBLE.items() if isinstance(error, kind)), "refused")
+    return {"kind": kind, "message": error.message, "remedy": error.remedy}
+
+
+def trouble_of(kind: str, message: str, remedy: str | None) -> TailraceError | None:
+    """The error that a task's answer stands for; None where the row is no trouble."""
+    error: Callable[..., TailraceError] | None = _TROUBLE.get(kind)
+    return error(message, remedy=remedy) if error is not None else None
+
+
+def _answer(*rows: dict[str, object]) -> pa.RecordBatch:
+    import pyarrow as pa  # noqa: PLC0415 - half a second, and only a task needs it
+
+    types = {
+        "partition": pa.int32(),
+        "events": pa.int64(),
+        "written": pa.int64(),
+        "deleted": pa.int64(),
+        "parked": pa.int64(),
+        "key": pa.int64(),
+        "offset": pa.int64(),
+        "live": pa.bool_(),
+    }
+    columns = [pa.array([row.get(name) for row in rows], types.get(name, pa.string())) for name in _COLUMNS]
+    return pa.RecordBatch.from_arrays(columns, names=list(_COLUMNS))

@@ -1,0 +1,58 @@
+"""Asks Kafka what a store's reader must know of the topics."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from confluent_kafka import IsolationLevel, KafkaException, TopicPartition
+from confluent_kafka.admin import AdminClient, OffsetSpec  # type: ignore[attr-defined]
+
+from cdc.config import Config
+from cdc.errors import RefusedError, TransientError
+from cdc.topics import Topics
+from spark_jobs.stores.start import TopicFacts
+
+_ANSWER_SECONDS = 20.0
+
+
+def read_topic_facts(config: Config, names: Iterable[str]) -> dict[str, TopicFacts]:
+    """Of each topic; one that is gone is refused."""
+    wanted = sorted(names)
+    topics = Topics(config.kafka)
+    try:
+        described = topics.describe(wanted)
+        settings = topics.settings(wanted, "delete.retention.ms")
+    finally:
+        topics.close()
+    missing = [name for name in wanted if name not in described]
+    if missing:
+        raise RefusedError(
+            f"Topic {missing[0]} is gone, and capture has not said so.",
+            remedy="`tailrace check` says what capture needs; then `tailrace bootstrap` the stores.",
+        )
+    starts, ends = offsets(config, {name: topic.partitions for name, topic in described.items()})
+    return {
+        name: TopicFacts(topic=topic, starts=starts[name], ends=ends[name], delete_retention_ms=int(settings[name]))
+        for name, topic in described.items()
+    }
+
+
+def offsets(config: Config, partitions: dict[str, int]) -> tuple[dict[str, list[int]], dict[str, list[int]]]:
+    """Where each partition begins and ends for a reader of committed records."""
+    admin = AdminClient({**config.kafka.client_options(), "log_level": 0})
+    earliest, latest = OffsetSpec.earliest(), OffsetSpec.latest()  # type: ignore[no-untyped-call]
+    return _asked(admin, partitions, earliest), _asked(admin, partitions, latest)
+
+
+def _asked(admin: AdminClient, partitions: dict[str, int], spec: OffsetSpec) -> dict[str, list[int]]:
+    places = {TopicPartition(name, number): spec for name, count in partitions.items() for number in range(count)}
+    found = {name: [0] * count for name, count in partitions.items()}
+    if not places:
+        return found
+    answers = admin.list_offsets(places, isolation_level=IsolationLevel.READ_COMMITTED, request_timeout=_ANSWER_SECONDS)
+    try:
+        for place, answer in answers.items():
+            found[place.topic][place.partition] = answer.result(_ANSWER_SECONDS).offset
+    except KafkaException as error:
+        raise TransientError(f"Kafka did not answer: {error.args[0].str()}.") from error
+    return found

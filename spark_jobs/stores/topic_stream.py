@@ -1,0 +1,153 @@
+"""One Structured Streaming query over a store's topics: Spark reads and plans, tasks write, the driver is told.
+
+Whatever goes wrong inside a batch is kept and returned from `trouble`, not raised through Spark: Spark would print
+pages, and a fresh query starts from the store's position in any case.
+"""
+
+from __future__ import annotations
+
+import json
+import shutil
+import tempfile
+import threading
+from collections.abc import Callable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, Final
+
+from cdc.config import Config
+from cdc.errors import TailraceError, TransientError
+from spark_jobs.stores.tasks import ANSWER, Applying
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+    from pyspark.sql.streaming.query import StreamingQuery
+
+#: Where each partition of each topic stands.
+Ends = dict[str, list[int]]
+#: Called for each batch with the tasks' answers, not yet computed, and where the batch ends.
+OnBatch = Callable[["DataFrame", Ends], None]
+
+# Spark writes its checkpoint in the background, once: the position is in the store, and a start never reads the
+# checkpoint. (Written for each batch, it takes as long as the batch: Hadoop starts a `chmod` for every file.)
+_NO_CHECKPOINTS: Final = {
+    "asyncProgressTrackingEnabled": "true",
+    "_asyncProgressTrackingOverrideSinkSupportCheck": "true",
+    "asyncProgressTrackingCheckpointIntervalMs": str(24 * 3_600_000),
+}
+_STOP_SECONDS: Final = 20.0
+
+
+class TopicStream:
+    """`fetched` rows per batch at most; `parallelism` tasks at most, so that one slow store leaves room for others."""
+
+    def __init__(
+        self,
+        spark: SparkSession,
+        config: Config,
+        applying: Applying,
+        *,
+        starting: Mapping[str, Sequence[int]],
+        events_per_batch: int,
+        trigger_milliseconds: int,
+        parallelism: int,
+        on_batch: OnBatch,
+    ) -> None:
+        self._on_batch = on_batch
+        self._ends = {topic: list(offsets) for topic, offsets in starting.items()}
+        self._turn = threading.Lock()
+        self._started = threading.Event()
+        self._closing = False
+        self._trouble: TailraceError | None = None
+        self._checkpoint = tempfile.mkdtemp(prefix="tailrace-checkpoint-")
+        source = read_topics(spark.readStream, config, starting, maxOffsetsPerTrigger=str(events_per_batch))
+        answers = applied(source, applying, parallelism)
+        self._query: StreamingQuery = (
+            answers.writeStream.queryName(applying.id)
+            .foreachBatch(self._batch)
+            .option("checkpointLocation", self._checkpoint)
+            .options(**_NO_CHECKPOINTS)
+            .trigger(processingTime=f"{trigger_milliseconds} milliseconds")
+            .start()
+        )
+        self._started.set()
+
+    def trouble(self) -> TailraceError | None:
+        """What has ended this query, if anything has."""
+        if self._trouble is not None:
+            return self._trouble
+        if self._query.isActive:
+            return None
+        error = self._query.exception()
+        return TransientError(f"The stream has ended: {_first_line(error) if error else 'nobody says why'}.")
+
+    def idle(self, call: Callable[[], None]) -> None:
+        """Do this between two batches, if none is under way."""
+        if self._turn.acquire(blocking=False):
+            try:
+                if self._trouble is None:
+                    call()
+            except TailraceError as error:
+                self._trouble = error
+            finally:
+                self._turn.release()
+
+    def close(self) -> None:
+        """After the batch under way, if that ends soon."""
+        waited = self._turn.acquire(timeout=_STOP_SECONDS)
+        self._closing = True
+        if waited:
+            self._turn.release()
+        self._query.stop()
+        shutil.rmtree(self._checkpoint, ignore_errors=True)
+
+    def _batch(self, answers: DataFrame, _batch_id: int) -> None:
+        self._started.wait()
+        with self._turn:
+            if self._closing or self._trouble is not None:
+                return
+            try:
+                self._ends = {**self._ends, **self._batch_ends()}
+                self._on_batch(answers, self._ends)
+            except TailraceError as error:
+                self._trouble = error
+            except Exception as error:
+                if not self._closing:
+                    self._trouble = TransientError(f"A batch failed: {_first_line(error)}.")
+
+    def _batch_ends(self) -> Ends:
+        """Up to where this batch reads: beyond its last record, where control records or a compacted end follow."""
+        offsets: Any = self._query._jsq.streamingQuery().availableOffsets().values().head().json()
+        found: dict[str, dict[str, int]] = json.loads(offsets)
+        return {topic: [by[str(number)] for number in range(len(by))] for topic, by in found.items()}
+
+
+def read_topics(reader: Any, config: Config, starting: Mapping[str, Sequence[int]], **options: str) -> DataFrame:
+    """Committed records, as tasks want them. `reader`: `spark.read` or `spark.readStream`."""
+    frame: DataFrame = (
+        reader.format("kafka")
+        .options(**config.kafka.spark_options())
+        .option("kafka.isolation.level", "read_committed")
+        .option("kafka.max.partition.fetch.bytes", str(max(1_048_576, config.kafka.max_message_bytes)))
+        .option("subscribe", ",".join(sorted(starting)))
+        .option("startingOffsets", offsets_json(starting))
+        .option("failOnDataLoss", "true")
+        .option("includeHeaders", "true")
+        .options(**options)
+        .load()
+    )
+    return frame.selectExpr("topic", "partition", "offset", "key", "value", "headers[0].value AS stamp")
+
+
+def applied(source: DataFrame, applying: Applying, parallelism: int) -> DataFrame:
+    """Spark gives a partition of a topic to one task, in order; `coalesce` gives several of them to one."""
+    return source.coalesce(parallelism).mapInArrow(applying, ANSWER)  # type: ignore[arg-type]
+
+
+def offsets_json(offsets: Mapping[str, Sequence[int]]) -> str:
+    return json.dumps(
+        {topic: {str(number): offset for number, offset in enumerate(places)} for topic, places in offsets.items()}
+    )
+
+
+def _first_line(error: object) -> str:
+    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
+    return lines[0][:300] if lines else type(error).__name__

@@ -1,0 +1,89 @@
+"""`tailrace sync`: one Spark driver, one query per store; a store's trouble is its own."""
+
+from __future__ import annotations
+
+import os
+import threading
+from collections.abc import Sequence
+from dataclasses import replace
+
+from cdc.config import Config
+from cdc.config.stores import Fed
+from cdc.errors import UsageError
+from cdc.logs import get_logger
+from cdc.secrets import Options
+from spark_jobs.session import spark_session
+from spark_jobs.stores.ledger import Ledger
+from spark_jobs.stores.store_sync import StoreSync
+
+_EXIT_REFUSED = 3
+# A batch is small and comes several times a second: what Spark does per batch beside the work is what readers wait for.
+_QUICK = {
+    "spark.sql.adaptive.enabled": "false",
+    "spark.sql.shuffle.partitions": "4",
+    "spark.sql.execution.arrow.maxRecordsPerBatch": "5000",
+    "spark.sql.execution.arrow.maxBytesPerBatch": "16m",
+    "spark.sql.streaming.numRecentProgressUpdates": "2",
+    "spark.sql.streaming.pollingDelay": "20ms",
+    # One store's tasks must not stand in the line of another's.
+    "spark.scheduler.mode": "FAIR",
+}
+
+
+def run_sync(config: Config, names: Sequence[str], stop: threading.Event, *, generation: int | None = None) -> int:
+    """Until `stop`, or until every store has refused; the exit code."""
+    chosen = chosen_stores(config, names)
+    if generation is not None and len(chosen) != 1:
+        raise UsageError("--generation is for one store.")
+    log = get_logger("sync")
+    spark = spark_session(sync_config(config, chosen), "tailrace-sync " + " ".join(chosen))
+    try:
+        with Ledger(config) as ledger:
+            syncs = [
+                StoreSync(
+                    name, feed_settings(config, name), config, spark=spark, ledger=ledger, stop=stop, number=generation
+                )
+                for name in chosen
+            ]
+            for sync in syncs:
+                sync.thread.start()
+            while not stop.wait(0.2) and any(sync.thread.is_alive() for sync in syncs):
+                pass
+            stop.set()
+            for sync in syncs:
+                sync.thread.join(60)
+    finally:
+        spark.stop()
+    refused = [sync.name for sync in syncs if sync.refused is not None]
+    log.info("stopped", refused=refused)
+    return _EXIT_REFUSED if refused else 0
+
+
+def chosen_stores(config: Config, names: Sequence[str]) -> list[str]:
+    """Those that are named; all of them, where none is."""
+    for name in names:
+        if name not in config.stores:
+            known = ", ".join(config.stores) or "none"
+            raise UsageError(f"There is no [stores.{name}] in the config.", remedy=f"Stores there: {known}.")
+    chosen = list(dict.fromkeys(names)) or list(config.stores)
+    if not chosen:
+        raise UsageError("The config has no [stores.NAME].", remedy="docs/config.md shows how to add one.")
+    for name in chosen:
+        feed_settings(config, name)
+    return chosen
+
+
+def feed_settings(config: Config, name: str) -> Fed:
+    settings = config.stores[name]
+    if not isinstance(settings, Fed):
+        raise UsageError(f"Store `{name}` has kind {settings.kind}, which cannot be synced here yet.")
+    return settings
+
+
+def sync_config(config: Config, names: Sequence[str]) -> Config:
+    """With room for all stores' tasks at once: one whose tasks hang must not take the place of another's."""
+    slots = max(os.cpu_count() or 1, sum(feed_settings(config, name).parallelism for name in names))
+    master = f"local[{slots}]" if config.spark.master == "local[*]" else config.spark.master
+    return replace(
+        config, spark=replace(config.spark, master=master, options=Options({**_QUICK, **config.spark.options}))
+    )

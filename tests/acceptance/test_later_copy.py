@@ -1,0 +1,205 @@
+"""A table is copied beside the running stream: no row is lost, none goes back, none returns from the dead.
+
+These read chunks as the Spark tasks do, one by one, so that changes can be made at the moments that matter.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import psycopg
+import pytest
+
+from cdc import catalog
+from cdc.config import Config, load_config
+from cdc.copies import beside, marks
+from cdc.copies.beside import BesideTask, read_beside
+from cdc.copies.described import describe_tables
+from cdc.copies.log import CopyLog
+from cdc.copies.records import ChunkState, CopyState, Piece
+from tests.harness.pipeline import MakePipeline, Pipeline
+from tests.harness.waiting import eventually
+
+
+@dataclass
+class Later:
+    """One copy of one table, as a whole or chunk by chunk."""
+
+    pipeline: Pipeline
+    config: Config
+    oid: str
+
+    @classmethod
+    def of(cls, pipeline: Pipeline, table: str) -> Later:
+        ((oid,),) = pipeline.database.execute("SELECT %s::regclass::oid::text", [table])
+        return cls(pipeline, load_config(pipeline.config), oid)
+
+    def chunk(self, number: int, first: int = 0, end: int | None = None) -> ChunkState:
+        piece = Piece(table=self.oid, relation=int(self.oid), first_block=first, end_block=end)
+        return ChunkState(copy="test", number=number, pieces=[piece], size_bytes=8192)
+
+    def task(self, chunk: ChunkState, attempt: int = 1) -> BesideTask:
+        with psycopg.connect(self.pipeline.database.dsn) as connection:
+            tables = describe_tables(connection, self.config, [self.oid])
+        return BesideTask(config=self.config, chunk=chunk, attempt=attempt, tables=tables)
+
+    def outcome(self, chunk: ChunkState, attempt: int = 1) -> ChunkState:
+        """Capture's word on it, once it has passed the chunk."""
+        found: list[ChunkState] = []
+
+        def there() -> bool:
+            with CopyLog(self.config.kafka) as log:
+                record = log.refresh().chunks.get("test", {}).get(chunk.number)
+            found[:] = [record] if record is not None and record.attempt == attempt else []
+            return bool(found)
+
+        eventually(there, 30, f"a record of chunk {chunk.number}")
+        return found[0]
+
+    def read(self, chunk: ChunkState, attempt: int = 1) -> ChunkState:
+        read_beside(self.task(chunk, attempt))
+        return self.outcome(chunk, attempt)
+
+    def whole(self) -> ChunkState:
+        """The whole table in one chunk, with the mark that ends a copy."""
+        with psycopg.connect(self.pipeline.database.dsn, autocommit=True) as connection:
+            began = catalog.current_lsn(connection)
+            found = self.read(self.chunk(1))
+            copy = CopyState(id="test", kind="later", state="planned", tables=[self.oid], snapshot="", point=int(began))
+            marks.emit(connection, marks.End(copy=copy, whole={self.oid: int(began)}))
+        return found
+
+
+def _during_read(monkeypatch: pytest.MonkeyPatch, act: Callable[[], None]) -> None:
+    """Do something between the reading of the rows and the HIGH mark."""
+    flush = beside._Rows.flush
+
+    def flush_later(rows: beside._Rows) -> None:
+        act()
+        flush(rows)
+
+    monkeypatch.setattr(beside._Rows, "flush", flush_later)
+
+
+def test_rows_that_were_there_arrive(make_pipeline: MakePipeline) -> None:
+    """Rows from before capture began come by the copy; keys that only the topic has are gone after it."""
+    pipeline = make_pipeline()
+    pipeline.database.execute("CREATE TABLE t (id int PRIMARY KEY, v text)")
+    pipeline.database.execute("INSERT INTO t SELECT n, 'row ' || n FROM generate_series(1, 500) n")
+    pipeline.start()
+    pipeline.database.execute("UPDATE t SET v = 'changed' WHERE id = 7")
+    found = Later.of(pipeline, "t").whole()
+    assert (found.done, found.rows) == (True, 500)
+    pipeline.assert_same("t")
+
+
+def test_change_while_the_chunk_is_read(make_pipeline: MakePipeline, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Rows updated, deleted, re-keyed and inserted between the reading and its mark keep their newer state."""
+    pipeline = make_pipeline()
+    pipeline.database.execute("CREATE TABLE t (id int PRIMARY KEY, v text)")
+    pipeline.database.execute("INSERT INTO t SELECT n, 'old' FROM generate_series(1, 50) n")
+    pipeline.start()
+    # The first row of a table brings its columns along; while a chunk is read, that would look like other columns.
+    pipeline.database.execute("UPDATE t SET v = 'seen' WHERE id = 50")
+    pipeline.fence()
+
+    def change() -> None:
+        pipeline.database.execute("UPDATE t SET v = 'new' WHERE id BETWEEN 1 AND 10")
+        pipeline.database.execute("DELETE FROM t WHERE id BETWEEN 11 AND 20")
+        pipeline.database.execute("UPDATE t SET id = id + 1000 WHERE id BETWEEN 21 AND 30")
+        pipeline.database.execute("INSERT INTO t VALUES (5000, 'fresh')")
+
+    _during_read(monkeypatch, change)
+    found = Later.of(pipeline, "t").whole()
+    assert (found.done, found.rows) == (True, 20), "the overtaken rows give way"
+    pipeline.assert_same("t")
+
+
+@pytest.mark.parametrize(
+    "statement", ["TRUNCATE t", "ALTER TABLE t ADD COLUMN w int DEFAULT 7", "ALTER TABLE t RENAME COLUMN v TO x"]
+)
+def test_chunk_that_no_longer_holds_is_read_again(
+    make_pipeline: MakePipeline, monkeypatch: pytest.MonkeyPatch, statement: str
+) -> None:
+    """A TRUNCATE or other columns between the reading and its mark: nothing of it is published."""
+    pipeline = make_pipeline()
+    pipeline.database.execute("CREATE TABLE t (id int PRIMARY KEY, v text)")
+    pipeline.database.execute("INSERT INTO t SELECT n, 'old' FROM generate_series(1, 50) n")
+    pipeline.start()
+    later = Later.of(pipeline, "t")
+
+    def alter() -> None:
+        pipeline.database.execute(statement)
+        pipeline.database.execute("INSERT INTO t (id) VALUES (100)")  # the stream tells of new columns with a row
+
+    with monkeypatch.context() as patched:
+        _during_read(patched, alter)
+        found = later.read(later.chunk(1))
+    assert not found.done
+    assert found.repeat
+    second = later.read(later.chunk(1), attempt=2)
+    assert second.done
+    later.whole()
+    pipeline.assert_same("t")
+
+
+def test_capture_restarts_in_the_middle(make_pipeline: MakePipeline, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Killed between the two marks: nobody knows what happened in between, so the chunk is read again."""
+    pipeline = make_pipeline()
+    pipeline.database.execute("CREATE TABLE t (id int PRIMARY KEY, v text)")
+    pipeline.database.execute("INSERT INTO t SELECT n, 'old' FROM generate_series(1, 50) n")
+    capture = pipeline.start()
+    later = Later.of(pipeline, "t")
+
+    def kill() -> None:
+        pipeline.fence()
+        capture.kill()
+        pipeline.database.execute("DELETE FROM t WHERE id = 3")
+
+    with monkeypatch.context() as patched:
+        _during_read(patched, kill)
+        read_beside(later.task(later.chunk(1)))
+    pipeline.start()
+    assert later.outcome(later.chunk(1)).repeat
+    assert later.read(later.chunk(1), attempt=2).done
+    pipeline.assert_same("t")
+
+
+def test_writer_that_hammers_the_copied_rows(make_pipeline: MakePipeline) -> None:
+    """Many chunks, a writer on the same rows all the time: the topic ends equal to the table."""
+    pipeline = make_pipeline()
+    pipeline.database.execute("CREATE TABLE t (id int PRIMARY KEY, v text, n int DEFAULT 0)")
+    pipeline.database.execute("INSERT INTO t SELECT n, repeat('x', 200) FROM generate_series(1, 3000) n")
+    pipeline.start()
+    later = Later.of(pipeline, "t")
+    stop = threading.Event()
+
+    def write() -> None:
+        with psycopg.connect(pipeline.database.dsn, autocommit=True) as connection:
+            turn = 0
+            while not stop.is_set():
+                turn += 1
+                connection.execute("UPDATE t SET n = n + 1 WHERE id %% 37 = %s", [turn % 37])
+                connection.execute("DELETE FROM t WHERE id = %s", [turn * 7 % 3000])
+                connection.execute(
+                    "INSERT INTO t VALUES (%s, 'again') ON CONFLICT (id) DO UPDATE SET v = 'kept'", [turn * 11 % 3000]
+                )
+
+    writer = threading.Thread(target=write)
+    writer.start()
+    try:
+        ((blocks,),) = pipeline.database.execute("SELECT pg_relation_size('t') / 8192")
+        bounds = [*range(0, blocks, 12), None]
+        for number, (first, end) in enumerate(zip(bounds, [*bounds[1:], None], strict=True)):
+            if first is not None:
+                chunk = later.chunk(number, first, end)
+                attempt = 1
+                while not later.read(chunk, attempt).done:
+                    attempt += 1
+    finally:
+        stop.set()
+        writer.join()
+    # The rows that were there before are all copied or changed by now.
+    pipeline.assert_same("t")

@@ -1,0 +1,59 @@
+"""Stores for tests: opened on the run's servers, with tables and changes in few words."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+from cdc.config.stores import Elasticsearch, Redis
+from cdc.lsn import Version
+from cdc.secrets import Url
+from sinks.contract import Change, Column, Generation, Rejected, Store, TableSchema
+from sinks.registry import open_store
+from sinks.rows import row_id
+
+KINDS = ("elasticsearch", "redis")
+
+
+def table(prefix: str, *columns: Column, name: str = "orders") -> TableSchema:
+    """`public.orders` with an `id` and the given columns, or a text named `note`."""
+    own = columns or (Column("note", "text", -1),)
+    return TableSchema("public", name, f"{prefix}.public.{name}", ("id",), (Column("id", "int8", -1), *own))
+
+
+def change(key: Any, version: int | Version, row: dict[str, Any] | None = None, *, gone: bool = False) -> Change:
+    """A row with this `id` (and more columns); `version` may be the position's eighth."""
+    key_bytes = json.dumps({"id": key}, ensure_ascii=False, separators=(",", ":")).encode()
+    whole = None if gone else json.dumps({"id": key, **(row or {})}, ensure_ascii=False).encode()
+    number = version if isinstance(version, Version) else Version(version * 8, 1)
+    return Change(row_id(key_bytes), key_bytes, number, whole)
+
+
+def store_of(
+    kind: str, address: str, prefix: str, name: str = "store", settings: Mapping[str, Any] | None = None
+) -> Store:
+    kinds: dict[str, Any] = {"elasticsearch": Elasticsearch, "redis": Redis}
+    return open_store(name, kinds[kind](url=Url(address), **settings or {}), prefix)
+
+
+def apply(store: Store, generation: Generation, what: TableSchema, changes: Iterable[Change]) -> list[Rejected]:
+    """With a writer of its own, as a task would."""
+    writer = store.writer_factory(generation)()
+    try:
+        return writer.apply(what, list(changes))
+    finally:
+        writer.close()
+
+
+def truncate(store: Store, generation: Generation, what: TableSchema, version: Version) -> int:
+    writer = store.writer_factory(generation)()
+    try:
+        return writer.truncate(what, version)
+    finally:
+        writer.close()
+
+
+def rows(store: Store, generation: Generation, what: TableSchema) -> dict[str, Any]:
+    """Live rows as JSON values, by id."""
+    return {each.id: json.loads(each.row or b"null") for each in store.contents(generation, what)}
