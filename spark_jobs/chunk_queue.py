@@ -12,9 +12,11 @@ from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Generic, Protocol, TypeVar
 
+from cdc.copies.beside import BesideTask, run_beside
 from cdc.copies.chunk import Attempt, ChunkTask, Ending, run_chunk
+from cdc.copies.records import ChunkState
 from cdc.errors import TransientError
 from cdc.logs import get_logger
 from cdc.secrets import redact
@@ -32,28 +34,38 @@ _PATIENCE_SECONDS = 600.0
 _GC_THRESHOLDS = (100_000, 20, 100)
 
 
-def run_on_spark(session: SparkSession, task: ChunkTask) -> Attempt:
+def run_on_spark(session: SparkSession, task: ChunkTask | BesideTask) -> Attempt:
     """Blocks until the chunk's job has ended. Spark itself repeats a task whose executor died."""
     context = session.sparkContext
-    context.setJobDescription(f"copy {task.copy.id}, chunk {task.chunk.number}")
+    context.setJobDescription(f"copy {task.chunk.copy}, chunk {task.chunk.number}")
     # In the function and not in the data: data is written to a file on its way, and the config has passwords.
     (attempt,) = context.parallelize([None], 1).mapPartitions(partial(_attempt, task)).collect()
     result: Attempt = attempt
     return result
 
 
-def _attempt(task: ChunkTask, _nothing: Iterable[Any]) -> Iterator[Attempt]:
+def _attempt(task: ChunkTask | BesideTask, _nothing: Iterable[Any]) -> Iterator[Attempt]:
     """In the worker."""
     gc.set_threshold(*_GC_THRESHOLDS)
-    yield run_chunk(task)
+    yield run_chunk(task) if isinstance(task, ChunkTask) else run_beside(task)
 
 
-class ChunkQueue:
+class OfChunk(Protocol):
+    """All that the queue has to know of a task."""
+
+    @property
+    def chunk(self) -> ChunkState: ...
+
+
+Task = TypeVar("Task", bound=OfChunk)
+
+
+class ChunkQueue(Generic[Task]):
     """`tick` is called twice a second from the thread that iterates, whatever the chunks do."""
 
     def __init__(
         self,
-        run: Callable[[ChunkTask], Attempt],
+        run: Callable[[Task], Attempt],
         *,
         at_once: int,
         tick: Callable[[], None],
@@ -67,14 +79,14 @@ class ChunkQueue:
         self._cancel = cancel
         self._failures: dict[int, int] = {}
 
-    def attempts(self, tasks: Iterable[Callable[[], ChunkTask]]) -> Iterator[Attempt]:
+    def attempts(self, tasks: Iterable[Callable[[], Task]]) -> Iterator[Attempt]:
         """Each chunk's final attempt as it ends. Tasks are made when their turn comes.
 
         Ends early when asked to stop: what runs is cut off, and Kafka forgets it. Whoever iterates may leave at any
         time; running chunks are waited for.
         """
         waiting = deque((0.0, make) for make in tasks)
-        running: dict[Future[Attempt], Callable[[], ChunkTask]] = {}
+        running: dict[Future[Attempt], Callable[[], Task]] = {}
         last_success = time.monotonic()
         with ThreadPoolExecutor(self._at_once, thread_name_prefix="tailrace-chunk") as pool:
             while (waiting or running) and not self._stop():
@@ -100,8 +112,8 @@ class ChunkQueue:
     def _fill(
         self,
         pool: ThreadPoolExecutor,
-        waiting: deque[tuple[float, Callable[[], ChunkTask]]],
-        running: dict[Future[Attempt], Callable[[], ChunkTask]],
+        waiting: deque[tuple[float, Callable[[], Task]]],
+        running: dict[Future[Attempt], Callable[[], Task]],
     ) -> None:
         for _ in range(len(waiting)):
             if len(running) >= self._at_once:

@@ -18,6 +18,7 @@ import orjson
 from cdc.commands.options import config_option, json_option
 from cdc.config import load_config
 from cdc.copies.records import CopyProgress
+from cdc.errors import UsageError
 
 if TYPE_CHECKING:
     from rich.progress import Progress as RichProgress
@@ -29,19 +30,28 @@ _PLAIN_SECONDS = 5.0
 
 @click.command()
 @config_option
+@click.option(
+    "--table", "tables", multiple=True, metavar="SCHEMA.TABLE", help="Copy this table again; may be repeated."
+)
+@click.option("--where", default="", metavar="SQL", help="Only its rows for which this condition holds.")
 @json_option
-def snapshot(config_path: Path, as_json: bool) -> int:
+def snapshot(config_path: Path, tables: tuple[str, ...], where: str, as_json: bool) -> int:
     """Copy the rows that are in the tables already to the topics, as a Spark job.
 
     A new pipeline begins with this: capture makes the slot, keeps its snapshot and publishes nothing until every row
     that the snapshot shows is in the topics; then it streams what came after. Where no capture runs, this command makes
     the slot itself. Killed and started again it goes on where it was, as long as whoever made the slot still runs.
 
+    Afterwards it copies the tables that have become incomplete since (see `tailrace capture --status`), or those named
+    with --table, while capture goes on: capture must be running then.
+
     With --json: a line of JSON now and then, and one with the result at the end. Exit code 1: some tables are
     incomplete and must be copied again.
     """
-    from spark_jobs.first_copy import copy_first  # noqa: PLC0415 - Spark's session is not needed for --help
+    from spark_jobs.due_copies import copy_what_is_due  # noqa: PLC0415 - Spark's session is not needed for --help
 
+    if where and not tables:
+        raise UsageError("--where needs --table.", remedy="Name the tables that the condition is about.")
     config = load_config(config_path)
     stop = threading.Event()
 
@@ -51,7 +61,7 @@ def snapshot(config_path: Path, as_json: bool) -> int:
     signal.signal(signal.SIGTERM, ask_to_stop)
     signal.signal(signal.SIGINT, ask_to_stop)
     with _view(as_json=as_json) as view:
-        report = copy_first(config, view, stop)
+        report = copy_what_is_due(config, view, stop, tables=tables, where=where)
     click.echo(_json(report) if as_json else "\n".join(_lines(report)))
     return 0 if report.is_complete else 1
 

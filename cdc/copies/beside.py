@@ -21,13 +21,13 @@ from confluent_kafka import KafkaError, KafkaException, Message, Producer
 
 from cdc.config import Config
 from cdc.copies import marks
+from cdc.copies.chunk import Attempt, Ending, Pace, attempted
 from cdc.copies.described import DescribedTable
 from cdc.copies.passage import CHUNK_HEADER, TOPIC_HEADER, chunk_tag
 from cdc.copies.reading import Readable, at_snapshot, lines, lock
 from cdc.copies.records import ChunkState, Piece
 from cdc.copies.rows import LineEncoder
 from cdc.errors import TransientError
-from cdc.lsn import LSN
 from cdc.names import Control, control_topic
 from cdc.postgres import connect
 from cdc.publisher import PRODUCER_SETTINGS
@@ -47,15 +47,12 @@ class BesideTask:
     rows_per_second: float = 0.0
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Passed:
-    """What was read, and its HIGH mark's LSN: once capture is past that, the chunk's record says what came of it."""
-
-    chunk: ChunkState
-    high: LSN
+def run_beside(task: BesideTask) -> Attempt:
+    """DONE: the rows are on their way; once capture is past `high`, the chunk's record says what came of them."""
+    return attempted(task.chunk.number, lambda: read_beside(task))
 
 
-def read_beside(task: BesideTask) -> Passed:
+def read_beside(task: BesideTask) -> Attempt:
     oids = sorted({piece.table for piece in task.chunk.pieces})
     chunk = task.chunk
     with connect(task.config.source.conninfo(), application_name="tailrace copy") as marking:
@@ -68,7 +65,8 @@ def read_beside(task: BesideTask) -> Passed:
         rows.flush()
         chunk = msgspec.structs.replace(chunk, rows=rows.count, left_out=left_out, attempt=task.attempt)
         high = marks.High(chunk=chunk, attempt=task.attempt, snapshot=row[0], first=rows.first, end=rows.end)
-        return Passed(chunk=chunk, high=marks.emit(marking, high))
+        at = marks.emit(marking, high)
+        return Attempt(number=chunk.number, ending=Ending.DONE, chunk=chunk, high=int(at))
 
 
 class _Rows:
@@ -82,6 +80,7 @@ class _Rows:
         self._offsets: list[int] = []
         self._failed: KafkaError | None = None
         self._producer = Producer({**PRODUCER_SETTINGS, **kafka.client_options(), "delivery.report.only.error": False})
+        self._pace = Pace(task.rows_per_second)
         self.count = 0
         self.first = self.end = 0
 
@@ -111,6 +110,7 @@ class _Rows:
             for key, row in encoder.encode(block):
                 self._produce(key, row, headers)
             self.count += len(block)
+            self._pace.passed(len(block))
 
     def _produce(self, key: bytes, row: bytes, headers: list[tuple[str, bytes]]) -> None:
         while True:

@@ -73,12 +73,17 @@ class Attempt:
     chunk: ChunkState | None = None
     message: str = ""
     remedy: str | None = None
+    high: int = 0  # of a later copy: the LSN of its HIGH mark, where capture decides
 
 
 def run_chunk(task: ChunkTask) -> Attempt:
-    number = task.chunk.number
+    return attempted(task.chunk.number, lambda: _Chunk(task).run())
+
+
+def attempted(number: int, run: Callable[[], Attempt]) -> Attempt:
+    """What goes wrong is an ending too: the driver decides, not Spark."""
     try:
-        return _Chunk(task).run()
+        return run()
     except SnapshotLostError as error:
         return Attempt(number=number, ending=Ending.LOST, message=str(error))
     except RefusedError as error:

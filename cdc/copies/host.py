@@ -19,6 +19,8 @@ from cdc.worker import Worker
 log = get_logger("first_copy")
 
 _RETRY_SECONDS = 2.0
+# A capture that is started beside it had better hold the snapshot: it stays longer.
+_CAPTURE_FIRST_SECONDS = 5.0
 
 
 class FirstCopyHost:
@@ -38,6 +40,7 @@ class FirstCopyHost:
         self._thread.join(timeout=30)
 
     def _run(self) -> None:
+        self._stop.wait(_CAPTURE_FIRST_SECONDS)
         while not self._stop.is_set():
             try:
                 self._hold_once()

@@ -33,6 +33,7 @@ class CopyState(msgspec.Struct, frozen=True, kw_only=True):
     started_ms: int = 0
     ended_ms: int = 0
     reason: str = ""
+    where: str = ""  # of a later copy: SQL that narrows it
 
     @property
     def key(self) -> bytes:

@@ -16,7 +16,7 @@ import msgspec
 from elastic_transport import TransportError
 from elasticsearch import ApiError, Elasticsearch
 
-from cdc.errors import TransientError
+from cdc.errors import RefusedError, TransientError
 from sinks.elasticsearch.client import api_error, problem, transport_error
 
 T = TypeVar("T")
@@ -26,6 +26,7 @@ _LONGEST_PAUSE_SECONDS: Final = 5.0
 _PATIENCE_SECONDS: Final = 60.0
 _WANTED: Final = "errors,items.*.status,items.*.error.type,items.*.error.reason,items.*.error.caused_by.reason"
 _FIELD = re.compile(r"failed to parse field \[(.+?)\] of type \[(\w+)\]")
+_SHARD_IS_FULL: Final = "Number of documents in the"
 _TERM = re.compile(r'immense term in field="([^"]+)"')
 
 
@@ -40,7 +41,7 @@ class Refusal(NamedTuple, Generic[T]):
     reason: str
 
 
-class _Error(msgspec.Struct):
+class Error(msgspec.Struct):
     type: str = "unknown"
     reason: str | None = None
     caused_by: dict[str, Any] | None = None
@@ -48,7 +49,7 @@ class _Error(msgspec.Struct):
 
 class _Outcome(msgspec.Struct):
     status: int
-    error: _Error | None = None
+    error: Error | None = None
 
 
 class _Answer(msgspec.Struct):
@@ -133,6 +134,10 @@ def _sort_out(answer: _Answer, items: Sequence[Item[T]], refused: list[Refusal[T
             continue
         if outcome.status == 429 or outcome.status >= 500:
             again.append(item)
+        elif outcome.status == 400 and _SHARD_IS_FULL in (error.reason or ""):
+            raise RefusedError(
+                "A shard holds as many documents as Lucene can.", remedy="Set more `shards`, and bootstrap the store."
+            )
         elif outcome.status in (400, 413):
             refused.append(Refusal(item.what, reason_of(error)))
         else:
@@ -140,7 +145,7 @@ def _sort_out(answer: _Answer, items: Sequence[Item[T]], refused: list[Refusal[T
     return again
 
 
-def reason_of(error: _Error) -> str:
+def reason_of(error: Error) -> str:
     """The field and the kind of error; never the server's whole text, which quotes values."""
     texts = [error.reason or "", str((error.caused_by or {}).get("reason") or "")]
     for text in texts:

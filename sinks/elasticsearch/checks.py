@@ -7,6 +7,7 @@ from typing import Final
 
 from elasticsearch import ApiError, Elasticsearch
 
+from cdc.errors import RefusedError
 from sinks.contract import StoreCheck
 from sinks.elasticsearch.client import error_type, translated
 
@@ -23,17 +24,23 @@ _NEEDED: Final = (
 
 
 def check(client: Elasticsearch, prefix: str) -> Iterator[StoreCheck]:
+    try:
+        yield from _health(client)
+        yield from _version(client)
+        yield from _privileges(client, prefix)
+        yield from _blocks(client, prefix)
+    except RefusedError as error:
+        yield StoreCheck("fail", error.message, error.remedy)
+
+
+def _health(client: Elasticsearch) -> Iterator[StoreCheck]:
     with translated():
         health = client.cluster.health().body
-    level = "warn" if health["status"] == "red" else "ok"
-    yield StoreCheck(
-        "warn" if level == "warn" else "ok",
-        f"cluster {health['cluster_name']} answers and is {health['status']}",
-        "Some shards are missing: writes to them wait." if level == "warn" else None,
-    )
-    yield from _version(client)
-    yield from _privileges(client, prefix)
-    yield from _blocks(client, prefix)
+    what = f"cluster {health['cluster_name']} answers and is {health['status']}"
+    if health["status"] == "red":
+        yield StoreCheck("warn", what, "Some shards are missing: writes to them wait.")
+    else:
+        yield StoreCheck("ok", what)
 
 
 def _version(client: Elasticsearch) -> Iterator[StoreCheck]:

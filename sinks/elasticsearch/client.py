@@ -9,7 +9,7 @@ from typing import Any, Final
 from urllib.parse import urlsplit, urlunsplit
 
 import msgspec
-from elastic_transport import TlsError, TransportError
+from elastic_transport import NodeConfig, TlsError, TransportError, Urllib3HttpNode
 from elasticsearch import ApiError, Elasticsearch
 from elasticsearch.serializer import JsonSerializer
 
@@ -29,6 +29,14 @@ class RawJson(JsonSerializer):
         return data if isinstance(data, bytes) else bytes(data)
 
 
+class _AnyNameNode(Urllib3HttpNode):
+    """urllib3 looks at the host name by itself where the TLS context does not."""
+
+    def __init__(self, config: NodeConfig) -> None:
+        super().__init__(config)
+        self.pool.assert_hostname = False  # type: ignore[attr-defined]
+
+
 def open_client(settings: Settings, *, raw: bool = False) -> Elasticsearch:
     """Does not connect yet. Nothing is retried inside: callers know what may be repeated."""
     options: dict[str, Any] = {}
@@ -38,6 +46,8 @@ def open_client(settings: Settings, *, raw: bool = False) -> Elasticsearch:
         options["api_key"] = settings.api_key.reveal()
     if settings.url.reveal().startswith("https:"):
         options["ssl_context"] = _ssl_context(settings)
+        if settings.tls is not None and not settings.tls.verify_hostname:
+            options["node_class"] = _AnyNameNode
     if raw:
         options["serializer"] = RawJson()
     return Elasticsearch(

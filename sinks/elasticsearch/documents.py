@@ -18,6 +18,11 @@ from sinks.elasticsearch.naming import OWN, field_name
 
 _LARGEST_SEQ: Final = 0xFFF
 _POSITION_LIMIT: Final = 1 << 54
+_ACTION: Final = b'{"index":{"_id":%b,"version":%d,"version_type":"external_gte"}}\n'
+_ROW_LINES: Final = _ACTION + b'{"' + OWN.encode() + b'":{"position":%d,"seq":%d}%b%b\n'
+_TOMBSTONE_LINES: Final = (
+    _ACTION + b'{"' + OWN.encode() + b'":{"position":%d,"seq":%d,"deleted":true,"deleted_ms":%d}}\n'
+)
 _decode_members = msgspec.json.Decoder(dict[str, msgspec.Raw]).decode
 _encode = msgspec.json.Encoder().encode
 
@@ -56,26 +61,14 @@ class Documents:
     def lines(self, change: Change, now_ms: int) -> bytes:
         """The action and the document."""
         position, seq = change.version
-        quoted = orjson.dumps(change.id)
         version = external_version(change.version)
         row = change.row
         if row is None:
-            return tombstone_lines(quoted, version, position, seq, now_ms)
+            return tombstone_lines(change.id, version, position, seq, now_ms)
         if self._renamed:
             row = self._rename(row)
         comma = b"" if len(row) == 2 else b","
-        return (
-            b'{"index":{"_id":%b,"version":%d,"version_type":"external_gte"}}\n{"%b":{"position":%d,"seq":%d}%b%b\n'
-            % (
-                quoted,
-                version,
-                OWN.encode(),
-                position,
-                seq,
-                comma,
-                row[1:],
-            )
-        )
+        return _ROW_LINES % (orjson.dumps(change.id), version, position, seq, comma, row[1:])
 
     def _rename(self, row: bytes) -> bytes:
         members = _decode_members(row)
@@ -94,11 +87,8 @@ class Documents:
         return version, _encode({original.get(name, name): value for name, value in _decode_members(row).items()})
 
 
-def tombstone_lines(quoted_id: bytes, version: int, position: int, seq: int, now_ms: int) -> bytes:
-    return (
-        b'{"index":{"_id":%b,"version":%d,"version_type":"external_gte"}}\n'
-        b'{"%b":{"position":%d,"seq":%d,"deleted":true,"deleted_ms":%d}}\n'
-    ) % (quoted_id, version, OWN.encode(), position, seq, now_ms)
+def tombstone_lines(row_id: str, version: int, position: int, seq: int, now_ms: int) -> bytes:
+    return _TOMBSTONE_LINES % (orjson.dumps(row_id), version, position, seq, now_ms)
 
 
 def live() -> dict[str, Any]:

@@ -22,6 +22,7 @@ from sinks.elasticsearch.tables import Tables
 from sinks.elasticsearch.writer import ElasticsearchWriterFactory
 
 _PAGE_ROWS: Final = 2000
+_LONGEST_LIST: Final = 3000  # a request's first line has 4096 bytes
 _EVERYTHING: Final[dict[str, Any]] = {"match_all": {}}
 
 
@@ -77,9 +78,12 @@ class ElasticsearchStore:
 
     def publish(self, generation: Generation, tables: Iterable[TableSchema]) -> None:
         """A refresh; what waits for the interval otherwise is found by a search at once."""
-        for table in tables:
+        wanted = [index_of(self._prefix, table, generation.number) for table in tables]
+        if sum(map(len, wanted)) > _LONGEST_LIST:
+            wanted = [f"{self._prefix}.*-g{generation.number}"]
+        if wanted:
             with translated():
-                self._client.indices.refresh(index=index_of(self._prefix, table, generation.number))
+                self._client.indices.refresh(index=wanted)
 
     def save_position(self, generation: Generation, position: Position) -> Position:
         return self._positions.save(generation, position)

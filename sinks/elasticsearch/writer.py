@@ -11,7 +11,6 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Final
 
-import orjson
 from elasticsearch import Elasticsearch
 
 from cdc.config.stores import Elasticsearch as Settings
@@ -49,6 +48,8 @@ class ElasticsearchWriter:
     def apply(self, table: TableSchema, changes: Sequence[Change]) -> list[Rejected]:
         target = writer_alias(self._prefix, table, self._number)
         rejected: list[Rejected] = []
+        if not changes:
+            return rejected
         for portion in bulk.requests(self._items(table, changes), self._bulk_bytes):
             rejected += [Rejected(what, reason) for what, reason in bulk.send(self._raw, target, portion)]
         return rejected
@@ -63,7 +64,7 @@ class ElasticsearchWriter:
             self._raw, index_of(self._prefix, table, self._number), query, size=_SWEEP_ROWS, with_source=False
         ):
             now_ms, number = time.time_ns() // 1_000_000, external_version(version)
-            items = [bulk.Item(tombstone_lines(orjson.dumps(hit.id), number, *version, now_ms), hit.id) for hit in page]
+            items = [bulk.Item(tombstone_lines(hit.id, number, *version, now_ms), hit.id) for hit in page]
             for portion in bulk.requests(items, self._bulk_bytes):
                 bulk.send(self._raw, target, portion)
             swept += len(page)

@@ -91,16 +91,18 @@ class Ledger:
     def catch_up(self, deadline_seconds: float = _STALE_SECONDS) -> None:
         """Until every schema that is published now is known here.
 
-        A schema is published in the transaction of the first rows that have it; whoever has seen those rows must see it.
+        A schema is published in the transaction of the first rows that have it; who has seen those rows must see it.
         A transaction becomes visible partition by partition, so its records are waited for, though not for ever: it may
         be another one, which has just begun.
         """
         committed, end = self._schema_ends()
         began = time.monotonic()
         with self._changed:
-            while (known := self._read_to.get(self._schema_topic, -1)) < end:
+            while (
+                known := self._read_to.get(self._schema_topic, -1)
+            ) < end or self._progress_topic not in self._read_to:
                 waited = time.monotonic() - began
-                if known >= committed and waited > _OPEN_TRANSACTION_SECONDS:
+                if committed <= known and waited > _OPEN_TRANSACTION_SECONDS and self._progress is not None:
                     return
                 if waited > deadline_seconds or self._stop.is_set():
                     raise TransientError(f"{self._schema_topic} could not be read to its end.")
@@ -185,7 +187,8 @@ class Ledger:
                 self._read_to[topic] = offset
             else:
                 self._learn(topic, message.key() or b"", message.value())
-                self._read_to[topic] = offset + 1
+                if topic == self._schema_topic:
+                    self._read_to[topic] = offset + 1
             self._changed.notify_all()
 
     def _learn(self, topic: str, key: bytes, value: bytes | None) -> None:

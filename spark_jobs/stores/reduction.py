@@ -41,8 +41,9 @@ class Reduction:
     A newer marker than that is kept in `found`: the rows of its topic must not be applied before the sweep.
     """
 
-    def __init__(self, markers: Mapping[str, bytes]) -> None:
+    def __init__(self, markers: Mapping[str, bytes], *, leave_out_dead: bool = False) -> None:
         self._markers = markers
+        self._leave_out_dead = leave_out_dead
         self._rows: dict[str, dict[bytes, Held]] = {}
         self.found: dict[str, bytes] = {}
         self.size_bytes = 0
@@ -73,16 +74,22 @@ class Reduction:
         """What has come together, by topic; afterwards it is empty again (markers stay).
 
         Rows below a TRUNCATE are deletes at its version: a delayed request of an earlier attempt finds a larger one.
+        (Where there was none, they may be left out.)
         """
         rows, self._rows, self.size_bytes = self._rows, {}, 0
         for topic, held in rows.items():
             marker = max(self._markers.get(topic, b""), self.found.get(topic, b""))
-            if marker:
-                for key, last in held.items():
-                    if last.stamp < marker:
-                        held[key] = Held(marker, None, last.partition, last.offset)
-            if held:
-                yield topic, held
+            kept = self._above(marker, held) if marker else held
+            if kept:
+                yield topic, kept
+
+    def _above(self, marker: bytes, held: dict[bytes, Held]) -> dict[bytes, Held]:
+        if self._leave_out_dead:
+            return {key: last for key, last in held.items() if last.stamp >= marker}
+        return {
+            key: last if last.stamp >= marker else Held(marker, None, last.partition, last.offset)
+            for key, last in held.items()
+        }
 
     def _mark(self, topic: str, stamp: bytes) -> None:
         if stamp > max(self._markers.get(topic, b""), self.found.get(topic, b"")):

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
+from hashlib import blake2b
 from typing import TYPE_CHECKING, Final
 
 from cdc.errors import RefusedError, TailraceError, TransientError
@@ -86,7 +87,7 @@ class Applying:
 class _Task:
     def __init__(self, applying: Applying, markers: Mapping[str, bytes]) -> None:
         self.applying = applying
-        self.reduction = Reduction(markers)
+        self.reduction = Reduction(markers, leave_out_dead=applying.ahead_of_markers)
         self.counts: dict[str, Count] = {}
         self._writer_id = f"{applying.id} {sorted(markers.items())}"
 
@@ -193,13 +194,13 @@ def _rows(batch: pa.RecordBatch) -> Iterator[tuple[str, int, int, bytes, bytes |
 
 
 def _of_keys(topic: str, held: dict[bytes, Held]) -> Iterator[dict[str, object]]:
-    """A key's records are all in one task, so that this process's own hash is as good as any."""
+    """A hash stands for the key: what is counted is small and of fixed width."""
     for key, last in held.items():
         yield {
             "kind": "key",
             "topic": topic,
             "partition": last.partition,
-            "key": hash(key),
+            "key": int.from_bytes(blake2b(key, digest_size=8).digest(), "little", signed=True),
             "offset": last.offset,
             "live": last.row is not None,
             "stamp": last.stamp.decode(),

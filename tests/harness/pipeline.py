@@ -27,6 +27,7 @@ from tests.harness.database import Database
 from tests.harness.process import Process, StartProcess
 from tests.harness.proxy import Proxy
 from tests.harness.records import Record, last_rows, read_topic
+from tests.harness.topics import wait_until_readable
 from tests.harness.waiting import eventually
 
 Section = Mapping[str, Any]
@@ -158,6 +159,7 @@ class Pipeline:
         lsn = self.database.lsn()
         wait: Callable[..., object] = while_running.wait_for if while_running else eventually
         wait(lambda: self.published_to() >= lsn, deadline_seconds, f"the topics to hold everything before {lsn}")
+        wait_until_readable(self.bootstrap, self.prefix, deadline_seconds)
         return lsn
 
     def assert_same(

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
-from confluent_kafka.admin import AdminClient, NewTopic  # type: ignore[attr-defined]
+from confluent_kafka import IsolationLevel, KafkaException, TopicPartition
+from confluent_kafka.admin import AdminClient, NewTopic, OffsetSpec  # type: ignore[attr-defined]
+
+from tests.harness.waiting import eventually
 
 
 def create_topic(bootstrap: str, name: str, partitions: int = 1, **config: str) -> None:
@@ -22,3 +25,36 @@ def delete_topics(bootstrap: str, prefix: str) -> None:
     if topics:
         for deleted in admin.delete_topics(topics, operation_timeout=10).values():
             deleted.result()
+
+
+def wait_until_readable(bootstrap: str, prefix: str, deadline_seconds: float) -> None:
+    """Until readers of committed records see all that is there now.
+
+    A transaction's end reaches its partitions one by one: who sees one record of it need not see the others yet.
+    """
+    admin = AdminClient({"bootstrap.servers": bootstrap})
+    partitions = [
+        TopicPartition(name, partition)
+        for name, topic in admin.list_topics(timeout=10).topics.items()
+        if name.startswith(f"{prefix}.")
+        for partition in topic.partitions
+    ]
+    ends = _ends(admin, partitions, IsolationLevel.READ_UNCOMMITTED)
+
+    def all_readable() -> bool:
+        stable = _ends(admin, partitions, IsolationLevel.READ_COMMITTED)
+        return all(stable.get(each, end) >= end for each, end in ends.items())
+
+    eventually(all_readable, deadline_seconds, "the transactions in the topics to end")
+
+
+def _ends(admin: AdminClient, partitions: list[TopicPartition], isolation: IsolationLevel) -> dict[TopicPartition, int]:
+    """A topic that is being deleted is left out."""
+    asked = {each: OffsetSpec.latest() for each in partitions}
+    ends = {}
+    for each, answer in admin.list_offsets(asked, isolation_level=isolation, request_timeout=10).items():
+        try:
+            ends[each] = answer.result().offset
+        except KafkaException:
+            continue
+    return ends

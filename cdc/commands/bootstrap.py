@@ -1,0 +1,98 @@
+"""`tailrace bootstrap`: build a store anew from the topics, then switch readers to it."""
+
+from __future__ import annotations
+
+import json
+import sys
+import time
+from collections.abc import Callable
+from dataclasses import asdict
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+
+from cdc.commands.options import config_option, json_option
+from cdc.config import load_config
+from cdc.lsn import LSN
+
+if TYPE_CHECKING:
+    from spark_jobs.bootstrap import Plan, Report
+    from spark_jobs.stores.load import LoadProgress
+
+
+@click.command()
+@click.argument("store")
+@config_option
+@json_option
+@click.option("--dry-run", is_flag=True, help="Only say what would be done.")
+@click.option("--keep-old", is_flag=True, help="Keep the generation that served before.")
+@click.option("--no-switch", is_flag=True, help="Build it, but leave readers where they are.")
+@click.option("--anyway", is_flag=True, help="Build it although the topics are no whole copy of the tables.")
+def bootstrap(
+    store: str, config_path: Path, as_json: bool, dry_run: bool, keep_old: bool, no_switch: bool, anyway: bool
+) -> int:
+    """Build STORE anew from the compacted topics alone; the database may be switched off.
+
+    Readers see the old generation until the new one is whole. Says "complete as of LSN" only where that is proven. Exit
+    code 1: it is not (the reasons are printed), or rows are parked.
+    """
+    from spark_jobs.bootstrap import Options, plan_bootstrap, run_bootstrap  # noqa: PLC0415 - Spark takes its time
+
+    config = load_config(config_path)
+    if dry_run:
+        plan = plan_bootstrap(config, store)
+        click.echo(json.dumps(asdict(plan), indent=2) if as_json else "\n".join(_plan_lines(plan)))
+        return 1 if plan.reasons else 0
+    options = Options(keep_old=keep_old, switch=not no_switch, anyway=anyway)
+    report = run_bootstrap(config, store, options, _shower())
+    click.echo(json.dumps(_as_json(report), indent=2) if as_json else _report_line(report))
+    return 0 if report.verdict.complete else 1
+
+
+def _plan_lines(plan: Plan) -> list[str]:
+    serving = f"generation {plan.serving} serves" if plan.serving is not None else "nothing serves yet"
+    return [
+        f"{plan.store}: {serving}; a new one would be complete as of {LSN(plan.lsn)}.",
+        f"  {len(plan.tables)} tables, at most {plan.records:,} records: {', '.join(plan.tables)}",
+        *(f"  not complete: {reason}" for reason in plan.reasons),
+    ]
+
+
+def _report_line(report: Report) -> str:
+    ending = "readers see it" if report.switched else "readers do not see it yet"
+    return (
+        f"{report.plan.store}: generation {report.generation} is {report.verdict}; {ending} ({report.seconds:.0f} s)."
+    )
+
+
+def _as_json(report: Report) -> dict[str, object]:
+    verdict = report.verdict
+    return {
+        "store": report.plan.store,
+        "generation": report.generation,
+        "complete": verdict.complete,
+        "lsn": str(LSN(verdict.lsn)),
+        "rows": verdict.rows,
+        "parked": verdict.parked,
+        "reasons": verdict.reasons,
+        "switched": report.switched,
+        "seconds": round(report.seconds, 3),
+    }
+
+
+def _shower() -> Callable[[LoadProgress], None]:
+    """One line that is written over on a terminal; a line every ten seconds elsewhere."""
+    shown_at = 0.0
+
+    def show(progress: LoadProgress) -> None:
+        nonlocal shown_at
+        on_terminal = sys.stderr.isatty()
+        if time.monotonic() - shown_at < (0.5 if on_terminal else 10.0):
+            return
+        shown_at = time.monotonic()
+        parts = f"{progress.tasks_done} of {progress.tasks}" if progress.tasks else "some"
+        line = f"loading {progress.events:,} records: {parts} parts done"
+        click.echo(f"\r\033[K{line}" if on_terminal else line, err=True, nl=not on_terminal)
+
+    return show

@@ -1,0 +1,126 @@
+"""`tailrace parked`: rows that a store could not take, and what to do about them."""
+
+from __future__ import annotations
+
+import json
+from datetime import datetime, timezone
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from cdc.commands.options import config_option, json_option
+from cdc.config import Config, load_config
+from cdc.errors import UsageError
+from cdc.lsn import LSN, Version
+
+if TYPE_CHECKING:
+    from spark_jobs.stores.parked_rows import Parked
+
+
+@click.group()
+def parked() -> None:
+    """Rows that could not be delivered: by capture (too large for a record) or by a store (it refuses a value).
+
+    Everything else flows on. A row is named by NUMBER, as the list shows it.
+    """
+
+
+@parked.command("list")
+@config_option
+@json_option
+@click.option("--store", "store", help="Only those of this store.")
+def list_parked(config_path: Path, as_json: bool, store: str | None) -> int:
+    """List them: number, store, table, key and reason. Exit code 1: there are some."""
+    rows = _read(load_config(config_path), store)
+    if as_json:
+        click.echo(json.dumps([_described(row) for row in rows], indent=2))
+    elif not rows:
+        click.echo("Nothing is parked.")
+    else:
+        for row in rows:
+            click.echo(f"{row.place}  {row.store or 'capture'}  {row.topic}  {row.key}  {row.reason}")
+    return 1 if rows else 0
+
+
+@parked.command("show")
+@click.argument("number", type=int)
+@config_option
+@json_option
+def show_parked(number: int, config_path: Path, as_json: bool) -> None:
+    """Show all that is known of one: version, place in its topic, when."""
+    row = _one(_read(load_config(config_path), None), number)
+    described = _described(row)
+    if as_json:
+        click.echo(json.dumps(described, indent=2))
+    else:
+        for name, value in described.items():
+            click.echo(f"{name}: {value}")
+
+
+@parked.command("retry")
+@click.argument("numbers", nargs=-1, type=int, metavar="[NUMBER]...")
+@config_option
+@json_option
+@click.option("--store", "store", help="Only those of this store.")
+def retry_parked(numbers: tuple[int, ...], config_path: Path, as_json: bool, store: str | None) -> int:
+    """Give the rows, as they stand in the topic now, to their stores again; all of them, unless numbered.
+
+    For after the reason is gone: a mapping was changed, a limit was raised. Exit code 1: some stay parked.
+    """
+    from spark_jobs.stores.retry import retry  # noqa: PLC0415 - the stores' clients take their time
+
+    config = load_config(config_path)
+    rows = _read(config, store)
+    chosen = [_one(rows, number) for number in numbers] if numbers else [row for row in rows if row.store]
+    for row in chosen:
+        if not row.store:
+            raise UsageError(
+                f"{row.place} was parked by capture: raise [kafka] max_message_bytes and write the row again."
+            )
+        if row.store not in config.stores:
+            raise UsageError(f"{row.place} belongs to store {row.store}, which the config does not have.")
+    results = [
+        result
+        for name in dict.fromkeys(row.store for row in chosen)
+        for result in retry(config, name, [row for row in chosen if row.store == name])
+    ]
+    if as_json:
+        found = [{**_described(each.parked), "settled": each.settled, "reason": each.reason} for each in results]
+        click.echo(json.dumps(found, indent=2))
+    else:
+        for each in results:
+            word = "settled" if each.settled else "still parked"
+            click.echo(f"{each.parked.place}  {word}{': ' + each.reason if each.reason else ''}")
+        if not results:
+            click.echo("Nothing to try again.")
+    return 0 if all(each.settled for each in results) else 1
+
+
+def _read(config: Config, store: str | None) -> list[Parked]:
+    from spark_jobs.stores.parked_rows import read_parked  # noqa: PLC0415 - as above
+
+    return [row for row in read_parked(config) if store is None or row.store == store]
+
+
+def _one(rows: list[Parked], number: int) -> Parked:
+    found = next((row for row in rows if row.place == number), None)
+    if found is None:
+        raise UsageError(f"Nothing is parked under {number}.", remedy="`tailrace parked list` shows what is.")
+    return found
+
+
+def _described(row: Parked) -> dict[str, Any]:
+    when = datetime.fromtimestamp(row.parked_ms / 1000, timezone.utc).isoformat() if row.parked_ms else None
+    return {
+        "number": row.place,
+        "store": row.store or None,
+        "topic": row.topic,
+        "partition": row.partition if row.partition >= 0 else None,
+        "offset": row.offset if row.offset >= 0 else None,
+        "key": row.key,
+        "version": row.version,
+        "position": str(LSN(Version.parse(row.version).position)),
+        "parked": when,
+        "reason": row.reason,
+    }

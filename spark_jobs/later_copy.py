@@ -1,0 +1,235 @@
+"""Later copies: tables that are incomplete, or that a person names, are read again while the stream goes on.
+
+The driver has chunks read on Spark; capture publishes their rows when it passes their marks, and says on the copies'
+log whether they held. So a copy needs a running capture, survives the death of either, and goes on where it was.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+import uuid
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import partial
+from typing import TYPE_CHECKING
+
+import msgspec
+import psycopg
+from psycopg import sql
+
+from cdc import catalog
+from cdc.config import Config
+from cdc.copies import marks
+from cdc.copies.beside import BesideTask
+from cdc.copies.chunk import Attempt, Ending
+from cdc.copies.described import DescribedTable, describe_tables
+from cdc.copies.log import CopyLog
+from cdc.copies.meter import Meter
+from cdc.copies.plan import Limits, plan_chunks, read_sizes, readers
+from cdc.copies.records import ChunkState, CopyState
+from cdc.errors import TransientError, UsageError
+from cdc.logs import get_logger
+from cdc.names import Control, control_topic
+from cdc.postgres import explain
+from cdc.progress import read_progress
+from spark_jobs.chunk_queue import ChunkQueue, run_on_spark
+from spark_jobs.copy import CopyDriver, CopyRun, Watcher
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+log = get_logger("copy")
+
+# Capture holds the keys that change while a chunk is read, so its chunks are smaller than those of a first copy.
+_CHUNK_MB = 8
+_LOOK_SECONDS = 0.2
+_COMMIT_SECONDS = 60.0
+_WHERE_TIMEOUT = "10s"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Later:
+    copy: CopyState
+    chunks: tuple[ChunkState, ...]
+    tables: Mapping[str, DescribedTable]
+
+
+class LaterDriver(CopyDriver):
+    """`run_chunk` reads one chunk; on Spark, unless a test reads it itself."""
+
+    def __init__(self, config: Config, *, watch: Watcher, stop: threading.Event) -> None:
+        small = replace(config.copy, chunk_mb=min(config.copy.chunk_mb, _CHUNK_MB))
+        super().__init__(replace(config, copy=small), watch=watch, stop=stop)
+        self._outcomes = _Outcomes(config)
+
+    def close(self) -> None:
+        self._outcomes.close()
+        super().close()
+
+    def copy_tables(self, oids: Collection[str], where: str, session: Callable[[], SparkSession]) -> CopyRun:
+        """One copy of these tables, or the rest of one that was begun before. Returns when capture is past its end."""
+        later = self._begin(oids, where)
+        unfinished = [chunk for chunk in later.chunks if not chunk.done]
+        log.info("copy_begun", copy=later.copy.id, chunks=len(later.chunks), unfinished=len(unfinished))
+        meter = Meter(later.copy, later.chunks)
+        ending = self._run(later, unfinished, meter, session) if unfinished else Ending.DONE
+        if ending is Ending.DONE and meter.is_through:
+            self._end(later, meter.left_out)
+        self._record(meter, now=True)
+        names = {oid: str(table.shape) for oid, table in later.tables.items()}
+        return CopyRun(
+            progress=meter.progress(self._wal_held()),
+            left_out={names.get(oid, oid): reason for oid, reason in meter.left_out.items()},
+            lost=False,
+            stopped=not meter.is_through,
+        )
+
+    # -- begin and end ---------------------------------------------------------------------------------------
+
+    def _begin(self, oids: Collection[str], where: str) -> _Later:
+        self._publisher.fence(_COMMIT_SECONDS)
+        known = self._log.refresh_to_end()
+        began = catalog.current_lsn(self._connection)
+        tables = describe_tables(self._connection, self._config, sorted(oids))
+        if where:
+            self._check_where(tables, where)
+        earlier = [copy for copy in known.copies.values() if copy.kind == "later" and copy.state == "planned"]
+        for copy in earlier:
+            if set(copy.tables) == set(tables) and copy.where == where:
+                chunks = known.chunks.get(copy.id, {})
+                return _Later(copy=copy, chunks=tuple(chunks[number] for number in sorted(chunks)), tables=tables)
+        for copy in earlier:
+            given_up = msgspec.structs.replace(copy, state="abandoned", reason="another copy was begun")
+            self._publisher.send(self._topic, given_up.key, given_up.encode(), [])
+        return self._plan_later(tables, int(began), where)
+
+    def _plan_later(self, tables: Mapping[str, DescribedTable], began: int, where: str) -> _Later:
+        sizes = read_sizes(self._connection, tables.values())
+        total = sum(size.heap_bytes + size.toast_bytes for size in sizes.values())
+        copy_id = uuid.uuid4().hex[:12]
+        chunks = plan_chunks(copy_id, list(tables.values()), sizes, Limits.of(self._config.copy, total))
+        copy = CopyState(
+            id=copy_id,
+            kind="later",
+            state="planned",
+            tables=sorted(tables),
+            snapshot="",
+            point=began,
+            chunks=len(chunks),
+            size_bytes=total,
+            started_ms=time.time_ns() // 1_000_000,
+            where=where,
+        )
+        records: list[ChunkState | CopyState] = [*chunks, copy]
+        for record in records:
+            self._publisher.send(self._topic, record.key, record.encode(), [])
+        self._publisher.commit(_COMMIT_SECONDS)
+        return _Later(copy=copy, chunks=tuple(chunks), tables=tables)
+
+    def _check_where(self, tables: Mapping[str, DescribedTable], where: str) -> None:
+        """Prepared, so that it is one expression and no second statement; planned, never run."""
+        for table in tables.values():
+            for leaf in table.leaves[:1]:
+                name = sql.Identifier(leaf.relation.schema, leaf.relation.table)
+                query = sql.SQL("explain select from only {} where ({})").format(name, sql.SQL(where))
+                try:
+                    with self._connection.transaction():
+                        self._connection.execute(f"set local statement_timeout = '{_WHERE_TIMEOUT}'")
+                        self._connection.execute("set transaction read only")
+                        self._connection.execute(query, prepare=True)
+                except psycopg.Error as error:
+                    raise UsageError(
+                        f"--where does not fit {table.shape}: {explain(error)}",
+                        remedy="Give an SQL condition over the table's columns, as behind WHERE.",
+                    ) from None
+
+    def _end(self, later: _Later, left_out: Mapping[str, str]) -> None:
+        whole = {} if later.copy.where else {oid: later.copy.point for oid in later.tables if oid not in left_out}
+        at = marks.emit(self._connection, marks.End(copy=later.copy, whole=whole))
+        while not self._stop.wait(_LOOK_SECONDS):
+            state = self._outcomes.copy(later.copy.id)
+            if state is not None and state.state == "complete":
+                return
+            if self._outcomes.has_passed(at) and self._outcomes.copy(later.copy.id) == state:
+                raise TransientError("Capture went past the end of the copy without a word.")
+
+    # -- chunks ----------------------------------------------------------------------------------------------
+
+    def _run(
+        self, later: _Later, unfinished: Sequence[ChunkState], meter: Meter, session: Callable[[], SparkSession]
+    ) -> Ending:
+        spark = session()
+        queue = ChunkQueue[BesideTask](
+            partial(self._read_and_wait, spark),
+            at_once=readers(self._config.copy),
+            tick=lambda: self._record(meter),
+            stop=self._stop.is_set,
+            cancel=spark.sparkContext.cancelAllJobs,
+        )
+        for attempt in queue.attempts([partial(self._task, later, chunk) for chunk in unfinished]):
+            ending = self._judge(attempt, meter)
+            if ending is not Ending.DONE:
+                return ending
+        return Ending.DONE
+
+    def _task(self, later: _Later, chunk: ChunkState) -> BesideTask:
+        return BesideTask(
+            config=self._config,
+            chunk=chunk,
+            attempt=time.time_ns() // 1000,  # unlike that of any earlier reading, also by another driver
+            tables={piece.table: later.tables[piece.table] for piece in chunk.pieces},
+            where=later.copy.where or None,
+            rows_per_second=self._config.copy.rows_per_second / readers(self._config.copy),
+        )
+
+    def _read_and_wait(self, spark: SparkSession, task: BesideTask) -> Attempt:
+        read = run_on_spark(spark, task)
+        if read.ending is not Ending.DONE:
+            return read
+        while not self._stop.wait(_LOOK_SECONDS):
+            passed = self._outcomes.has_passed(read.high)
+            chunk = self._outcomes.chunk(task.chunk, task.attempt)
+            if chunk is not None and chunk.done:
+                return Attempt(number=chunk.number, ending=Ending.DONE, chunk=chunk)
+            if chunk is not None:
+                return Attempt(number=chunk.number, ending=Ending.FAILED, message=chunk.repeat)
+            if passed:
+                return Attempt(
+                    number=task.chunk.number, ending=Ending.FAILED, message="capture went past it without a word"
+                )
+        return Attempt(number=task.chunk.number, ending=Ending.STOPPED, message="asked to stop")
+
+
+class _Outcomes:
+    """What capture has said, shared by the threads that wait for it."""
+
+    def __init__(self, config: Config) -> None:
+        self._kafka = config.kafka
+        self._progress_topic = control_topic(config.kafka.prefix, Control.PROGRESS)
+        self._log = CopyLog(config.kafka)
+        self._lock = threading.Lock()
+        self._looked_at = 0.0
+        self._confirmed = 0
+
+    def close(self) -> None:
+        with self._lock:
+            self._log.close()
+
+    def chunk(self, chunk: ChunkState, attempt: int) -> ChunkState | None:
+        with self._lock:
+            found = self._log.refresh().chunks.get(chunk.copy, {}).get(chunk.number)
+        return found if found is not None and found.attempt == attempt else None
+
+    def copy(self, copy_id: str) -> CopyState | None:
+        with self._lock:
+            return self._log.refresh().copies.get(copy_id)
+
+    def has_passed(self, lsn: int) -> bool:
+        """Asked before the log is read: what capture wrote when it passed is there then."""
+        with self._lock:
+            if time.monotonic() - self._looked_at > 1:
+                self._looked_at = time.monotonic()
+                progress = read_progress(self._kafka.client_options(), self._progress_topic)
+                self._confirmed = 0 if progress is None else progress.confirm_lsn
+        return self._confirmed > lsn

@@ -1,0 +1,92 @@
+"""Parked rows tried again: the row as it stands in its topic now goes to the store, and what it takes is settled.
+
+No Spark: there are few of them. The version guards as always, so that a sync may run beside it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from cdc.config import Config
+from cdc.errors import RefusedError
+from cdc.names import Control, control_topic
+from sinks.contract import Change, TableSchema, Writer
+from sinks.registry import open_store
+from spark_jobs.stores.ledger import Ledger
+from spark_jobs.stores.parked_rows import Parked, read_partition
+from spark_jobs.stores.parking import ParkedRow, Parking
+from spark_jobs.stores.reduction import Reduction, change_of
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Retried:
+    parked: Parked
+    settled: bool
+    reason: str = ""
+
+
+def retry(config: Config, store_name: str, rows: Sequence[Parked]) -> list[Retried]:
+    """Rows of one store. What the store still cannot take stays parked."""
+    store = open_store(store_name, config.stores[store_name], config.kafka.prefix)
+    try:
+        with Ledger(config) as ledger:
+            ledger.catch_up()
+            tables = ledger.tables()
+        generation = store.serving()
+        if generation is None:
+            raise RefusedError(f"Store {store_name} serves nothing yet.", remedy=f"tailrace sync {store_name}")
+        writer = store.writer_factory(generation)()
+        try:
+            results = [_retry_one(config, writer, tables.get(row.topic), row) for row in rows]
+        finally:
+            writer.close()
+        store.publish(generation, {tables[row.topic] for row in rows if row.topic in tables})
+    finally:
+        store.close()
+    parking = Parking(config.kafka.client_options(), control_topic(config.kafka.prefix, Control.PARKED))
+    parking.settle(_as_row(result.parked) for result in results if result.settled)
+    return results
+
+
+def _retry_one(config: Config, writer: Writer, table: TableSchema | None, row: Parked) -> Retried:
+    if table is None:
+        return Retried(parked=row, settled=True, reason="the table is gone")
+    if row.key_bytes:
+        return Retried(parked=row, settled=False, reason="its key is too long to be found")
+    change = _last_change(config, row)
+    if change is None:
+        return Retried(parked=row, settled=True, reason="the row is gone")
+    rejected = writer.apply(table, [change])
+    if rejected:
+        return Retried(parked=row, settled=False, reason=rejected[0].reason)
+    return Retried(parked=row, settled=True)
+
+
+def _last_change(config: Config, row: Parked) -> Change | None:
+    """From where it stood to the topic's end; None where nothing of it is left, since it was deleted long ago."""
+    reduction = Reduction({})
+    key = row.key.encode()
+    for message in read_partition(config, row.topic, row.partition, row.offset):
+        headers: dict[str, bytes] = dict(message.headers() or [])  # type: ignore[arg-type]  # ours are bytes
+        is_marker = (message.key() or b"").startswith(b'{"__truncate":')
+        if message.key() == key or is_marker:
+            reduction.add(
+                row.topic, row.partition, message.offset() or 0, message.key() or b"", message.value(), headers["v"]
+            )
+    for _, held in reduction.take():
+        if key in held:
+            return change_of(key, held[key])
+    return None
+
+
+def _as_row(row: Parked) -> ParkedRow:
+    return ParkedRow(
+        store=row.store,
+        topic=row.topic,
+        partition=row.partition,
+        offset=row.offset,
+        key=row.key.encode(),
+        version=row.version,
+        reason="",
+    )

@@ -1,0 +1,167 @@
+"""The first copy meets the stream exactly at the slot's point, whoever writes meanwhile and whatever is rewritten."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from cdc.lsn import LSN
+from cdc.names import topic
+from tests.harness.first_copy import FIRST, Copying, copies, prepared, wait_for_hold
+from tests.harness.pipeline import MakePipeline, Pipeline
+from tests.harness.records import Record, read_topic
+from tests.harness.table_states import marks
+from tests.harness.waiting import eventually
+from tests.harness.writer import SCHEMA, Writer
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+
+def copied(records: list[Record]) -> list[Record]:
+    return [record for record in records if record.op == "r"]
+
+
+def make_tables(pipeline: Pipeline) -> list[str]:
+    """One large table beside small ones, TOAST, partitions, an empty table, odd names; none ever analysed."""
+    for statement in (
+        SCHEMA,
+        "INSERT INTO items SELECT i, i % 7, repeat('n', i % 200) FROM generate_series(0, 499) i",
+        "CREATE TABLE large (id int PRIMARY KEY, a text, b numeric, c timestamptz, d bytea)",
+        "INSERT INTO large SELECT i, 'text ' || i, i / 7.0, '2024-01-01'::timestamptz + i * interval '1 s', "
+        "  CASE WHEN i % 5 = 0 THEN NULL ELSE '\\x5c6e'::bytea END FROM generate_series(1, 60000) i",
+        "CREATE TABLE wide (id int PRIMARY KEY, doc text)",
+        "ALTER TABLE wide ALTER doc SET STORAGE EXTERNAL",
+        "INSERT INTO wide SELECT i, repeat(md5(i::text), 300) FROM generate_series(1, 300) i",
+        "CREATE TABLE parts (id int, region text, PRIMARY KEY (region, id)) PARTITION BY LIST (region)",
+        "CREATE TABLE parts_a PARTITION OF parts FOR VALUES IN ('a')",
+        "CREATE TABLE parts_b PARTITION OF parts FOR VALUES IN ('b')",
+        "CREATE TABLE parts_empty PARTITION OF parts FOR VALUES IN ('c')",
+        "INSERT INTO parts SELECT i, CASE i % 2 WHEN 0 THEN 'a' ELSE 'b' END FROM generate_series(1, 1000) i",
+        "CREATE TABLE nothing (id int PRIMARY KEY)",
+        'CREATE TABLE "Odd.;--" ("k""1" text PRIMARY KEY, "%s" text)',
+        """INSERT INTO "Odd.;--" VALUES (E'a\\tb\\\\c\\nd', NULL), ('', ''), ('\\N', '\\.')""",
+    ):
+        pipeline.database.execute(statement)
+    return ["items", "large", "wide", "parts", "nothing"]
+
+
+def test_copy_and_stream_meet_exactly(make_pipeline: MakePipeline, spark: SparkSession) -> None:
+    """Writers hammer the rows that are being copied; a transaction has written before the slot's point and commits
+    after it; the result is the source's content, each event once, in one partition per key."""
+    pipeline = make_pipeline(copy=FIRST)
+    tables = make_tables(pipeline)
+    first, second, third = (pipeline.database.connect() for _ in range(3))
+    first.execute("BEGIN; INSERT INTO nothing VALUES (1)")
+    capture = pipeline.launch()
+    capture.wait_for_line('"waiting_for_open_transactions"', 60)
+    second.execute("BEGIN; INSERT INTO nothing VALUES (2)")
+    # The server waits for those that were open when it began, then once more for those that came meanwhile. What begins
+    # in that second wait may write before the point and commit after it.
+    first.execute("COMMIT")
+    eventually(lambda: _waits_for(pipeline, second.info.backend_pid), 60, "the second wait")
+    third.execute("BEGIN; INSERT INTO nothing VALUES (3); UPDATE large SET a = 'third' WHERE id = 7")
+    third.execute("DELETE FROM large WHERE id = 8")
+    second.execute("COMMIT")
+    capture.wait_for_line('"waiting_for_first_copy"', 60)
+    with Writer(pipeline.database) as writer, Copying(pipeline, spark) as copying:
+        copying.wait_for_chunks(1)
+        third.execute("COMMIT")
+        pipeline.database.execute("UPDATE parts SET region = 'c' WHERE id <= 10")
+        pipeline.database.execute("UPDATE wide SET id = id + 1000 WHERE id <= 20")
+        pipeline.database.execute("DELETE FROM large WHERE id % 100 = 0")
+        report = copying.report()
+        writer.wait_for_more()
+    assert report.is_complete
+    assert report.progress is not None
+    assert (report.progress.chunks, report.progress.seconds_left) == (report.progress.total_chunks, 0.0)
+    records = pipeline.assert_same(*tables, while_running=capture)
+    point = LSN(copies(pipeline)[0].point)
+    for each in records.values():
+        for record in copied(each):
+            assert record.version is not None
+            assert (record.version.position, record.version.seq) == (int(point), 0)
+    assert len(copied(records["large"])) == 60_000
+    assert {record.value["after"]["id"] for record in copied(records["nothing"])} == {1, 2}
+    for table in tables:
+        _assert_one_partition_per_key(records[table])
+    odd = read_topic(pipeline.bootstrap, topic(pipeline.prefix, "public", "Odd.;--"))
+    assert sorted((record.value["after"]['k"1'], record.value["after"]["%s"]) for record in odd) == [
+        ("", ""),
+        ("\\N", "\\."),
+        ("a\tb\\c\nd", None),
+    ]
+
+
+def _waits_for(pipeline: Pipeline, pid: int) -> bool:
+    """Whether some session waits for that one's transaction to end."""
+    query = "SELECT pid FROM pg_stat_activity WHERE %s = ANY(pg_blocking_pids(pid))"
+    return bool(pipeline.database.execute(query, [pid]))
+
+
+def _assert_one_partition_per_key(records: list[Record]) -> None:
+    places: dict[bytes, set[int]] = {}
+    for record in records:
+        if record.op != "t":
+            places.setdefault(record.key, set()).add(record.partition)
+    assert all(len(found) == 1 for found in places.values())
+
+
+def test_what_is_rewritten_meanwhile_is_marked(make_pipeline: MakePipeline, spark: SparkSession) -> None:
+    """VACUUM FULL, ALTER TYPE, TRUNCATE, DROP and renamed columns: those tables are due for a later copy, no row of
+    them is made up, and everything else is complete."""
+    pipeline = make_pipeline(copy=FIRST)
+    database = pipeline.database
+    names = ["full_vacuum", "retyped", "emptied", "dropped", "renamed_column", "same", "added_column"]
+    for name in names:
+        database.execute(f"CREATE TABLE {name} (id int PRIMARY KEY, v text, n int)")
+        database.execute(f"INSERT INTO {name} SELECT i, 'v', i FROM generate_series(1, 100) i")
+    capture = wait_for_hold(pipeline)
+    prepared(pipeline)
+    database.execute("DELETE FROM full_vacuum WHERE id > 50")
+    database.execute("VACUUM FULL full_vacuum")
+    database.execute("ALTER TABLE retyped ALTER n TYPE bigint USING n + 1")
+    database.execute("TRUNCATE emptied")
+    database.execute("DROP TABLE dropped")
+    database.execute("ALTER TABLE renamed_column RENAME v TO w")
+    database.execute("ALTER TABLE added_column ADD COLUMN more int DEFAULT 7")
+    with Copying(pipeline, spark) as copying:
+        report = copying.report()
+    assert not report.is_complete
+    found = {table["table"].removeprefix("public.") for table in report.incomplete}
+    assert {"full_vacuum", "retyped", "emptied", "renamed_column"} <= found
+    assert "same" not in found
+    pipeline.fence(while_running=capture)
+    for name in ("full_vacuum", "retyped", "emptied", "renamed_column"):
+        assert copied(pipeline.records(name)) == [], name
+    assert len(copied(pipeline.records("added_column"))) == 100
+    pipeline.assert_same("same", while_running=capture)
+
+
+def test_dead_capture_leaves_what_is_finished(make_pipeline: MakePipeline, spark: SparkSession) -> None:
+    """The snapshot dies with capture in the middle of the copy: finished chunks stand, the table is marked, rows that
+    were deleted meanwhile do not linger, and nothing starts from zero."""
+    pipeline = make_pipeline(copy={**FIRST, "rows_per_second": 8000, "connections": 2})
+    database = pipeline.database
+    database.execute("CREATE TABLE large (id int PRIMARY KEY, a text)")
+    database.execute("INSERT INTO large SELECT i, repeat('x', 100) FROM generate_series(1, 60000) i")
+    database.execute("CREATE TABLE small (id int PRIMARY KEY)")
+    database.execute("INSERT INTO small VALUES (1), (2)")
+    capture = wait_for_hold(pipeline)
+    with Copying(pipeline, spark) as copying:
+        copying.wait_for_chunks(1)
+        capture.kill()
+        database.execute("DELETE FROM large WHERE id % 2 = 0")
+        again = pipeline.start(90)
+        report = copying.report()
+    (copy,) = copies(pipeline)
+    assert copy.state == "abandoned"
+    assert not report.is_complete
+    assert "large" in marks(pipeline)
+    pipeline.fence(while_running=again)
+    records = pipeline.records("large")
+    rows = copied(records)
+    assert 0 < len(rows) < 60_000
+    assert len({record.key for record in rows}) == len(rows)
+    last = {record.key: record for record in records if record.op != "t"}
+    alive = [record for record in last.values() if record.value is not None and record.op != "d"]
+    assert all(record.value["after"]["id"] % 2 == 1 for record in alive)

@@ -1,0 +1,167 @@
+"""A copy reads a table only as long as it is what its snapshot shows; everything else is noticed, never misread."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import psycopg
+import pytest
+
+from cdc.config import parse_config
+from cdc.copies import reading
+from cdc.copies.described import DescribedTable, describe_tables
+from cdc.copies.reading import CHANGED, GONE, REWRITTEN, Readable, SnapshotLostError, at_snapshot, lines, lock
+from cdc.copies.records import Piece
+from cdc.errors import RefusedError
+from tests.harness.database import Connection, Database
+
+COLUMNS = ("id", "v", "n")
+
+
+@pytest.fixture
+def exporter(database: Database) -> Connection:
+    """A session like capture's, whose snapshot others read at; `t` has 1000 rows in it."""
+    database.execute("CREATE TABLE t (id int PRIMARY KEY, v text, n int, other text)")
+    database.execute("INSERT INTO t SELECT i, repeat('x', 50), i, 'o' FROM generate_series(1, 1000) i")
+    database.execute("CREATE PUBLICATION tailrace FOR TABLE t")
+    connection = database.connect()
+    connection.execute("BEGIN ISOLATION LEVEL REPEATABLE READ")
+    return connection
+
+
+@pytest.fixture
+def snapshot(exporter: Connection) -> str:
+    ((name,),) = exporter.execute("SELECT pg_export_snapshot()").fetchall()
+    return str(name)
+
+
+@pytest.fixture
+def reader(database: Database, snapshot: str) -> Iterator[psycopg.Connection]:
+    with at_snapshot(database.dsn, snapshot) as connection:
+        yield connection
+
+
+@pytest.fixture
+def table(database: Database, reader: psycopg.Connection) -> DescribedTable:
+    config = parse_config(
+        f'[source]\ndsn = "{database.dsn}"\n[kafka]\nbootstrap = "h:1"\nprefix = "p"\n',
+        file=Path("tailrace.toml"),
+        environment={},
+    )
+    ((oid,),) = reader.execute("SELECT 't'::regclass::oid::text").fetchall()
+    return describe_tables(reader, config, [oid])[oid]
+
+
+def found(reader: psycopg.Connection, table: DescribedTable) -> Readable | str:
+    return lock(reader, table, table.leaves[0], COLUMNS)
+
+
+def ids(reader: psycopg.Connection, readable: Readable, first: int = 0, end: int | None = None) -> list[int]:
+    piece = Piece(table="1", relation=readable.leaf.relation.oid, first_block=first, end_block=end)
+    return [int(line.split(b"\t")[0]) for block in lines(reader, readable, piece, COLUMNS) for line in block]
+
+
+def test_rows_are_those_of_the_snapshot(database: Database, reader: psycopg.Connection, table: DescribedTable) -> None:
+    """Whatever was written, deleted or vacuumed since; and ranges of blocks together give each row once."""
+    database.execute("DELETE FROM t WHERE id <= 300; UPDATE t SET n = -1; INSERT INTO t VALUES (2000, '', 1, '')")
+    database.execute("VACUUM t")
+    readable = found(reader, table)
+    assert isinstance(readable, Readable)
+    every = [number for first in range(0, 30, 3) for number in ids(reader, readable, first, first + 3)]
+    assert sorted(every) == list(range(1, 1001))
+    assert sorted(ids(reader, readable)) == list(range(1, 1001))
+
+
+@pytest.mark.parametrize(
+    ("statement", "reason"),
+    [
+        ("VACUUM FULL t", REWRITTEN),
+        ("TRUNCATE t", REWRITTEN),
+        ("ALTER TABLE t ALTER n TYPE bigint", REWRITTEN),
+        ("CLUSTER t USING t_pkey", REWRITTEN),
+        ("ALTER TABLE t DROP COLUMN v", CHANGED),
+        ("ALTER TABLE t RENAME COLUMN v TO w", CHANGED),
+        ("ALTER TABLE t ALTER v TYPE varchar", CHANGED),
+        ("DROP TABLE t", GONE),
+        ("DROP TABLE t; CREATE TABLE t (id int PRIMARY KEY, v text, n int)", GONE),
+        (
+            "ALTER TABLE t RENAME COLUMN v TO w; ALTER TABLE t RENAME COLUMN other TO v;"
+            " ALTER TABLE t RENAME COLUMN w TO other",
+            CHANGED,
+        ),
+    ],
+)
+def test_a_table_that_is_no_longer_what_it_was_is_left_out(
+    database: Database, reader: psycopg.Connection, table: DescribedTable, statement: str, reason: str
+) -> None:
+    """After these the snapshot would show too little, or another column's values."""
+    for each in statement.split(";"):
+        database.execute(each)
+    assert found(reader, table) == reason
+
+
+@pytest.mark.parametrize(
+    "statement",
+    [
+        "ALTER TABLE t ADD COLUMN more int DEFAULT 7",
+        "ALTER TABLE t RENAME TO renamed",
+        "CREATE SCHEMA s; ALTER TABLE t SET SCHEMA s",
+        "ALTER TABLE t DROP COLUMN other",
+        "CREATE INDEX ON t (n); ANALYZE t; VACUUM t",
+    ],
+)
+def test_a_change_that_does_not_touch_what_is_read_does_not_matter(
+    database: Database, reader: psycopg.Connection, table: DescribedTable, statement: str
+) -> None:
+    """The rows stand for the snapshot's moment, under the names of that moment."""
+    for each in statement.split(";"):
+        database.execute(each)
+    readable = found(reader, table)
+    assert isinstance(readable, Readable)
+    assert len(ids(reader, readable)) == 1000
+
+
+def test_a_lock_of_others_is_waited_for(
+    database: Database, reader: psycopg.Connection, table: DescribedTable, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A rewrite that has begun is seen once it has ended, not read past; our own wait is short each time."""
+    reader.execute("SET lock_timeout = 50")
+    other = database.connect()
+    other.execute("BEGIN; LOCK TABLE t IN ACCESS EXCLUSIVE MODE; TRUNCATE t")
+    tries = []
+    present = reading._present
+
+    def count(*arguments: object) -> tuple[str | None, int | None]:
+        tries.append(1)
+        if len(tries) == 3:
+            other.execute("COMMIT")
+        return present(*arguments)  # type: ignore[arg-type]
+
+    monkeypatch.setattr(reading, "_present", count)
+    assert found(reader, table) == REWRITTEN
+    assert len(tries) == 4
+
+
+def test_a_snapshot_that_nobody_holds_any_more_is_lost(database: Database, exporter: Connection, snapshot: str) -> None:
+    """Not an error to repeat: nobody can read at it again."""
+    with at_snapshot(database.dsn, snapshot) as reader:
+        exporter.execute("COMMIT")
+        assert reader.execute("SELECT count(*) FROM t").fetchall() == [(1000,)]  # ours is alive, being imported
+    with pytest.raises(SnapshotLostError), at_snapshot(database.dsn, snapshot):
+        pass
+
+
+def test_a_table_that_may_not_be_read_is_refused_with_the_remedy(
+    database: Database, snapshot: str, reader: psycopg.Connection, table: DescribedTable
+) -> None:
+    """A person must grant it; trying again does not help."""
+    role = f"reader_{database.name[-8:]}"
+    database.execute(f"CREATE ROLE {role}")
+    try:
+        reader.execute(f"SET ROLE {role}".encode())
+        with pytest.raises(RefusedError, match="grant select"):
+            found(reader, table)
+    finally:
+        reader.execute("RESET ROLE")
+        database.execute(f"DROP ROLE {role}")

@@ -1,0 +1,163 @@
+"""Mappings, documents and answers of Elasticsearch, without a server."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from cdc.config.tables import ColumnName
+from cdc.errors import RefusedError, TransientError
+from cdc.lsn import Version
+from sinks.contract import Change, Column, PositionLostError, TableSchema
+from sinks.elasticsearch import bulk
+from sinks.elasticsearch.client import problem
+from sinks.elasticsearch.documents import Documents, external_version
+from sinks.elasticsearch.mapping import fields_of
+from sinks.elasticsearch.naming import OWN, field_name, index_of, own_index, split_generation
+
+positions = st.integers(0, 2**50).map(lambda number: number * 8)
+versions = st.builds(Version, positions, st.integers(0, 2**32 - 1))
+
+
+@given(one=versions, other=versions)
+def test_the_servers_number_never_contradicts_the_version(one: Version, other: Version) -> None:
+    """A larger version has a number that is at least as large; below 4095 changes in a transaction, a larger one."""
+    if one < other:
+        assert external_version(one) <= external_version(other)
+        if one.seq < 4095:
+            assert external_version(one) < external_version(other)
+    assert 0 <= external_version(one) < 2**63
+
+
+def test_a_position_past_the_servers_numbers_is_refused() -> None:
+    """Rather than wrapped around."""
+    with pytest.raises(RefusedError):
+        external_version(Version(2**54, 1))
+
+
+identifiers = st.text(st.characters(exclude_characters="\0", codec="utf-8"), min_size=1, max_size=20)
+
+
+@given(one=identifiers, other=identifiers)
+def test_field_names_are_told_apart(one: str, other: str) -> None:
+    """Two columns never share a field, and none is ours or one of the server's."""
+    assert (field_name(one) == field_name(other)) == (one == other)
+    for name in (field_name(one), field_name(other)):
+        assert name.strip()
+        assert "." not in name
+        assert name != OWN
+        assert not name.startswith("_") or name.startswith("__") or "-" in name
+
+
+values = st.recursive(
+    st.none()
+    | st.booleans()
+    | st.integers(-(2**63), 2**63 - 1)
+    | st.floats(allow_nan=False, allow_infinity=False)
+    | st.text(),
+    lambda inner: st.lists(inner, max_size=3),
+    max_leaves=5,
+)
+
+
+@given(columns=st.dictionaries(identifiers, values, max_size=5), version=versions)
+def test_a_document_gives_its_row_back(columns: dict[str, object], version: Version) -> None:
+    """Byte by byte where no column has an odd name; with the same values in any case."""
+    table = TableSchema("s", "t", "x.s.t", (), tuple(Column(name, "text", -1) for name in columns))
+    row = json.dumps(columns, ensure_ascii=False).encode()
+    action, document = Documents(table).lines(Change("1", b"{}", version, row), 0).splitlines()
+    assert json.loads(action)["index"]["version"] == external_version(version)
+    assert json.loads(document)[OWN] == {"position": version.position, "seq": version.seq}
+    found, back = Documents(table).row_of(document)
+    assert found == version
+    assert json.loads(back or b"") == columns
+    if all(field_name(name) == name for name in columns):
+        assert back == row
+
+
+def test_columns_are_mapped_by_their_types() -> None:
+    """Types of the users' own are matched as a whole, even where they are called like a built-in one."""
+    kinds = {
+        "int8": "long",
+        "_int8": "long",
+        "text": "text",
+        "_varchar": "text",
+        "numeric": "double",
+        "timestamptz": "date",
+        "bool": "boolean",
+        "uuid": "keyword",
+        "jsonb": "keyword",
+        "point": "object",
+        "public.mood": "keyword",
+        "public.date": "keyword",
+        "public.citext": "text",
+        "tstzrange": "keyword",
+    }
+    table = TableSchema("s", "t", "x.s.t", (), tuple(Column(name, name, -1) for name in kinds))
+    found = {name: field["type"] for name, field in fields_of(table, {}).items()}
+    assert found == {field_name(name): kind for name, kind in kinds.items()}
+
+
+def test_an_override_stands_instead_of_the_derived_mapping() -> None:
+    """With nested tables as they were written in the config."""
+    table = TableSchema(
+        "public", "orders", "x.public.orders", (), (Column("note", "text", -1), Column("n", "int4", -1))
+    )
+    options = {"type": "text", "fields.raw.type": "keyword", "fields.raw.ignore_above": "10"}
+    found = fields_of(table, {ColumnName("public", "orders", "note"): options})
+    assert found["note"] == {"type": "text", "fields": {"raw": {"type": "keyword", "ignore_above": "10"}}}
+    assert found["n"]["type"] == "integer"
+
+
+def test_a_generations_indices_are_told_apart() -> None:
+    """From each other, and from a table whose name ends like one."""
+    table = TableSchema("public", "orders-g1", "x", (), ())
+    assert index_of("shop", table, 12) == "shop.public.orders-2dg1-g12"
+    assert split_generation("shop.public.orders-2dg1-g12") == ("shop.public.orders-2dg1", 12)
+    assert split_generation("shop.public.orders-2dg1") is None
+    assert split_generation(own_index("shop", 3)) == ("shop.__tailrace", 3)
+
+
+@pytest.mark.parametrize(
+    ("status", "kind", "expected"),
+    [
+        (401, "security_exception", RefusedError),
+        (403, "security_exception", RefusedError),
+        (403, "cluster_block_exception", TransientError),
+        (404, "index_not_found_exception", PositionLostError),
+        (429, "es_rejected_execution_exception", TransientError),
+        (503, "unavailable_shards_exception", TransientError),
+        (400, "illegal_argument_exception", RefusedError),
+    ],
+)
+def test_answers_are_sorted_by_what_to_do(status: int, kind: str, expected: type[Exception]) -> None:
+    """A denied request stops the store, a busy or blocked server is asked again, a missing index is a lost one."""
+    assert type(problem(status, kind)) is expected
+
+
+def test_reasons_quote_no_values() -> None:
+    """The server's words do."""
+    error = bulk.Error(
+        type="document_parsing_exception",
+        reason="[1:9] failed to parse field [age] of type [long] in document with id '7'. Preview: 'Ada'",
+        caused_by={"reason": 'For input string: "Ada"'},
+    )
+    assert bulk.reason_of(error) == "field age of type long cannot hold it (document_parsing_exception)"
+    immense = bulk.Error(
+        type="illegal_argument_exception",
+        reason='Document contains at least one immense term in field="note" (whose UTF8 is longer ...): [65, 65]',
+    )
+    assert bulk.reason_of(immense) == "field note has a value too long for one term (illegal_argument_exception)"
+    assert bulk.reason_of(bulk.Error(type="odd", reason="Ada")) == "not a document that Elasticsearch takes (odd)"
+
+
+@given(sizes=st.lists(st.integers(1, 50), max_size=30), limit=st.integers(10, 60))
+def test_requests_hold_everything_once_within_the_limit(sizes: list[int], limit: int) -> None:
+    """In order; only an item that is larger by itself makes a larger request."""
+    items = [bulk.Item(b"x" * size, number) for number, size in enumerate(sizes)]
+    portions = list(bulk.requests(items, limit))
+    assert [item for portion in portions for item in portion] == items
+    assert all(len(portion) == 1 or sum(len(item.lines) for item in portion) <= limit for portion in portions)
