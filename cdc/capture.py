@@ -10,7 +10,7 @@ from __future__ import annotations
 import gc
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from concurrent.futures import Future
 from typing import TypeVar
 
@@ -21,6 +21,7 @@ from cdc.attendance import Attendance
 from cdc.batch_commit import BatchCommit
 from cdc.changes import Changes
 from cdc.config import Config
+from cdc.copies.described import describe_tables
 from cdc.copies.marks import PREFIX as COPY_PREFIX
 from cdc.copies.passage import Passage
 from cdc.decoder import decode
@@ -36,7 +37,7 @@ from cdc.outbox import Outbox
 from cdc.postgres import connect, explain
 from cdc.progress import Progress
 from cdc.publisher import Publisher
-from cdc.relations import Shape
+from cdc.relations import Shape, Table
 from cdc.replication import Keepalive, ReplicationStream
 from cdc.reselect import Reselect
 from cdc.snapshots import Snapshot
@@ -112,7 +113,12 @@ class Capture:
         self._tables = Tables(self._config, self._catalog)
         database = catalog.database_name(self._catalog)
         self._passage = Passage(
-            self._config, self._changes, database=database, call=self._call, settle=self._finish_commit
+            self._config,
+            self._changes,
+            database=database,
+            call=self._call,
+            settle=self._finish_commit,
+            introduce=self._introduce,
         )
         self._reselect = Reselect(lambda: connect(self._conninfo), stop=self._server_lost)
         self._commits = BatchCommit(
@@ -220,6 +226,11 @@ class Capture:
         if learned is not self._commits.states:
             self._finish_commit()
             self._commits.states = learned
+        self._make_known(table)
+        self._changes.on_table(table)
+
+    def _make_known(self, table: Table) -> None:
+        """Its topic, and its columns for whoever reads that, before its first row."""
         if table.topic not in self._progress.topic_ids:
             self._add_topic(table.topic)
         digest = schema.digest(table)
@@ -227,7 +238,14 @@ class Capture:
             self._finish_commit()
             self._progress = self._progress.with_schema(table.topic, digest)
             self._publisher.send(*schema.record(table, self._changes.version, self._schema_topic))
-        self._changes.on_table(table)
+
+    def _introduce(self, oids: Collection[str]) -> None:
+        """Tables that are copied before the stream has told of them."""
+        topics = {oid: self._commits.states.tables[oid].topic for oid in oids if oid in self._commits.states.tables}
+        unknown = [oid for oid, topic in topics.items() if topic not in self._progress.schemas]
+        if unknown:
+            for each in self._call(lambda: describe_tables(self._catalog, self._config, unknown)).values():
+                self._make_known(each.table(each.relation))
 
     def _follow_renamed_roots(self) -> None:
         """No message tells that the partitioned table above a partition has another name."""

@@ -35,6 +35,7 @@ COMMANDS = {
     "sync": Lazy("cdc.commands.sync:sync", "Keep stores in step with the topics."),
     "bootstrap": Lazy("cdc.commands.bootstrap:bootstrap", "Build a store anew from the topics, then switch to it."),
     "wait": Lazy("cdc.commands.wait:wait", "Wait until stores have everything up to an LSN."),
+    "run": Lazy("cdc.commands.run:run", "Run all of it: capture, copies where due, every store; supervised."),
     "lag": Lazy("cdc.commands.lag:lag", "How far behind is each store?"),
     "parked": Lazy("cdc.commands.parked:parked", "What a store could not take: list, show, try again."),
     "remove": Lazy("cdc.commands.remove:remove", "Take a table or the whole capture away, slot included."),

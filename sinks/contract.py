@@ -182,7 +182,7 @@ class Store(Protocol):
         """Reachable, allowed, set up as it must be. Changes nothing. Raises TransientError when nobody answers."""
 
     def serving(self) -> Generation | None:
-        """The generation that readers see; None: nothing was built yet, or all of it is lost."""
+        """The generation that readers see; None: nothing was built yet, or it is lost: build a new one."""
 
     def list_generations(self) -> list[Generation]:
         """All that exist, oldest first, the serving one among them."""

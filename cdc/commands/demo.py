@@ -13,16 +13,20 @@ from pathlib import Path
 import click
 from rich.console import Console
 
-from cdc.demo.capture_part import CapturePart
+from cdc.config import load_config
+from cdc.demo.comparison import compare_all
 from cdc.demo.parts import Part, WriterPart
+from cdc.demo.pipeline_part import STORES, PipelinePart, write_config
 from cdc.demo.run import Demo
 from cdc.demo.shop import DATABASE, create_database
 from cdc.demo.view import view_on
 from cdc.demo.writer import Writer
 from deploy.progress import Lines, Terminal
-from deploy.stack import Stack, open_stack
+from deploy.stack import NAMES, Stack, open_stack
 
 _FOLDER = Path(".tailrace/stack")
+_FIRST_TRANSACTIONS = 150
+_ARRIVAL_SECONDS = 120.0
 
 
 @click.command()
@@ -45,50 +49,90 @@ _FOLDER = Path(".tailrace/stack")
 )
 @click.option("--seed", type=int, help="Write the same again on a fresh folder.  [default: another one every time]")
 @click.option("--keep", is_flag=True, help="Leave the servers running at the end.")
-def demo(seconds: float | None, folder: Path, rate: float, seed: int | None, keep: bool) -> None:
+@click.option("--without-stores", is_flag=True, help="Only capture: the changes go to Kafka and no further.")
+def demo(seconds: float | None, folder: Path, rate: float, seed: int | None, keep: bool, without_stores: bool) -> int:
     """Run a small shop on the local servers.
 
     Starts Postgres, Kafka, Elasticsearch and Redis, creates the database `shop` (customers, products, orders,
-    order_items), inserts, updates and deletes in it all the time, in transactions of many rows, and captures every
-    change to Kafka. Ctrl-C stops everything; servers that ran before are left alone, and the data stays in the folder.
+    order_items) with some rows in it, and runs the whole pipeline: the first copy, capture, and the syncs of a search
+    index and a cache. Meanwhile it inserts, updates and deletes in the shop all the time. At the end it stops writing,
+    waits until both stores have everything, and compares them with the source, row by row.
+
+    Ctrl-C ends it (a second one skips the comparison); servers that ran before are left alone, and the data stays in
+    the folder. Exit code 1: a store differs from the source.
     """
-    console = Console()
     seed = secrets.randbelow(2**31) if seed is None else seed
-    writers: list[Writer] = []
-
-    def parts(stack: Stack) -> Sequence[Part]:
-        dsn = create_database(stack.server("postgres").address)
-        writers.append(Writer(dsn, seed=seed, rate=rate))
-        capture = CapturePart(stack.folder, dsn=dsn, bootstrap=stack.server("kafka").address)
-        return [capture, WriterPart(writers[0])]
-
     shown = _progress()
     stack = open_stack(folder, progress=shown)
-
-    program = _program()
-    inside = f"{program} stack sql --database {DATABASE}" + ("" if folder == _FOLDER else f" --folder {folder}")
-    changes = f"{program} tail public.orders --config {folder / 'tailrace.toml'}"
-    hint = f"Look inside with `{inside}`, watch changes with `{changes}`; Ctrl-C stops the demo."
+    stage = _Stage(stack, stores=() if without_stores else STORES, seed=seed, rate=rate)
 
     def bring_up() -> None:
         with shown:
             stack.up()
 
-    Demo(
+    console = Console()
+    well = Demo(
         stack=stack,
         bring_up=bring_up,
-        parts=parts,
-        view=lambda: view_on(console, hint),
-        say=lambda line: click.echo(line, err=True),
+        parts=lambda _: stage.parts(),
+        view=lambda: view_on(console, _hint(folder)),
+        conclude=stage.conclude,
+        say=_say,
         seconds=seconds,
         keep=keep,
     ).run()
-    for writer in writers:
-        counts = writer.counts
+    if stage.writer is not None:
+        counts = stage.writer.counts
         click.echo(
             f"Wrote {counts.transactions:,} transactions with seed {seed}: {counts.inserted:,} rows inserted,"
             f" {counts.updated:,} updated, {counts.deleted:,} deleted."
         )
+    return 0 if well else 1
+
+
+class _Stage:
+    """The parts of this demo, and what is said of them at the end."""
+
+    def __init__(self, stack: Stack, *, stores: Sequence[str], seed: int, rate: float) -> None:
+        self.writer: Writer | None = None
+        self._stack = stack
+        self._config_file = stack.folder / "tailrace.toml"
+        self._stores = stores
+        self._seed = seed
+        self._rate = rate
+
+    def parts(self) -> Sequence[Part]:
+        addresses = {name: self._stack.server(name).address for name in NAMES}
+        dsn = create_database(addresses["postgres"])
+        write_config(self._config_file, addresses, dsn=dsn, with_stores=bool(self._stores))
+        self.writer = Writer(dsn, seed=self._seed, rate=self._rate)
+        if self._stores:
+            self.writer.write(_FIRST_TRANSACTIONS)  # something for the first copy
+            _say("Starting the pipeline: capture, the first copy, the syncs. The first changes arrive in a moment.")
+        pipeline = PipelinePart(self._config_file, self._stack.folder / "logs", stores=self._stores)
+        return [pipeline, WriterPart(self.writer)]
+
+    def conclude(self) -> bool:
+        if self.writer is None or not self._stores:
+            return True
+        self.writer.stop()
+        _say("Stopped writing; comparing the stores with the source, row by row (Ctrl-C skips it).")
+        well = True
+        for comparison in compare_all(load_config(self._config_file), _ARRIVAL_SECONDS):
+            click.echo(str(comparison))
+            well = well and bool(comparison)
+        return well
+
+
+def _say(line: str) -> None:
+    click.echo(line, err=True)
+
+
+def _hint(folder: Path) -> str:
+    program = _program()
+    inside = f"{program} stack sql --database {DATABASE}" + ("" if folder == _FOLDER else f" --folder {folder}")
+    changes = f"{program} tail public.orders --config {folder / 'tailrace.toml'}"
+    return f"Look inside with `{inside}`, watch changes with `{changes}`; Ctrl-C stops the demo."
 
 
 def _program() -> str:

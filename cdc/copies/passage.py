@@ -7,7 +7,7 @@ into the same Kafka transaction, so the job that waits for it and a capture that
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from typing import NamedTuple, Protocol, TypeVar
 
 import msgspec
@@ -54,10 +54,20 @@ def chunk_tag(copy: str, number: int, attempt: int) -> bytes:
 
 
 class Passage:
-    """`settle` waits for the commit under way; after it, rows go to the producer, which holds them back if need be."""
+    """`settle` waits for the commit under way; after it, rows go to the producer, which holds them back if need be.
+
+    `introduce` makes sure that tables (by oid) have a topic, and a record of their columns.
+    """
 
     def __init__(
-        self, config: Config, changes: Changes, *, database: str, call: Call, settle: Callable[[], None]
+        self,
+        config: Config,
+        changes: Changes,
+        *,
+        database: str,
+        call: Call,
+        settle: Callable[[], None],
+        introduce: Callable[[Collection[str]], None],
     ) -> None:
         self._kafka = config.kafka
         self._prefix = config.kafka.prefix
@@ -65,6 +75,7 @@ class Passage:
         self._database = database
         self._call = call
         self._settle = settle
+        self._introduce = introduce
         self._copies_topic = control_topic(self._prefix, Control.COPIES)
 
     def on_mark(self, content: bytes, lsn: LSN, states: TableStates) -> TableStates:
@@ -89,6 +100,7 @@ class Passage:
         windows = self._changes.windows
         verdict = windows.high((chunk.copy, chunk.number), mark.attempt, Snapshot.parse(mark.snapshot))
         self._changes.watch_windows()
+        self._introduce({piece.table for piece in chunk.pieces})
         self._settle()
         tag = chunk_tag(chunk.copy, chunk.number, mark.attempt)
         waiting = WaitingRows(self._kafka, mark.first, mark.end, tag)
@@ -130,6 +142,7 @@ class Passage:
 
     def _on_end(self, mark: marks.End, lsn: LSN, states: TableStates) -> TableStates:
         """Rows that a whole copy did not bring are not there: what is older than its beginning is dead."""
+        self._introduce(mark.whole)
         for oid, began in mark.whole.items():
             state = states.tables.get(oid)
             if state is None:

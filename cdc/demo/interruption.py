@@ -17,6 +17,10 @@ class Interruption:
     def __init__(self) -> None:
         self._ignored = False
 
+    def expect_another(self) -> None:
+        """The first one has been dealt with; the next one counts again."""
+        self._ignored = False
+
     def ignore(self) -> None:
         """From here on the program is ending anyway."""
         self._ignored = True

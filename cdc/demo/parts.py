@@ -1,6 +1,6 @@
 """What runs in the demo: each part is started in order, reports while it runs, and is stopped in reverse order.
 
-The writer and capture so far; syncs and the dashboard are further parts with the same four members.
+The writer is here; the pipeline (`pipeline_part`) is a part with the same four members.
 """
 
 from __future__ import annotations

@@ -109,6 +109,11 @@ def problem(status: int, kind: str) -> TailraceError:
     """What to do about an answer, by its status and the error's type; the server's own words may quote rows."""
     if status == 404:
         return PositionLostError(f"What Elasticsearch is asked for is not there ({kind}).")
+    if kind == "invalid_alias_name_exception":
+        return RefusedError(
+            "Elasticsearch has an index under a name that must be an alias.",
+            remedy="Remove that index (it has a table's name without -gN), or give the store another `prefix`.",
+        )
     if status in (401, 403) and kind != "cluster_block_exception":
         return RefusedError(
             f"Elasticsearch denies this (status {status}, {kind}).",

@@ -7,13 +7,14 @@ per table. Which one serves is said by the aliases alone, which the server chang
 from __future__ import annotations
 
 import time
+from collections.abc import Iterable
 from typing import Any, Final
 
 from elastic_transport import TransportError
 from elasticsearch import ApiError, Elasticsearch
 
 from cdc.config.stores import Elasticsearch as Settings
-from cdc.errors import RefusedError
+from cdc.errors import RefusedError, TransientError
 from sinks.contract import Generation, PositionLostError, refuse_newer
 from sinks.elasticsearch.client import api_error, error_type, translated, transport_error
 from sinks.elasticsearch.documents import live
@@ -39,17 +40,49 @@ class Generations:
         return sorted(self._generation(index, body["mappings"]) for index, body in found.items())
 
     def serving(self) -> Generation | None:
-        with translated():
-            found = (
-                self._client.options(ignore_status=404)
-                .indices.get_alias(name=own_alias(self._prefix), expand_wildcards="open")
-                .body
-            )
-        numbers = {split[1] for index in found if (split := split_generation(index))}
-        return next((each for each in self.all() if each.number in numbers), None)
+        """The one that readers see, if all of it is still there."""
+        number = self.serving_number()
+        return self.present_number(number) if number is not None and self.is_whole(number) else None
 
-    def exists(self, generation: Generation) -> bool:
-        return any(each.number == generation.number for each in self.all())
+    def serving_number(self) -> int | None:
+        """As the aliases have it, whole or not."""
+        with translated():
+            client = self._client.options(ignore_status=404)
+            found = client.indices.get_alias(name=own_alias(self._prefix), expand_wildcards="open").body
+        return next((split[1] for index in found if (split := split_generation(index))), None)
+
+    def present(self, generation: Generation) -> Generation:
+        """As it is now: the caller's may be from before it was settled."""
+        found = self.present_number(generation.number)
+        if found is None:
+            raise PositionLostError(f"{generation} of the store is gone.")
+        return found
+
+    def present_number(self, number: int) -> Generation | None:
+        return next((each for each in self.all() if each.number == number), None)
+
+    def is_whole(self, number: int) -> bool:
+        """Whether every index that was made for the generation is still there; one may have been deleted by hand."""
+        with translated():
+            found = self._client.indices.get_mapping(
+                index=f"{self._prefix}.*-g{number}",
+                allow_no_indices=True,
+                expand_wildcards="open",
+                filter_path=f"*.mappings._meta.{OWN}.tables,*.mappings._meta.{OWN}.format",
+            ).body
+        own = found.get(own_index(self._prefix, number))
+        return own is not None and found.keys() >= set(own["mappings"]["_meta"][OWN]["tables"])
+
+    def record(self, generation: Generation, indices: Iterable[str]) -> None:
+        """Remember that these were made, so that one that vanishes is missed and not made again, empty."""
+        own = self._own_meta(generation)
+        tables = sorted({*own["tables"], *indices})
+        if tables != own["tables"]:
+            self._put_own_meta(generation, {**own, "tables": tables})
+
+    def recorded(self, generation: Generation) -> list[str]:
+        tables: list[str] = self._own_meta(generation)["tables"]
+        return tables
 
     def create(self) -> Generation:
         number = max((each.number for each in self.all()), default=0)
@@ -69,14 +102,8 @@ class Generations:
         try:
             self._client.indices.create(index=index, mappings=mappings, settings=settings, aliases=aliases)
         except ApiError as error:
-            kind = error_type(error.body)
-            if kind == "resource_already_exists_exception":
+            if error_type(error.body) == "resource_already_exists_exception":
                 return False
-            if kind == "invalid_alias_name_exception":
-                raise RefusedError(
-                    f"Elasticsearch has an index under a name that must be an alias, one of {', '.join(aliases)}.",
-                    remedy="Remove that index, or give the store another `prefix`.",
-                ) from error
             raise api_error(error) from error
         except TransportError as error:
             raise transport_error(error) from error
@@ -94,30 +121,31 @@ class Generations:
 
     def settle(self, generation: Generation) -> Generation:
         """Replicas and refreshes as for serving; everything that was written is visible when this returns."""
-        if generation.state == "settled":
-            return generation
-        settled = generation._replace(state="settled")
         for index in self.table_indices(generation):
             with translated():
                 self._client.indices.put_settings(index=index, settings=self._for_serving())
                 self._client.indices.refresh(index=index)
-        with translated():
-            self._client.indices.put_mapping(
-                index=own_index(self._prefix, generation.number), meta=self._own_mappings(settled)["_meta"]
-            )
-        return settled
+        own = self._own_meta(generation)
+        if own["state"] != "settled":
+            self._put_own_meta(generation, {**own, "state": "settled"})
+        return generation._replace(state="settled")
 
     def switch(self, generation: Generation) -> None:
         """All aliases in one change; a reader sees the old generation or the new one, never some of both."""
-        self.settle(generation)
+        if self.present(generation).state != "settled":
+            self.settle(generation)
+        if not self.is_whole(generation.number):
+            raise PositionLostError(f"{generation} lacks an index that was made for it.")
         mine = [*self.table_indices(generation), own_index(self._prefix, generation.number)]
         wanted = {split[0]: index for index in mine if (split := split_generation(index))}
         with translated():
             health = self._client.options(ignore_status=408, request_timeout=_HEALTH_SECONDS + 30).cluster.health(
-                index=mine[-1], wait_for_status=_GREEN_OR_YELLOW, timeout=f"{_HEALTH_SECONDS}s"
+                index=f"{self._prefix}.*-g{generation.number}",
+                wait_for_status=_GREEN_OR_YELLOW,
+                timeout=f"{_HEALTH_SECONDS}s",
             )
             if health["timed_out"]:
-                raise PositionLostError(f"{generation} has shards that are not there.")
+                raise TransientError(f"{generation} has shards that are not there.")
             present = self._client.indices.get_alias(index=f"{self._prefix}.*", expand_wildcards="open").body
             actions: list[dict[str, Any]] = []
             for index, body in present.items():
@@ -132,8 +160,7 @@ class Generations:
         return {} if alias == own_alias(self._prefix) else {"filter": live()}
 
     def drop(self, generation: Generation) -> None:
-        serving = self.serving()
-        if serving is not None and serving.number == generation.number:
+        if self.serving_number() == generation.number:
             raise RefusedError(f"{generation} serves readers: it is not dropped.")
         for index in [*self.table_indices(generation), own_index(self._prefix, generation.number)]:
             with translated():
@@ -152,8 +179,21 @@ class Generations:
             "store": self._store,
             "created_ms": generation.created_ms,
             "state": generation.state,
+            "tables": [],
         }
-        return {"dynamic": False, "_meta": {OWN: own}}
+        kept_only = {"topics": {"type": "object", "enabled": False}}
+        return {"dynamic": False, "_meta": {OWN: own}, "properties": kept_only}
+
+    def _own_meta(self, generation: Generation) -> dict[str, Any]:
+        index = own_index(self._prefix, generation.number)
+        with translated():
+            found = self._client.indices.get_mapping(index=index).body
+        own: dict[str, Any] = found[index]["mappings"]["_meta"][OWN]
+        return own
+
+    def _put_own_meta(self, generation: Generation, own: dict[str, Any]) -> None:
+        with translated():
+            self._client.indices.put_mapping(index=own_index(self._prefix, generation.number), meta={OWN: own})
 
     def _generation(self, index: str, mappings: dict[str, Any]) -> Generation:
         own = mappings.get("_meta", {}).get(OWN, {})

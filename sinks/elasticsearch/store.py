@@ -10,7 +10,16 @@ import orjson
 
 from cdc.config.stores import Elasticsearch as Settings
 from cdc.lsn import Version
-from sinks.contract import Fit, Generation, Position, StoreCheck, StoredRow, TableSchema, WriterFactory
+from sinks.contract import (
+    Fit,
+    Generation,
+    Position,
+    PositionLostError,
+    StoreCheck,
+    StoredRow,
+    TableSchema,
+    WriterFactory,
+)
 from sinks.elasticsearch import bulk, checks
 from sinks.elasticsearch.client import open_client, translated
 from sinks.elasticsearch.documents import Documents, live, older_than
@@ -51,15 +60,12 @@ class ElasticsearchStore:
     def create_generation(self, tables: Iterable[TableSchema]) -> Generation:
         generation = self._generations.create()
         self._positions.create(generation.number)
-        for table in tables:
-            self._tables.ensure(generation, table, serving=False)
+        self._tables.create_all(generation, tables)
         return generation
 
     def ensure_table(self, generation: Generation, table: TableSchema) -> Fit:
-        serving = self._generations.serving()
-        return self._tables.ensure(
-            generation, table, serving=serving is not None and serving.number == generation.number
-        )
+        is_serving = self._generations.serving_number() == generation.number
+        return self._tables.ensure(self._generations.present(generation), table, serving=is_serving)
 
     def settle(self, generation: Generation) -> Generation:
         return self._generations.settle(generation)
@@ -71,9 +77,11 @@ class ElasticsearchStore:
         self._generations.drop(generation)
 
     def position(self, generation: Generation) -> Position | None:
-        return self._positions.read(generation)
+        return self._positions.read(generation) if self._generations.is_whole(generation.number) else None
 
     def take(self, generation: Generation, owner: str) -> Position:
+        if not self._generations.is_whole(generation.number):
+            raise PositionLostError(f"{generation} lacks an index that was made for it, or is gone.")
         return self._positions.take(generation, owner)
 
     def publish(self, generation: Generation, tables: Iterable[TableSchema]) -> None:

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import Any
 
 from elasticsearch import Elasticsearch
 
 from cdc.config.stores import Elasticsearch as Settings
-from sinks.contract import Fit, Generation, TableSchema, refuse_newer
+from sinks.contract import Fit, Generation, PositionLostError, TableSchema, refuse_newer
 from sinks.elasticsearch import mapping
 from sinks.elasticsearch.client import translated
 from sinks.elasticsearch.generations import Generations
@@ -21,19 +22,34 @@ class Tables:
         self._prefix = prefix
         self._generations = generations
 
+    def create_all(self, generation: Generation, tables: Iterable[TableSchema]) -> None:
+        """In a generation that was just made."""
+        made = []
+        for table in tables:
+            self._create(generation, table, mapping.fields_of(table, self._overrides), serving=False)
+            made.append(index_of(self._prefix, table, generation.number))
+        self._generations.record(generation, made)
+
     def ensure(self, generation: Generation, table: TableSchema, *, serving: bool) -> Fit:
         fields = mapping.fields_of(table, self._overrides)
-        known = self._known(generation, table)
+        index = index_of(self._prefix, table, generation.number)
+        known = self._known(index)
         if known is None:
+            if index in self._generations.recorded(generation):
+                raise PositionLostError(f"The index {index} is gone.", remedy="The store must be bootstrapped.")
             self._create(generation, table, fields, serving=serving)
-            return Fit.READY
+        # After it is made: a crash in between must not look like a loss.
+        self._generations.record(generation, [index])
+        return Fit.READY if known is None else self._extend(index, table, fields, known)
+
+    def _extend(self, index: str, table: TableSchema, fields: dict[str, mapping.Field], known: dict[str, Any]) -> Fit:
         added = {name: field for name, field in fields.items() if name not in known["fields"]}
         if added:
             # A column that is gone stays in the mapping: old documents have it until they are written again.
             merged = {**known["fields"], **added}
             with translated():
                 self._client.indices.put_mapping(
-                    index=index_of(self._prefix, table, generation.number),
+                    index=index,
                     properties=added,
                     meta={OWN: {**mapping.meta(table, merged)[OWN], "key": known["key"]}},
                 )
@@ -54,8 +70,7 @@ class Tables:
             aliases,
         )
 
-    def _known(self, generation: Generation, table: TableSchema) -> dict[str, Any] | None:
-        index = index_of(self._prefix, table, generation.number)
+    def _known(self, index: str) -> dict[str, Any] | None:
         with translated():
             found = self._client.options(ignore_status=404).indices.get_mapping(index=index).body
         if index not in found:

@@ -14,22 +14,22 @@ import pytest
 from cdc.demo import shop
 from deploy.stack import NAMES, Stack, open_stack
 from tests.harness.process import Process, StartProcess
-from tests.harness.servers import Servers
 from tests.harness.topics import delete_topics
 
 _RATES = r"^shop: transactions [1-9]\d*\.\d/s, inserts .*/s, updates .*/s, deletes .*/s, written [\d,]+ rows"
 
 
 @pytest.fixture
-def running_stack(servers: Servers) -> Iterator[Stack]:
+def running_stack(
+    stack: Stack, postgres_url: str, kafka_bootstrap: str, elasticsearch_url: str, redis_url: str
+) -> Iterator[Stack]:
     """All servers of the run, with no shop in them before or after."""
-    addresses = {name: servers.server(name).address for name in NAMES}
-    yield servers.stack
-    with psycopg.connect(addresses["postgres"], autocommit=True) as admin:
+    yield stack
+    with psycopg.connect(postgres_url, autocommit=True) as admin:
         admin.execute(
             "SELECT pg_drop_replication_slot(slot_name) FROM pg_replication_slots WHERE database = %s", [shop.DATABASE]
         )
-        delete_topics(addresses["kafka"], shop.DATABASE)
+        delete_topics(kafka_bootstrap, shop.DATABASE)
         admin.execute(f"DROP DATABASE IF EXISTS {shop.DATABASE} WITH (FORCE)")
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import pickle
 import sys
+from dataclasses import replace
 from pathlib import Path
 from signal import SIGINT, SIGKILL
 from typing import TYPE_CHECKING, Any
@@ -48,8 +49,6 @@ def start_attempt(start_process: StartProcess, folder: Path, task: ChunkTask) ->
 
 
 def slowed(task: ChunkTask, rows_per_second: float) -> ChunkTask:
-    from dataclasses import replace  # noqa: PLC0415 - only here
-
     return replace(task, rows_per_second=rows_per_second)
 
 
@@ -67,7 +66,7 @@ def test_a_frozen_attempt_cannot_write_after_the_stream_has_begun(
     rows = len(copied(pipeline))
     assert rows > 0
     before = pipeline.end_offsets("large")
-    zombie = start_attempt(start_process, tmp_path, slowed(frozen, 1000))
+    zombie = start_attempt(start_process, tmp_path, slowed(frozen, 50))
     zombie.wait_for(lambda: pipeline.end_offsets("large") > before + 100, 60, "rows of an open transaction")
     zombie.freeze()
     capture.kill()
@@ -93,7 +92,7 @@ def test_attempts_at_one_chunk_publish_it_once(
     capture = wait_for_hold(pipeline)
     copy = prepared(pipeline)
     task = copy.task(copy.chunks[0])
-    slow = start_attempt(start_process, tmp_path, slowed(task, 1000))
+    slow = start_attempt(start_process, tmp_path, slowed(task, 50))
     slow.wait_for(lambda: pipeline.end_offsets("large") > 100, 60, "rows of an open transaction")
     overtaking = run_chunk(task)
     assert overtaking.ending is Ending.DONE
@@ -117,7 +116,7 @@ def _chunks(process: Process) -> int:
 
 def test_a_killed_driver_is_resumed(make_pipeline: MakePipeline, tailrace: StartProcess, spark: SparkSession) -> None:
     """`tailrace snapshot` killed on the way and started again: what was finished is not copied again."""
-    pipeline = make_pipeline(copy={**FIRST, "rows_per_second": 6000, "connections": 2})
+    pipeline = make_pipeline(copy={**FIRST, "rows_per_second": 10_000, "connections": 2})
     make_large(pipeline, 60_000)
     capture = wait_for_hold(pipeline)
     driver = tailrace("snapshot", "--json", "--config", str(pipeline.config))

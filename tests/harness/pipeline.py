@@ -123,7 +123,9 @@ class Pipeline:
 
     def end_offsets(self, table: str) -> int:
         """How far its topic's partitions reach in all, open transactions included."""
-        consumer = Consumer({"bootstrap.servers": self.bootstrap, "group.id": "harness"})
+        # A reader of committed records would be told where the first open transaction begins.
+        settings = {"group.id": "harness", "isolation.level": "read_uncommitted"}
+        consumer = Consumer({"bootstrap.servers": self.bootstrap, **settings})
         try:
             name = self.topic(table)
             partitions = consumer.list_topics(name, timeout=10).topics[name].partitions

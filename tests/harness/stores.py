@@ -3,7 +3,11 @@
 from __future__ import annotations
 
 import json
+import sys
 from collections.abc import Iterable, Mapping
+from functools import cache
+from pathlib import Path
+from types import ModuleType, SimpleNamespace
 from typing import Any
 
 from cdc.config.stores import Elasticsearch, Redis
@@ -14,6 +18,8 @@ from sinks.registry import open_store
 from sinks.rows import row_id
 
 KINDS = ("elasticsearch", "redis")
+#: The example of docs/writing-a-sink.md.
+DOCUMENTED = "sqlite"
 
 
 def table(prefix: str, *columns: Column, name: str = "orders") -> TableSchema:
@@ -33,8 +39,21 @@ def change(key: Any, version: int | Version, row: dict[str, Any] | None = None, 
 def store_of(
     kind: str, address: str, prefix: str, name: str = "store", settings: Mapping[str, Any] | None = None
 ) -> Store:
+    if kind == DOCUMENTED:
+        own: Store = _documented().SqliteStore(name, SimpleNamespace(path=Path(address)), prefix)
+        return own
     kinds: dict[str, Any] = {"elasticsearch": Elasticsearch, "redis": Redis}
     return open_store(name, kinds[kind](url=Url(address), **settings or {}), prefix)
+
+
+@cache
+def _documented() -> Any:
+    """The module that docs/writing-a-sink.md shows; known by a name, so that its factory can be pickled."""
+    page = (Path(__file__).parents[2] / "docs" / "writing-a-sink.md").read_text()
+    module = ModuleType("documented_sink")
+    sys.modules[module.__name__] = module
+    exec(page.partition("```python\n")[2].partition("```")[0], module.__dict__)  # noqa: S102 - our own page
+    return module
 
 
 def apply(store: Store, generation: Generation, what: TableSchema, changes: Iterable[Change]) -> list[Rejected]:

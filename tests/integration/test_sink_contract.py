@@ -6,6 +6,7 @@ import itertools
 import json
 import pickle
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import msgspec
@@ -28,21 +29,21 @@ from sinks.contract import (
     TopicPosition,
 )
 from tests.harness.proxy import Proxy
-from tests.harness.stores import KINDS, apply, change, rows, store_of, table, truncate
+from tests.harness.stores import DOCUMENTED, KINDS, apply, change, rows, store_of, table, truncate
 
 SOME = Position(
     topics={"t.public.orders": TopicPosition("an-id", (3, 5))}, version=Version(80, 2), lsn=80, caught_up_ms=9
 )
 
 
-@pytest.fixture(params=KINDS)
+@pytest.fixture(params=[*KINDS, DOCUMENTED])
 def kind(request: pytest.FixtureRequest) -> str:
     return str(request.param)
 
 
 @pytest.fixture
-def address(kind: str, elasticsearch_url: str, redis_url: str) -> str:
-    return {"elasticsearch": elasticsearch_url, "redis": redis_url}[kind]
+def address(kind: str, elasticsearch_url: str, redis_url: str, tmp_path: Path) -> str:
+    return {"elasticsearch": elasticsearch_url, "redis": redis_url, DOCUMENTED: str(tmp_path / "store.db")}[kind]
 
 
 @pytest.fixture
@@ -167,6 +168,39 @@ def test_a_truncate_kills_what_is_older_and_nothing_else(
     assert set(rows(store, generation, orders)) == {"3", "4", "8"}
 
 
+steps = st.lists(
+    st.tuples(st.integers(0, 3), st.integers(1, 6), st.integers(0, 3), st.sampled_from(["row", "gone", "truncate"])),
+    min_size=1,
+    max_size=20,
+)
+
+
+@settings(
+    max_examples=10, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow]
+)
+@given(order=steps)
+def test_truncates_among_changes_converge(
+    order: list[tuple[int, int, int, str]], store: Store, generation: Generation, orders: TableSchema
+) -> None:
+    """In whatever order they come: a row lives if its last change is a row, and no marker is above it."""
+    run = next(_runs)
+    marker, last = Version(0, 0), dict[str, Change]()
+    kinds = {(key, position, seq): kind for key, position, seq, kind in order}
+    for (key, position, seq), kind in kinds.items():
+        version = Version(run * 1000 + position * 8, seq)
+        if kind == "truncate":
+            truncate(store, generation, orders, version)
+            marker = max(marker, version)
+            continue
+        each = change(run * 10 + key, version, {"note": str(version)}, gone=kind == "gone")
+        apply(store, generation, orders, [each])
+        if each.id not in last or each.version > last[each.id].version:
+            last[each.id] = each
+    alive = {each.id: each.row for each in last.values() if each.row is not None and each.version >= marker}
+    found = {each.id: each.row for each in store.contents(generation, orders) if each.id in last}
+    assert found == alive
+
+
 def test_a_truncate_reaches_every_row(store: Store, generation: Generation, orders: TableSchema) -> None:
     """Also when they fill many pages."""
     apply(store, generation, orders, [change(key, 5) for key in range(12_000)])
@@ -265,6 +299,7 @@ def test_generations_come_serve_and_go(store: Store, generation: Generation, ord
         store.save_position(generation, SOME)
 
 
+@pytest.mark.parametrize("kind", KINDS, indirect=True)
 def test_a_prefix_belongs_to_one_store(kind: str, address: str, prefix: str, generation: Generation) -> None:
     """A second store under the same prefix would write the same rows: refused, and the remedy said."""
     other = store_of(kind, address, prefix, name="other")
@@ -285,6 +320,7 @@ def test_a_changed_key_needs_a_new_generation(store: Store, generation: Generati
     assert store.ensure_table(generation, orders) is Fit.READY
 
 
+@pytest.mark.parametrize("kind", KINDS, indirect=True)
 def test_a_server_that_is_away_is_transient(kind: str, address: str, prefix: str, orders: TableSchema) -> None:
     """Cut off, every call says "again later"; back, everything works, and nothing of the cut batch is lost."""
     host, _, port = address.partition("://")[2].partition("/")[0].rpartition(":")

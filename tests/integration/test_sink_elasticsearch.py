@@ -12,7 +12,7 @@ import pytest
 from elasticsearch import Elasticsearch
 
 from cdc.config.tables import ColumnName
-from cdc.errors import TransientError
+from cdc.errors import RefusedError, TransientError
 from cdc.lsn import Version
 from cdc.secrets import Options
 from sinks.contract import Column, Fit, Generation, PositionLostError, Store, TableSchema
@@ -270,6 +270,9 @@ def test_a_table_that_comes_later_is_seen_at_once(
     apply(store, generation, late, [change(1, 5)])
     store.publish(generation, [late])
     assert ids(client, f"{prefix}.public.late", {"match_all": {}}) == {"1"}
+    index = f"{prefix}.public.late-g1"
+    settings = client.indices.get_settings(index=index, flat_settings=True)[index]["settings"]
+    assert settings["index.refresh_interval"] == "1000ms", "it is not being loaded"
 
 
 def test_readers_see_whole_generations_only(
@@ -294,7 +297,7 @@ def test_readers_see_whole_generations_only(
     with ThreadPoolExecutor(1) as pool:
         reading = pool.submit(read)
         try:
-            for _ in range(5):
+            for _ in range(2):
                 store.switch(second)
                 store.switch(generation)
         finally:
@@ -331,6 +334,37 @@ def test_a_dropped_generation_does_not_come_back(
             attempt()
     writer.close()
     assert client.indices.get(index=f"{prefix}.*").body == {}
+
+
+def test_an_index_that_was_deleted_by_hand_is_missed(
+    client: Elasticsearch, store: Store, generation: Generation, orders: TableSchema, prefix: str
+) -> None:
+    """The generation is lost; its index is not made again, empty, as if nothing had been in it. A new one serves."""
+    store.switch(generation)
+    store.take(generation, "one")
+    client.indices.delete(index=f"{prefix}.public.orders-g1")
+    assert store.position(generation) is None
+    with pytest.raises(PositionLostError):
+        store.take(generation, "one")
+    with pytest.raises(PositionLostError):
+        store.ensure_table(generation, orders)
+    with pytest.raises(PositionLostError):
+        store.switch(generation)
+    assert store.serving() is None
+    second = store.create_generation([orders])
+    store.switch(second)
+    store.drop(generation)
+    assert [each.number for each in store.list_generations()] == [second.number]
+
+
+def test_a_name_that_is_taken_is_refused(
+    client: Elasticsearch, store: Store, generation: Generation, prefix: str
+) -> None:
+    """An index where the alias should be: said, and nothing is switched."""
+    client.indices.create(index=f"{prefix}.public.orders")
+    with pytest.raises(RefusedError, match="must be an alias"):
+        store.switch(generation)
+    assert store.serving() is None
 
 
 TYPES: dict[str, tuple[str, int]] = {

@@ -1,0 +1,61 @@
+"""`tailrace run`: capture, copies where due and all syncs, each a process of its own, supervised. Wiring only."""
+
+from __future__ import annotations
+
+import signal
+import sys
+import threading
+from pathlib import Path
+from types import FrameType
+
+import click
+
+from cdc.commands.options import config_option
+from cdc.config import load_config
+
+
+@click.command()
+@config_option
+@click.option("--json", "as_json", is_flag=True, help="Print a line of JSON every second, for programs.")
+@click.option(
+    "--logs",
+    "folder",
+    type=click.Path(file_okay=False, path_type=Path),
+    help="Write the parts' logs to files there.  [default: to standard error; with the live page, .tailrace/logs]",
+)
+@click.pass_context
+def run(context: click.Context, config_path: Path, as_json: bool, folder: Path | None) -> int:
+    """Run the whole pipeline: capture, copies where they are due, and the syncs of all stores.
+
+    Each part is a process of its own. What dies is started again, with growing pauses; what refuses (exit code 3: a
+    person must decide) stays down and is shown with its reason, while the others go on. SIGUSR1 gives what refused
+    another try. Shows the state of each part and how far behind each hop is.
+
+    Ctrl-C or SIGTERM stops everything, capture last. Exit code 3: every part has refused.
+    """
+    from cdc.supervisor.lines import InFiles, OnStderr  # noqa: PLC0415 - the drivers take their time
+    from cdc.supervisor.view import view_for  # noqa: PLC0415
+    from cdc.supervisor.wiring import Pipeline  # noqa: PLC0415
+
+    config = load_config(config_path)
+    is_terminal = sys.stdout.isatty() and not as_json
+    if folder is None and is_terminal:
+        folder = config_path.absolute().parent / ".tailrace" / "logs"
+    lines = OnStderr() if folder is None else InFiles(folder)
+    pipeline = Pipeline(config, log_level=context.obj.log_level, lines=lines)
+    stop, forgive = threading.Event(), threading.Event()
+    _on_signals(stop, forgive)
+    with view_for(as_json=as_json, is_terminal=is_terminal) as view:
+        return pipeline.run(view, stop=stop, forgive=forgive)
+
+
+def _on_signals(stop: threading.Event, forgive: threading.Event) -> None:
+    def ask_to_stop(_number: int, _frame: FrameType | None) -> None:
+        stop.set()
+
+    def ask_to_forgive(_number: int, _frame: FrameType | None) -> None:
+        forgive.set()
+
+    for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
+        signal.signal(number, ask_to_stop)
+    signal.signal(signal.SIGUSR1, ask_to_forgive)

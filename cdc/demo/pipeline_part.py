@@ -1,0 +1,144 @@
+"""The pipeline as a part of the demo: the same `tailrace run` that a user starts, read by its JSON lines."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from cdc.demo.parts import Figure
+from cdc.errors import RefusedError, TailraceError, TransientError
+from cdc.supervisor.child import Child
+from cdc.supervisor.lines import InFiles, as_event
+
+_CONFIG = """\
+# Written by `tailrace demo`; every command takes it: tailrace tail public.orders --config {file}
+
+[source]
+dsn = "{dsn}"
+slot = "tailrace_demo"
+publication = "tailrace_demo"
+tables = ["public.*"]
+heartbeat_seconds = 2
+
+[kafka]
+bootstrap = "{bootstrap}"
+prefix = "shop"
+"""
+_STORES = """
+[stores.search]
+kind = "elasticsearch"
+url = "{search}"
+
+[stores.cache]
+kind = "redis"
+url = "{cache}"
+"""
+
+STORES = ("search", "cache")
+_START_SECONDS = 300.0
+_STOP_SECONDS = 60.0
+_LOOK_SECONDS = 0.2
+
+
+def write_config(file: Path, addresses: Mapping[str, str], *, dsn: str, with_stores: bool) -> None:
+    text = _CONFIG.format(file=file, dsn=dsn, bootstrap=addresses["kafka"])
+    if with_stores:
+        text += _STORES.format(search=addresses["elasticsearch"], cache=addresses["redis"])
+    file.write_text(text, encoding="utf-8")
+
+
+class PipelinePart:
+    """`start` returns when the changes flow, and where there are stores, when each of them serves readers."""
+
+    name = "pipeline"
+
+    def __init__(self, config_file: Path, logs: Path, *, stores: Sequence[str]) -> None:
+        self._config_file = config_file
+        self._logs = logs
+        self._stores = tuple(stores)
+        self._lines: InFiles | None = None
+        self._child: Child | None = None
+        self._state: dict[str, Any] = {}
+
+    @property
+    def healthy(self) -> bool:
+        return self._child is not None and self._child.poll() is None and not self._refusals()
+
+    def start(self) -> None:
+        self._lines = InFiles(self._logs)
+        arguments = ["run", "--json", "--config", str(self._config_file), "--logs", str(self._logs)]
+        self._child = Child(arguments, self._take)
+        give_up_at = time.monotonic() + _START_SECONDS
+        while not self._flows():
+            if not self.healthy or time.monotonic() > give_up_at:
+                self.stop()
+                raise TransientError("The pipeline did not start in time.", remedy=f"See {self._logs}.")
+            time.sleep(_LOOK_SECONDS)
+
+    def stop(self) -> None:
+        """Raises what ended it early, or what one of its parts refused."""
+        child, self._child = self._child, None
+        if child is None:
+            return
+        died = child.poll()
+        child.terminate()
+        give_up_at = time.monotonic() + _STOP_SECONDS
+        while child.poll() is None and time.monotonic() < give_up_at:
+            time.sleep(_LOOK_SECONDS)
+        if child.poll() is None:
+            child.kill()
+        if self._lines is not None:
+            self._lines.close()
+        if died is not None:
+            words = child.last_words()
+            raise TailraceError(f"`tailrace run` ended with exit code {died}: {words.reason}", remedy=words.remedy)
+        for refusal in self._refusals():
+            raise RefusedError(refusal)
+
+    def figures(self) -> Sequence[Figure]:
+        state = self._state
+        if not state:
+            return [Figure("pipeline", "starting")]
+        slot = state["slot"]
+        parts = [part for part in state["parts"] if part["condition"] == "waiting" or part["note"]]
+        return [
+            Figure("capture", f"{slot['bytes'] / 1000:,.1f} kB behind" if slot else "waiting for the servers"),
+            *(Figure(each["name"], _behind(each)) for each in state["stores"]),
+            *(Figure(part["name"], f"{part['condition']}: {part['note']}") for part in parts),
+        ]
+
+    def _take(self, line: str) -> None:
+        """Called from another thread; the state is replaced as a whole."""
+        event = as_event(line)
+        if event is not None and event.get("event") == "state":
+            self._state = event
+        elif self._lines is not None:
+            self._lines.write("run", line)
+
+    def _flows(self) -> bool:
+        state = self._state
+        if not state or state["slot"] is None or state["topics_lsn"] is None or state["first_copy_due"]:
+            return False
+        serving = {each["name"] for each in state["stores"] if each["lsn"] is not None}
+        return serving >= set(self._stores)
+
+    def _refusals(self) -> list[str]:
+        state = self._state
+        if not state:
+            return []
+        parts = [
+            f"{part['name']}: {part['note']} {part['remedy']}"
+            for part in state["parts"]
+            if part["condition"] == "refused"
+        ]
+        return parts + [
+            f"{name}: {words['reason']} {words['remedy']}" for name, words in state["refused_stores"].items()
+        ]
+
+
+def _behind(store: Mapping[str, Any]) -> str:
+    if store["seconds"] is None:
+        return str(store["problem"] or "nothing is served yet")
+    return f"{store['seconds']:.1f} s behind"

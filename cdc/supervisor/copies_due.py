@@ -1,0 +1,74 @@
+"""Whether a copy is due: a Spark session is dear, so `tailrace snapshot` is started only when there is work for it."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from cdc.config import Config
+from cdc.errors import TailraceError
+from cdc.status import read_status
+
+_LOOK_SECONDS = 2.0
+Status = Mapping[str, Any]
+
+
+@dataclass(frozen=True, slots=True)
+class CopiesDue:
+    """`first`: capture holds the snapshot and waits. `tables`: incomplete ones, and why."""
+
+    first: bool = False
+    tables: tuple[tuple[str, str], ...] = ()
+
+    def __bool__(self) -> bool:
+        return self.first or bool(self.tables)
+
+
+def copies_due(status: Status | None) -> CopiesDue:
+    """From what capture has written down (`cdc.status`); None before its first start."""
+    if status is None or status["state"] == "creating":
+        return CopiesDue()
+    if status["state"] == "copying":
+        return CopiesDue(first=True)
+    return CopiesDue(
+        tables=tuple((table["table"], table["reason"]) for table in status["tables"] if not table["complete"])
+    )
+
+
+class CopyWatch:
+    """Looks every few seconds, in a thread of its own: Kafka may be away, and nobody must wait for it."""
+
+    def __init__(self, config: Config, read: Callable[[Config], Status | None] = read_status) -> None:
+        self.due = CopiesDue()
+        self._config = config
+        self._read = read
+        self._forgotten = 0
+        self._stop = threading.Event()
+        self._thread = threading.Thread(target=self._run, name="copies-due", daemon=True)
+
+    def start(self) -> None:
+        self._thread.start()
+
+    def stop(self) -> None:
+        self._stop.set()
+
+    def forget(self) -> None:
+        """A copy has ended: what was read before that says nothing any more, also if it arrives only now."""
+        self._forgotten += 1
+        self.due = CopiesDue()
+
+    def look(self) -> None:
+        """What was known stands while nobody can tell."""
+        forgotten = self._forgotten
+        try:
+            due = copies_due(self._read(self._config))
+        except TailraceError:
+            return
+        if forgotten == self._forgotten:
+            self.due = due
+
+    def _run(self) -> None:
+        while not self._stop.wait(_LOOK_SECONDS):
+            self.look()

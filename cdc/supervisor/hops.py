@@ -1,0 +1,94 @@
+"""How far each hop is, read in a thread of its own: source, slot, topics, stores. Reads, changes nothing.
+
+A server that is away makes its figures old, never the supervisor slow.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import psycopg
+
+from cdc.config import Config
+from cdc.errors import TailraceError
+from cdc.lsn import LSN
+from cdc.postgres import connect, explain
+from cdc.store_lag import Lag, read_lag
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SlotLag:
+    """`bytes`: written at the source and not confirmed. `left_bytes`: None where the server has no limit."""
+
+    confirmed: LSN
+    bytes: int
+    left_bytes: int | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Hops:
+    """None where nobody can tell, and `problems` says why."""
+
+    slot: SlotLag | None = None
+    lag: Lag | None = None
+    problems: tuple[str, ...] = ()
+    read_at: float = 0.0  # seconds since 1970
+
+
+_SLOT = """
+select confirmed_flush_lsn::text,
+       greatest(pg_wal_lsn_diff(pg_current_wal_lsn(), confirmed_flush_lsn), 0)::int8,
+       safe_wal_size
+from pg_replication_slots where slot_name = %s and confirmed_flush_lsn is not null
+"""
+
+
+def read_hops(config: Config, stores: Sequence[str]) -> Hops:
+    problems = []
+    slot: SlotLag | None = None
+    lag: Lag | None = None
+    try:
+        slot = _slot(config)
+    except psycopg.Error as error:
+        problems.append(f"source: {explain(error)}")
+    except TailraceError as error:
+        problems.append(f"source: {error.message}")
+    try:
+        lag = read_lag(config, stores)
+    except TailraceError as error:
+        problems.append(error.message)
+    return Hops(slot=slot, lag=lag, problems=tuple(problems), read_at=time.time())
+
+
+def _slot(config: Config) -> SlotLag | None:
+    with connect(config.source.conninfo(), application_name="tailrace run") as connection:
+        row = connection.execute(_SLOT, [config.source.slot]).fetchone()
+    if row is None:
+        return None
+    return SlotLag(confirmed=LSN.parse(row[0]), bytes=int(row[1]), left_bytes=None if row[2] is None else int(row[2]))
+
+
+class HopWatch:
+    """`hops` is what was read last; `interval_seconds` the pause between two readings."""
+
+    def __init__(self, config: Config, stores: Sequence[str], interval_seconds: float) -> None:
+        self.hops = Hops()
+        self._config = config
+        self._stores = tuple(stores)
+        self._interval_seconds = interval_seconds
+        self._stop = threading.Event()
+        self._thread = threading.Thread(target=self._run, name="hops", daemon=True)
+
+    def start(self) -> None:
+        self._thread.start()
+
+    def stop(self) -> None:
+        self._stop.set()
+
+    def _run(self) -> None:
+        while not self._stop.is_set():
+            self.hops = read_hops(self._config, self._stores)
+            self._stop.wait(self._interval_seconds)

@@ -1,0 +1,90 @@
+"""The loop of `tailrace run`: looks after the parts until it is told to stop, or until nothing is left that may run."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable, Sequence
+
+from cdc.logs import get_logger
+from cdc.supervisor.part import EXIT_REFUSED, Part
+from cdc.supervisor.view import View
+
+log = get_logger("run")
+
+_TICK_SECONDS = 0.1
+# Less than what systemd grants by default (90 s), also when parts have to be killed.
+GRACE_SECONDS = 25.0
+
+
+class Supervisor:
+    """`steady`: parts that always run. `occasional`: those that run when there is something to do.
+
+    `stages`: the order of stopping; the parts of one stage stop together.
+    """
+
+    def __init__(
+        self,
+        *,
+        steady: Sequence[Part],
+        occasional: Sequence[Part],
+        stages: Sequence[Sequence[Part]],
+        show: Callable[[View], None],
+        stop: threading.Event,
+        forgive: threading.Event,
+        grace_seconds: float = GRACE_SECONDS,
+    ) -> None:
+        self._steady = tuple(steady)
+        self._parts = (*steady, *occasional)
+        self._stages = tuple(tuple(stage) for stage in stages)
+        self._show = show
+        self._stop = stop
+        self._forgive = forgive
+        self._grace_seconds = grace_seconds
+
+    def run(self, view: View) -> int:
+        """The exit code."""
+        try:
+            return self._attend(view)
+        finally:
+            self._stop_all()
+
+    def _attend(self, view: View) -> int:
+        show_at = 0.0
+        while True:
+            if self._forgive.is_set():
+                self._forgive.clear()
+                for part in self._parts:
+                    part.forgive()
+            for part in self._parts:
+                part.look()
+            if all(part.is_refused for part in self._steady):
+                self._show(view)
+                log.error("nothing_left_to_run", reason="every part has refused")
+                return max((part.exit_code or 0 for part in self._steady), default=EXIT_REFUSED)
+            if time.monotonic() >= show_at:
+                self._show(view)
+                show_at = time.monotonic() + view.interval_seconds
+            if self._stop.wait(_TICK_SECONDS):
+                log.info("stopping")
+                return 0
+
+    def _stop_all(self) -> None:
+        for stage in self._stages:
+            for part in stage:
+                part.terminate()
+            if not self._ended(stage, self._grace_seconds):
+                for part in stage:
+                    part.kill()
+                self._ended(stage, self._grace_seconds)
+        log.info("stopped")
+
+    def _ended(self, stage: Sequence[Part], deadline_seconds: float) -> bool:
+        give_up_at = time.monotonic() + deadline_seconds
+        while any(part.is_running for part in stage):
+            for part in stage:
+                part.look()
+            if time.monotonic() > give_up_at:
+                return False
+            time.sleep(_TICK_SECONDS)
+        return True

@@ -1,0 +1,45 @@
+"""The syncs of all stores: one process, but a store that refuses is left out of its next life, and only that one."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from cdc.supervisor.child import LastWords
+from cdc.supervisor.part import EXIT_REFUSED, Part
+
+
+class SyncPart(Part):
+    """`refused`: stores whose sync said that a person must decide, and why; the process goes on with the others."""
+
+    def __init__(self, stores: Sequence[str], arguments: Sequence[str], **settings: Any) -> None:
+        super().__init__("sync", arguments, **settings)
+        self._stores = tuple(stores)
+        self.refused: dict[str, LastWords] = {}
+
+    @property
+    def remaining(self) -> list[str]:
+        return [name for name in self._stores if name not in self.refused]
+
+    def arguments(self) -> Sequence[str]:
+        return [*super().arguments(), *self.remaining]
+
+    def take(self, event: dict[str, Any]) -> None:
+        super().take(event)
+        if event.get("event") == "refused" and event.get("store") in self._stores:
+            self.refused[event["store"]] = LastWords(str(event.get("reason", "")), str(event.get("remedy") or ""))
+
+    def judge(self, code: int, words: LastWords) -> LastWords | None:
+        if code == EXIT_REFUSED and self.refused and self.remaining:
+            return None
+        if code == EXIT_REFUSED and self.refused:
+            reasons = "; ".join(f"{name}: {refusal.reason}" for name, refusal in self.refused.items())
+            return LastWords(reasons, " ".join(dict.fromkeys(each.remedy for each in self.refused.values())))
+        return super().judge(code, words)
+
+    def forgive(self) -> None:
+        """The driver ends and begins again with all stores; each goes on from its own position."""
+        refused, self.refused = self.refused, {}
+        super().forgive()
+        if refused and self._child is not None:
+            self._child.terminate()

@@ -1,0 +1,88 @@
+"""Which parts a config asks for, and how they are put together."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Sequence
+from typing import Any
+
+from cdc.config import Config
+from cdc.config.stores import Fed
+from cdc.supervisor.child import Child
+from cdc.supervisor.copies_due import CopyWatch
+from cdc.supervisor.hops import HopWatch
+from cdc.supervisor.lines import Lines
+from cdc.supervisor.part import Part
+from cdc.supervisor.report import CopyFigures, Report
+from cdc.supervisor.supervisor import Supervisor
+from cdc.supervisor.sync_part import SyncPart
+from cdc.supervisor.view import View
+
+
+def fed_stores(config: Config) -> list[str]:
+    """Those that `tailrace sync` can keep in step."""
+    return [name for name, store in config.stores.items() if isinstance(store, Fed)]
+
+
+class CopyPart(Part):
+    """`figures`: how far the copy under way is, as it says itself."""
+
+    figures: CopyFigures | None = None
+
+    def take(self, event: dict[str, Any]) -> None:
+        super().take(event)
+        if event.get("event") == "progress":
+            self.figures = CopyFigures.from_event(event)
+
+
+class Pipeline:
+    """All parts of one config, supervised."""
+
+    def __init__(self, config: Config, *, log_level: str, lines: Lines) -> None:
+        self._config = config
+        self._stores = fed_stores(config)
+        self._copies = CopyWatch(config)
+        common = ["--log-level", log_level]
+        where = ["--config", str(config.file)]
+        given: dict[str, Any] = {"start": Child, "write_line": lines.write, "clock": time.monotonic}
+        self._capture = Part("capture", [*common, "capture", *where], **given)
+        self._copy = CopyPart(
+            "copy",
+            [*common, "snapshot", "--json", *where],
+            is_due=lambda: bool(self._copies.due),
+            ends_by_itself=True,
+            when_ended=self._copies.forget,
+            **given,
+        )
+        self._sync = SyncPart(self._stores, [*common, "sync", *where], **given) if self._stores else None
+
+    def run(self, view: View, *, stop: threading.Event, forgive: threading.Event) -> int:
+        """Until `stop`; `forgive`: give those that refused another try. The exit code."""
+        syncs: Sequence[Part] = [self._sync] if self._sync is not None else []
+        hops = HopWatch(self._config, self._stores, view.interval_seconds)
+        supervisor = Supervisor(
+            steady=[self._capture, *syncs],
+            occasional=[self._copy],
+            stages=[[self._copy, *syncs], [self._capture]],
+            show=lambda to: to.show(self._report(hops)),
+            stop=stop,
+            forgive=forgive,
+        )
+        self._copies.start()
+        hops.start()
+        try:
+            return supervisor.run(view)
+        finally:
+            self._copies.stop()
+            hops.stop()
+
+    def _report(self, hops: HopWatch) -> Report:
+        parts = [self._capture, self._copy, *([self._sync] if self._sync is not None else [])]
+        return Report(
+            parts=tuple(part.state() for part in parts),
+            hops=hops.hops,
+            due=self._copies.due,
+            copy=self._copy.figures if self._copy.is_running else None,
+            refused_stores=self._sync.refused if self._sync is not None else {},
+        )

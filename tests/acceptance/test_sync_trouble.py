@@ -1,0 +1,178 @@
+"""A store that is down, flushed, taken over or denies a row: that store's trouble, mended without being told."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+from urllib.parse import urlsplit
+
+import pytest
+
+from cdc.lsn import LSN
+from cdc.store_positions import wait_for
+from spark_jobs.stores.parked_rows import read_parked
+from spark_jobs.stores.retry import retry
+from tests.harness.leftovers import delete_keys
+from tests.harness.pipeline import MakePipeline
+from tests.harness.proxy import Proxy
+from tests.harness.store_sync import StorePipeline
+from tests.harness.waiting import eventually
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+MakeStores = Callable[..., StorePipeline]
+
+
+@pytest.fixture
+def make_stores(make_pipeline: MakePipeline, spark: SparkSession) -> MakeStores:
+    def make(**stores: dict[str, Any]) -> StorePipeline:
+        pipeline = make_pipeline()
+        pipeline.database.execute("CREATE TABLE t (id int PRIMARY KEY, v text)")
+        return StorePipeline(pipeline, spark, stores)
+
+    return make
+
+
+def test_a_store_that_is_down_holds_up_no_other(
+    make_stores: MakeStores, elasticsearch_url: str, redis_url: str, start_proxy: Callable[[str, int], Proxy]
+) -> None:
+    """Search goes on while the cache is away; the cache catches up by itself when it is back."""
+    address = urlsplit(redis_url)
+    proxy = start_proxy(address.hostname or "", address.port or 0)
+    stores = make_stores(
+        search={"kind": "elasticsearch", "url": elasticsearch_url},
+        cache={"kind": "redis", "url": f"redis://{proxy.address}/0"},
+    )
+    database = stores.pipeline.database
+    stores.pipeline.start()
+    with stores.syncing():
+        database.execute("INSERT INTO t SELECT i, 'one' FROM generate_series(1, 50) i")
+        stores.assert_same("t")
+        proxy.cut()
+        database.execute("UPDATE t SET v = 'two' WHERE id <= 25; DELETE FROM t WHERE id > 40")
+        stores.assert_same("t", stores=["search"])
+        proxy.restore()
+        stores.assert_same("t")
+
+
+def test_a_cache_that_lost_everything_is_filled_again(make_stores: MakeStores, redis_url: str, prefix: str) -> None:
+    """Flushed while the sync runs and nobody writes: noticed, and read again from the beginning."""
+    stores = make_stores(cache={"kind": "redis", "url": redis_url})
+    database = stores.pipeline.database
+    stores.pipeline.start()
+    with stores.syncing():
+        database.execute("INSERT INTO t SELECT i, 'one' FROM generate_series(1, 50) i; DELETE FROM t WHERE id > 40")
+        stores.assert_same("t")
+        delete_keys(redis_url, prefix)
+        stores.wait_until_served()
+        stores.assert_same("t")
+
+
+def test_of_two_drivers_one_stops(make_stores: MakeStores, redis_url: str) -> None:
+    """The later one has the store; the earlier one notices, refuses to go on, and says why."""
+    stores = make_stores(cache={"kind": "redis", "url": redis_url})
+    database = stores.pipeline.database
+    stores.pipeline.start()
+    with stores.syncing() as first:
+        database.execute("INSERT INTO t VALUES (1, 'one')")
+        stores.assert_same("t")
+        with stores.syncing() as second:
+            eventually(lambda: first["cache"].refused, 60, "the first driver to stop")
+            assert "taken over" in str(first["cache"].refused)
+            database.execute("INSERT INTO t VALUES (2, 'two')")
+            stores.assert_same("t")
+            assert second["cache"].refused is None
+
+
+def test_a_replay_changes_nothing(make_stores: MakeStores, redis_url: str, elasticsearch_url: str) -> None:
+    """As after a driver that died between the write and the position: everything comes again, and is as it was."""
+    stores = make_stores(
+        search={"kind": "elasticsearch", "url": elasticsearch_url}, cache={"kind": "redis", "url": redis_url}
+    )
+    database = stores.pipeline.database
+    database.execute("INSERT INTO t VALUES (0, 'before')")
+    stores.pipeline.start()
+    with stores.syncing():
+        database.execute("INSERT INTO t SELECT i, 'one' FROM generate_series(1, 20) i")
+        database.execute(
+            "UPDATE t SET v = 'two'; DELETE FROM t WHERE id > 10; TRUNCATE t; INSERT INTO t VALUES (3, 'x')"
+        )
+        database.execute("DELETE FROM t WHERE id = 3; INSERT INTO t VALUES (4, 'y')")
+        stores.assert_same("t")
+    held = {name: _versions(stores, name) for name in stores.names}
+    for name in stores.names:
+        with stores.opened(name) as (store, serving):
+            position = store.take(serving, "test")
+            topics = {
+                topic: type(place)(place.topic_id, tuple(0 for _ in place.next_offsets))
+                for topic, place in position.topics.items()
+            }
+            store.save_position(serving, type(position)(topics=topics, caught_up_ms=position.caught_up_ms))
+    with stores.syncing():
+        stores.assert_same("t")
+    assert {name: _versions(stores, name) for name in stores.names} == held
+
+
+def test_a_row_that_the_store_denies_is_parked_alone(make_stores: MakeStores, elasticsearch_url: str) -> None:
+    """Everything else flows; the parked row is listed without its values, and settled once the store can take it."""
+    stores = make_stores(
+        search={
+            "kind": "elasticsearch",
+            "url": elasticsearch_url,
+            "mapping": {"public.t.v": {"type": "integer"}},
+        }
+    )
+    database = stores.pipeline.database
+    stores.pipeline.start()
+    with stores.syncing():
+        database.execute("INSERT INTO t SELECT i, i::text FROM generate_series(1, 20) i")
+        database.execute("INSERT INTO t VALUES (21, 'secret word'), (22, '22')")
+        stores.wait()
+        (parked,) = read_parked(stores.config)
+        assert (parked.store, parked.key, parked.topic) == ("search", '{"id":21}', stores.pipeline.topic("t"))
+        assert "secret" not in parked.reason
+        (still,) = retry(stores.config, "search", [parked])
+        assert not still.settled
+        database.execute("UPDATE t SET v = '21' WHERE id = 21")
+        stores.assert_same("t")
+        (settled,) = retry(stores.config, "search", [parked])
+        assert settled.settled
+        assert read_parked(stores.config) == []
+
+
+def test_a_store_that_was_away_too_long_asks_for_a_bootstrap(
+    make_pipeline: MakePipeline, spark: SparkSession, redis_url: str
+) -> None:
+    """Deletes may be forgotten after delete.retention.ms: going on could keep ghosts, so it refuses."""
+    pipeline = make_pipeline(kafka={"delete_retention_hours": 0.002})
+    pipeline.database.execute("CREATE TABLE t (id int PRIMARY KEY, v text)")
+    stores = StorePipeline(pipeline, spark, {"cache": {"kind": "redis", "url": redis_url}})
+    pipeline.start()
+    with stores.syncing():
+        pipeline.database.execute("INSERT INTO t VALUES (1, 'one')")
+        stores.assert_same("t")
+    pipeline.database.execute("INSERT INTO t VALUES (2, 'two')")
+
+    def refused() -> bool:
+        with stores.syncing() as syncs:
+            eventually(lambda: syncs["cache"].refused or _has(stores, pipeline.fence()), 30, "an answer")
+            return syncs["cache"].refused is not None and "needs a bootstrap" in str(syncs["cache"].refused)
+
+    with stores.opened("cache") as (store, serving):
+        position = store.take(serving, "test")
+        store.save_position(
+            serving, type(position)(topics=position.topics, caught_up_ms=position.caught_up_ms - 60_000)
+        )
+    pipeline.fence()
+    assert refused()
+
+
+def _has(stores: StorePipeline, lsn: LSN) -> bool:
+    return bool(wait_for(stores.config, stores.names, lsn, timeout_seconds=0.1))
+
+
+def _versions(stores: StorePipeline, name: str) -> dict[str, tuple[object, bytes | None]]:
+    (schema,) = stores.tables().values()
+    with stores.opened(name) as (store, serving):
+        return {row.id: (row.version, row.row) for row in store.contents(serving, schema, tombstones=True)}
