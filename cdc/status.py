@@ -15,6 +15,9 @@ from cdc.table_states import decode as decode_states
 from cdc.topics import Topics
 
 
+_UNDER_WAY = {"since": str(LSN(0)), "reason": "the first copy is under way"}
+
+
 def read_states(config: Config) -> TableStates | None:
     """The last record; None before the first start."""
     name = control_topic(config.kafka.prefix, Control.SCHEMA)
@@ -54,10 +57,12 @@ def _described(progress: Progress, states: TableStates) -> dict[str, Any]:
             {
                 "table": f"{state.schema}.{state.table}",
                 "topic": state.topic,
-                "complete": state.topic not in states.pending,
+                "complete": progress.state == "streaming" and state.topic not in states.pending,
                 **(
                     {"since": str(LSN(mark.since)), "reason": mark.reason}
                     if (mark := states.pending.get(state.topic)) is not None
+                    else _UNDER_WAY
+                    if progress.state != "streaming"
                     else {}
                 ),
             }

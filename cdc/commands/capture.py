@@ -69,6 +69,11 @@ def _show(config: Config, *, as_json: bool) -> int:
 def _lines(status: dict[str, Any]) -> list[str]:
     written = datetime.fromtimestamp(status["written_ms"] / 1000, timezone.utc)
     half = ", inside a large transaction" if status["inside_transaction"] else ""
+    if status["state"] == "copying":
+        return [
+            f"The first copy is due or under way, at {status['confirmed_lsn']}; changes are published after it.",
+            "Run `tailrace snapshot`, which also shows how far it is.",
+        ]
     return [
         f"Published up to {status['confirmed_lsn']} (version {status['version']}){half}, "
         f"written {written:%Y-%m-%d %H:%M:%S} UTC.",

@@ -89,6 +89,10 @@ def _state(place: str, name: str, facts: SlotFacts, progress: Progress | None, *
         checks.check_slot(progress, facts.slot, name=name, database=facts.database)
     except RefusedError as error:
         return refusal(place, error, _NEW_LIFE)
+    if progress is not None and progress.state == "copying":
+        return warn(
+            place, "It waits for the first copy; nothing is published yet.", "Run: tailrace snapshot, beside capture."
+        )
     return ok(place, "it fits the progress record")
 
 

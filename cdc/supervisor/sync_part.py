@@ -16,6 +16,7 @@ class SyncPart(Part):
         super().__init__("sync", arguments, **settings)
         self._stores = tuple(stores)
         self.refused: dict[str, LastWords] = {}
+        self._begins_again = False
 
     @property
     def remaining(self) -> list[str]:
@@ -30,7 +31,8 @@ class SyncPart(Part):
             self.refused[event["store"]] = LastWords(str(event.get("reason", "")), str(event.get("remedy") or ""))
 
     def judge(self, code: int, words: LastWords) -> LastWords | None:
-        if code == EXIT_REFUSED and self.refused and self.remaining:
+        begins_again, self._begins_again = self._begins_again, False
+        if begins_again or (code == EXIT_REFUSED and self.refused and self.remaining):
             return None
         if code == EXIT_REFUSED and self.refused:
             reasons = "; ".join(f"{name}: {refusal.reason}" for name, refusal in self.refused.items())
@@ -42,4 +44,5 @@ class SyncPart(Part):
         refused, self.refused = self.refused, {}
         super().forgive()
         if refused and self._child is not None:
+            self._begins_again = True  # it will say "refused" with its exit code, of what is forgiven
             self._child.terminate()

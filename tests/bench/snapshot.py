@@ -183,10 +183,9 @@ class Bench:
         """One connection that throws every line away as it comes."""
         code = (
             "import psycopg, sys\n"
-            "with psycopg.connect(sys.argv[1]) as connection, connection.cursor() as cursor:\n"
-            "    pgconn = connection.pgconn\n"
-            "    pgconn.exec_(f'COPY {sys.argv[2]} TO STDOUT'.encode())\n"
-            "    while pgconn.get_copy_data(0)[0] > 0: pass\n"
+            "pgconn = psycopg.connect(sys.argv[1]).pgconn\n"
+            "pgconn.exec_(f'COPY {sys.argv[2]} TO STDOUT'.encode())\n"
+            "while pgconn.get_copy_data(0)[0] > 0: pass\n"
         )
         process = subprocess.Popen([sys.executable, "-c", code, self._dsn, part.table], cwd=ROOT)
         found = Watch(process.pid).until(lambda: True, lambda: process.poll() is not None, part.rows)
