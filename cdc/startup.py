@@ -11,6 +11,7 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
+from functools import partial
 from typing import Protocol, TypeVar
 
 import psycopg
@@ -38,6 +39,7 @@ log = get_logger("startup")
 
 _STANDBY_SECONDS = 1.0
 _FENCE_SECONDS = 30.0
+_LATE_RECORD_SECONDS = 5.0
 
 
 class Attend(Protocol):
@@ -146,6 +148,8 @@ class _Start:
         slot = catalog.slot(self._connection, self._source.slot)
         if slot is None:
             raise TransientError(f"Slot {self._source.slot} vanished while it was taken.")
+        if progress is not None and slot.confirmed_flush_lsn is not None:
+            progress = self._attend(partial(self._read_up_to, slot.confirmed_flush_lsn, progress), stream)
         if progress is not None:
             checks.check_cluster(progress, system_identifier)  # first: on another one, its slot is not ours to judge
         if progress is not None and progress.state == "creating":
@@ -215,6 +219,17 @@ class _Start:
     def _fence_and_read(self, publisher: Publisher) -> Progress | None:
         publisher.fence(_FENCE_SECONDS)
         return read_progress(self._config.kafka.client_options(), self._progress_topic)
+
+    def _read_up_to(self, confirmed: LSN, progress: Progress) -> Progress:
+        """The slot is only ever told what a committed record says: one that says less may not be the last.
+
+        A broker that was killed and restarted was seen, once, to show its last committed record a moment late.
+        """
+        give_up_at = time.monotonic() + _LATE_RECORD_SECONDS
+        while progress.confirmable < confirmed and time.monotonic() < give_up_at:
+            time.sleep(0.5)
+            progress = read_progress(self._config.kafka.client_options(), self._progress_topic) or progress
+        return progress
 
     def _read_states(self, progress: Progress) -> TableStates:
         data = read_last(self._config.kafka.client_options(), self._schema_topic, STATES_KEY)

@@ -14,7 +14,6 @@ from cdc.table_states import Pending, TableStates
 from cdc.table_states import decode as decode_states
 from cdc.topics import Topics
 
-
 _UNDER_WAY = {"since": str(LSN(0)), "reason": "the first copy is under way"}
 
 

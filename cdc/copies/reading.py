@@ -46,16 +46,18 @@ def at_snapshot(conninfo: str, snapshot: str | None) -> Iterator[psycopg.Connect
 
     Without a name: a snapshot of its own, of when it first reads.
     """
-    with connect(conninfo, application_name="tailrace copy") as connection:
+    connection = connect(conninfo, application_name="tailrace copy")
+    try:
         for name in _settings(connection.info.server_version):
             connection.execute(f"set {name}")
         connection.execute("begin isolation level repeatable read read only")
         try:
-            if snapshot is not None:
-                connection.execute(sql.SQL("set transaction snapshot {}").format(sql.Literal(snapshot)))
+            connection.execute(sql.SQL("set transaction snapshot {}").format(sql.Literal(snapshot)))
         except _IMPORT_REFUSED as error:
             raise SnapshotLostError(explain(error)) from None
         yield connection
+    finally:
+        connection.close()  # with whatever is under way on it; nothing was written
 
 
 def _settings(server_version: int) -> list[str]:

@@ -23,7 +23,7 @@ from urllib.parse import urlsplit
 
 import psutil
 import psycopg
-from confluent_kafka import Consumer, TopicPartition
+from confluent_kafka import Consumer, KafkaException, TopicPartition
 
 from deploy.stack import Stack
 from tests.bench.capture import QUIET_LOAD, _fresh_stack, say
@@ -256,7 +256,10 @@ class Bench:
             return 0
         self._known.add(topic)
         places = [TopicPartition(topic, partition) for partition in range(PARTITIONS)]
-        return sum(self._consumer.get_watermark_offsets(place, timeout=10)[1] for place in places)
+        try:
+            return sum(self._consumer.get_watermark_offsets(place, timeout=10)[1] for place in places)
+        except KafkaException:  # just made: it has no leader yet
+            return 0
 
 
 def _is_through(output: Path) -> bool:

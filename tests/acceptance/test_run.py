@@ -1,0 +1,169 @@
+"""`tailrace run` with real processes: killed parts, refusals, a clean stop, and no orphans."""
+
+from __future__ import annotations
+
+import json
+import os
+from signal import SIGKILL, SIGTERM, SIGUSR1
+from typing import Any
+
+import psutil
+import pytest
+
+from cdc.config import load_config
+from cdc.demo.comparison import compare_all
+from tests.harness.pipeline import MakePipeline, Pipeline
+from tests.harness.process import Process, StartProcess
+from tests.harness.store_sync import StorePipeline
+from tests.harness.waiting import eventually
+
+
+def _state(run: Process) -> dict[str, Any]:
+    """The newest line of `--json`; {} before the first."""
+    for line in reversed(run.output.splitlines()):
+        if line.startswith('{"event": "state"') and line.endswith("}"):
+            state: dict[str, Any] = json.loads(line)
+            return state
+    return {}
+
+
+def _part(run: Process, name: str) -> dict[str, Any]:
+    return next((part for part in _state(run).get("parts", ()) if part["name"] == name), {})
+
+
+def _wait_for_part(run: Process, name: str, condition: str, deadline_seconds: float = 90) -> dict[str, Any]:
+    run.wait_for(lambda: _part(run, name).get("condition") == condition, deadline_seconds, f"{name} to be {condition}")
+    return _part(run, name)
+
+
+def _family(pid: int) -> list[psutil.Process]:
+    return [psutil.Process(pid), *psutil.Process(pid).children(recursive=True)]
+
+
+def _alive(processes: list[psutil.Process]) -> list[psutil.Process]:
+    """Those that still run; where nobody reaps orphans, a dead one keeps its entry."""
+    return [each for each in processes if each.is_running() and each.status() != psutil.STATUS_ZOMBIE]
+
+
+def _wait_until_gone(family: list[psutil.Process]) -> None:
+    eventually(lambda: not _alive(family), 60, f"the end of {family}")
+
+
+def _kill_part(run: Process, name: str) -> int:
+    """As the kernel's memory killer would; the pid of its next life."""
+    pid: int = _wait_for_part(run, name, "running")["pid"]
+    os.kill(pid, SIGKILL)
+    run.wait_for(lambda: _part(run, name).get("pid") not in (None, pid), 90, f"{name} to be started again")
+    return int(_part(run, name)["pid"])
+
+
+def _start(pipeline: Pipeline, tailrace: StartProcess) -> Process:
+    return tailrace("run", "--json", "--config", str(pipeline.config))
+
+
+def test_a_killed_capture_is_started_again_and_catches_up(make_pipeline: MakePipeline, tailrace: StartProcess) -> None:
+    """`kill -9` of capture: a new one goes on where it was; the slot's lag is shown; SIGTERM ends all with exit 0."""
+    pipeline = make_pipeline()
+    pipeline.database.execute("CREATE TABLE t (id int PRIMARY KEY, v text)")
+    run = _start(pipeline, tailrace)
+    run.wait_for(lambda: (_state(run).get("slot") or {}).get("confirmed"), 90, "the slot's position")
+    pipeline.database.execute("INSERT INTO t SELECT i, 'one' FROM generate_series(1, 100) i")
+    pipeline.fence(while_running=run)
+    _kill_part(run, "capture")
+    pipeline.database.execute("UPDATE t SET v = 'two'; DELETE FROM t WHERE id > 50")
+    pipeline.assert_same("t", while_running=run)
+    assert _part(run, "capture")["restarts"] == 1
+    family = _family(run.pid)
+    assert len(family) == 2
+    run.terminate()
+    run.expect_exit(0, 60)
+    assert not _alive(family)
+    assert all(json.loads(line) for line in run.errors.splitlines())
+
+
+def test_when_every_part_refuses_so_does_run(make_pipeline: MakePipeline, tailrace: StartProcess) -> None:
+    """Capture refuses and nothing else is there: exit code 3, with reason and remedy; it was started once."""
+    pipeline = make_pipeline(source={"tables": ["public.nowhere"]})
+    run = _start(pipeline, tailrace)
+    run.expect_exit(3, 90)
+    refused = _part(run, "capture")
+    assert refused["condition"] == "refused"
+    assert "public.nowhere" in refused["note"]
+    assert refused["remedy"]
+    assert run.errors.count('"part_started"') == 1
+
+
+def test_wrong_use_is_not_tried_again(make_pipeline: MakePipeline, tailrace: StartProcess) -> None:
+    """A config that cannot be read: exit code 2 before anything is started."""
+    pipeline = make_pipeline(source={"no_such_key": 1})
+    run = _start(pipeline, tailrace)
+    run.expect_exit(2, 60)
+    assert "no_such_key" in run.errors
+
+
+def test_parts_live_and_die_alone(make_pipeline: MakePipeline, redis_url: str, tailrace: StartProcess) -> None:
+    """With a store: the sync's driver is killed, and capture is refused, each without the other.
+
+    - `kill -9` of the driver: capture's process stays, a new driver goes on, and the store catches up.
+    - Capture refuses: it stays down and says why; the sync goes on; forgiven, it refuses again, once.
+    - `kill -9` of `run` itself: every process below it ends, Spark's included.
+    """
+    pipeline = make_pipeline()
+    pipeline.database.execute("CREATE TABLE t (id int PRIMARY KEY, v text)")
+    stores = StorePipeline(pipeline, None, {"cache": {"kind": "redis", "url": redis_url}})  # type: ignore[arg-type]
+    run = _start(pipeline, tailrace)
+    run.wait_for(lambda: (_state(run).get("slot") or {}).get("confirmed"), 90, "the slot's position")
+    pipeline.database.execute("INSERT INTO t SELECT i, 'one' FROM generate_series(1, 100) i")
+    stores.assert_same("t", deadline_seconds=180)
+    run.wait_for(lambda: _state(run)["stores"][0]["lsn"], 30, "the store's position in the view")
+
+    capture = _part(run, "capture")["pid"]
+    driver = psutil.Process(_part(run, "sync")["pid"])
+    family = [driver, *driver.children(recursive=True)]
+    _kill_part(run, "sync")
+    pipeline.database.execute("UPDATE t SET v = 'two'; DELETE FROM t WHERE id > 50")
+    stores.assert_same("t", deadline_seconds=180)
+    assert (_part(run, "capture")["pid"], _part(run, "capture")["restarts"]) == (capture, 0)
+    _wait_until_gone(family)
+
+    pipeline.database.execute("ALTER PUBLICATION tailrace RENAME TO another")
+    os.kill(capture, SIGTERM)
+    refused = _wait_for_part(run, "capture", "refused")
+    assert "publication" in refused["note"]
+    assert _part(run, "sync")["condition"] == "running"
+    starts = run.errors.count('"part_started"')
+    run.signal(SIGUSR1)
+    run.wait_for(lambda: run.errors.count('"part_refused"') == 2, 60, "capture to refuse again")
+    assert run.errors.count('"part_started"') == starts + 1
+
+    family = _family(run.pid)
+    assert any("java" in each.name() for each in family)
+    run.signal(SIGKILL)
+    _wait_until_gone(family)
+
+
+@pytest.mark.slow
+def test_run_copies_what_is_due_and_stops_cleanly(
+    make_pipeline: MakePipeline, redis_url: str, tailrace: StartProcess
+) -> None:
+    """Rows that were there first are copied, a table that becomes incomplete later is copied again, both unasked.
+
+    Then the store equals the source, and SIGTERM ends every process with exit code 0.
+    """
+    pipeline = make_pipeline(copy={"first": True})
+    pipeline.database.execute("CREATE TABLE t (id int PRIMARY KEY, v text)")
+    pipeline.database.execute("INSERT INTO t SELECT i, 'one' FROM generate_series(1, 1000) i")
+    stores = StorePipeline(pipeline, None, {"cache": {"kind": "redis", "url": redis_url}})  # type: ignore[arg-type]
+    run = _start(pipeline, tailrace)
+    run.wait_for(lambda: run.errors.count('"part_done"') == 1, 180, "the first copy")
+    stores.assert_same("t", deadline_seconds=180)
+    pipeline.database.execute("ALTER TABLE t ADD COLUMN n int DEFAULT 7")
+    run.wait_for(lambda: run.errors.count('"part_done"') == 2, 180, "the second copy")
+    run.wait_for(lambda: not _state(run)["incomplete"], 30, "no table to be incomplete")
+    pipeline.fence(while_running=run)
+    (comparison,) = compare_all(load_config(pipeline.config), 120)
+    assert (bool(comparison), comparison.rows, comparison.tables) == (True, 1000, 1), str(comparison)
+    family = _family(run.pid)
+    run.terminate()
+    run.expect_exit(0, 90)
+    assert not _alive(family)
