@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from cdc.config import Config
-from cdc.errors import RefusedError, TransientError
+from cdc.errors import RefusedError, TransientError, UsageError
 from cdc.logs import get_logger
 from cdc.lsn import LSN, Version
 from cdc.names import Control, control_topic
@@ -47,6 +47,7 @@ _SAVE_SECONDS = 10.0
 _MOST_ROUNDS = 50
 # So few records behind, a sync is there in a moment.
 _NEARLY_THERE = 2_000
+_NEARLY_THERE_BYTES = 16 << 20
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -115,6 +116,34 @@ def run_bootstrap(
     return Report(
         plan=plan, generation=generation, verdict=verdict, switched=switched, seconds=time.monotonic() - began
     )
+
+
+def switch_generation(config: Config, name: str, number: int, *, keep_old: bool = False) -> None:
+    """Readers see a generation that was built before and has been fed since."""
+    chosen_stores(config, [name])
+    store = open_store(name, config.stores[name], config.kafka.prefix)
+    try:
+        old = store.serving()
+        new = next((each for each in store.list_generations() if each.number == number), None)
+        if new is None:
+            raise UsageError(f"Store {name} has no generation {number}.")
+        if old is not None:
+            _refuse_behind(name, store.position(new), store.position(old), number)
+        store.switch(new)
+        log.info("switched", store=name, generation=number)
+        if old is not None and old.number != number and not keep_old:
+            store.drop(old)
+    finally:
+        store.close()
+
+
+def _refuse_behind(name: str, new: Position | None, old: Position | None, number: int) -> None:
+    behind = (old.lsn if old is not None else 0) - (new.lsn if new is not None else 0)
+    if behind > _NEARLY_THERE_BYTES:
+        raise RefusedError(
+            f"Generation {number} of {name} is {behind:,} bytes of the log behind the one that serves.",
+            remedy=f"Feed it first: tailrace sync {name} --generation {number}",
+        )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

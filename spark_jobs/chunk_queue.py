@@ -7,6 +7,7 @@ connections are open as the config allows whatever the cluster's size, and what 
 from __future__ import annotations
 
 import gc
+import re
 import time
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
@@ -30,6 +31,9 @@ _TICK_SECONDS = 0.5
 _LONGEST_PAUSE_SECONDS = 15.0
 # Without a single chunk finished for this long, whoever supervises the command had better know.
 _PATIENCE_SECONDS = 600.0
+_TRACE_WORDS = ("at ", "An error occurred while calling", "File ", "Traceback")
+_NAMED_ERROR = re.compile(r"^(?!org\.apache\.spark).*\b[A-Z]\w+Error\b: .|^[\w/.-]*python\S*: ")
+_GIST_CHARACTERS = 300
 # As in `tailrace capture`: rows make many objects and no cycles.
 _GC_THRESHOLDS = (100_000, 20, 100)
 
@@ -97,12 +101,12 @@ class ChunkQueue(Generic[Task]):
                 self._tick()
                 for future in done:
                     make = running.pop(future)
-                    attempt = _outcome(future)
-                    if attempt is not None and attempt.ending is not Ending.FAILED:
+                    attempt = _outcome(future, make().chunk.number)
+                    if attempt.ending is not Ending.FAILED:
                         last_success = time.monotonic()
                         yield attempt
                         continue
-                    message = "Its Spark job failed." if attempt is None else attempt.message
+                    message = attempt.message
                     if time.monotonic() - last_success > _PATIENCE_SECONDS:
                         raise TransientError(f"No chunk could be copied for {_PATIENCE_SECONDS:.0f} seconds: {message}")
                     waiting.append((time.monotonic() + self._pause(make().chunk.number, message), make))
@@ -131,15 +135,21 @@ class ChunkQueue(Generic[Task]):
         return pause
 
 
-def _outcome(future: Future[Attempt]) -> Attempt | None:
-    """None where Spark could not run it at all: a worker killed too often, an executor without our code."""
+def _outcome(future: Future[Attempt], number: int) -> Attempt:
+    """Failed, where Spark could not run it at all: a worker killed too often, an executor without our code."""
     error = future.exception()
     if error is None:
         return future.result()
     if not isinstance(error, Exception):
         raise error
-    # The whole text has the worker's traceback, many lines of it.
-    text = redact(str(error)).strip().splitlines()
-    log.warning("spark_job_failed", error=type(error).__name__, reason=text[0] if text else "")
-    log.debug("spark_job_failed", text="\n".join(text))
-    return None
+    text = redact(str(error))
+    log.debug("spark_job_failed", chunk=number, text=text)
+    return Attempt(number=number, ending=Ending.FAILED, message=f"Spark could not run it: {_gist(text)}")
+
+
+def _gist(text: str) -> str:
+    """What is wrong, out of many lines of Java's and Python's stack traces."""
+    lines = [line.strip() for line in text.splitlines()]
+    telling = [line for line in lines if line and not line.startswith(_TRACE_WORDS)]
+    named = [line for line in telling if _NAMED_ERROR.search(line)]
+    return (named or telling or ["no reason given"])[0][:_GIST_CHARACTERS]

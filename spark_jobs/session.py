@@ -146,9 +146,12 @@ def _launching(java: Java, properties: Mapping[str, str], *, local: bool) -> Ite
             "JAVA_HOME": str(java.home),
             "PYSPARK_SUBMIT_ARGS": f"--properties-file {shlex.quote(file.name)} --load-spark-defaults pyspark-shell",
         }
-        if local:
-            # Otherwise workers run whichever `python3` is on the PATH, not the one with Tailrace in it.
-            launch["PYSPARK_PYTHON"] = launch["PYSPARK_DRIVER_PYTHON"] = sys.executable
+        # Otherwise workers run whichever `python3` is on the PATH, not the one with Tailrace in it. (Spark itself takes
+        # its property into account only when spark-submit starts the driver.)
+        python = properties.get("spark.pyspark.python") or (sys.executable if local else None)
+        if python is not None:
+            launch["PYSPARK_PYTHON"] = python
+            launch["PYSPARK_DRIVER_PYTHON"] = sys.executable
         before = {name: os.environ.get(name) for name in launch}
         os.environ.update(launch)
         try:

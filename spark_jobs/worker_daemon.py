@@ -14,4 +14,4 @@ from pyspark.daemon import manager
 import spark_jobs.stores.tasks  # noqa: F401
 
 if __name__ == "__main__":
-    manager()
+    manager()  # type: ignore[no-untyped-call]

@@ -28,18 +28,35 @@ if TYPE_CHECKING:
 @click.option("--dry-run", is_flag=True, help="Only say what would be done.")
 @click.option("--keep-old", is_flag=True, help="Keep the generation that served before.")
 @click.option("--no-switch", is_flag=True, help="Build it, but leave readers where they are.")
+@click.option("--switch-to", type=click.IntRange(min=1), metavar="N", help="Only switch readers to generation N.")
 @click.option("--anyway", is_flag=True, help="Build it although the topics are no whole copy of the tables.")
 def bootstrap(
-    store: str, config_path: Path, as_json: bool, dry_run: bool, keep_old: bool, no_switch: bool, anyway: bool
+    store: str,
+    config_path: Path,
+    as_json: bool,
+    dry_run: bool,
+    keep_old: bool,
+    no_switch: bool,
+    switch_to: int | None,
+    anyway: bool,
 ) -> int:
     """Build STORE anew from the compacted topics alone; the database may be switched off.
 
     Readers see the old generation until the new one is whole. Says "complete as of LSN" only where that is proven. Exit
     code 1: it is not (the reasons are printed), or rows are parked.
     """
-    from spark_jobs.bootstrap import Options, plan_bootstrap, run_bootstrap  # noqa: PLC0415 - Spark takes its time
+    from spark_jobs.bootstrap import (  # noqa: PLC0415 - Spark takes its time
+        Options,
+        plan_bootstrap,
+        run_bootstrap,
+        switch_generation,
+    )
 
     config = load_config(config_path)
+    if switch_to is not None:
+        switch_generation(config, store, switch_to, keep_old=keep_old)
+        click.echo(f"{store}: readers see generation {switch_to} now.")
+        return 0
     if dry_run:
         plan = plan_bootstrap(config, store)
         click.echo(json.dumps(asdict(plan), indent=2) if as_json else "\n".join(_plan_lines(plan)))

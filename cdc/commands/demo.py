@@ -108,8 +108,7 @@ class _Stage:
         self.writer = Writer(dsn, seed=self._seed, rate=self._rate)
         if self._stores:
             self.writer.write(_FIRST_TRANSACTIONS)  # something for the first copy
-            _say("Starting the pipeline: capture, the first copy, the syncs. The first changes arrive in a moment.")
-        pipeline = PipelinePart(self._config_file, self._stack.folder / "logs", stores=self._stores)
+        pipeline = PipelinePart(self._config_file, self._stack.folder / "logs", stores=self._stores, say=_say)
         return [pipeline, WriterPart(self.writer)]
 
     def conclude(self) -> bool:

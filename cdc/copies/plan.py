@@ -19,7 +19,7 @@ from cdc.copies.described import DescribedTable
 from cdc.copies.records import ChunkState, Piece
 
 _MEGABYTE = 1 << 20
-_LEAST_CHUNK_BYTES = 4 * _MEGABYTE
+_LEAST_CHUNK_BYTES = 16 * _MEGABYTE
 # Enough of them that the last ones to run do not leave the other connections idle for long…
 _CHUNKS_PER_CONNECTION = 4
 # …and not more than what driver and capture can easily keep in memory.

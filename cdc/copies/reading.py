@@ -52,7 +52,8 @@ def at_snapshot(conninfo: str, snapshot: str | None) -> Iterator[psycopg.Connect
             connection.execute(f"set {name}")
         connection.execute("begin isolation level repeatable read read only")
         try:
-            connection.execute(sql.SQL("set transaction snapshot {}").format(sql.Literal(snapshot)))
+            if snapshot is not None:
+                connection.execute(sql.SQL("set transaction snapshot {}").format(sql.Literal(snapshot)))
         except _IMPORT_REFUSED as error:
             raise SnapshotLostError(explain(error)) from None
         yield connection

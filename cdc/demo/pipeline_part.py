@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -54,10 +54,11 @@ class PipelinePart:
 
     name = "pipeline"
 
-    def __init__(self, config_file: Path, logs: Path, *, stores: Sequence[str]) -> None:
+    def __init__(self, config_file: Path, logs: Path, *, stores: Sequence[str], say: Callable[[str], None]) -> None:
         self._config_file = config_file
         self._logs = logs
         self._stores = tuple(stores)
+        self._say = say
         self._lines: InFiles | None = None
         self._child: Child | None = None
         self._state: dict[str, Any] = {}
@@ -71,7 +72,11 @@ class PipelinePart:
         arguments = ["run", "--json", "--config", str(self._config_file), "--logs", str(self._logs)]
         self._child = Child(arguments, self._take)
         give_up_at = time.monotonic() + _START_SECONDS
-        while not self._flows():
+        said = ""
+        while (missing := self._missing()) is not None:
+            if missing != said:
+                self._say(f"pipeline: waiting for {missing}")
+                said = missing
             if not self.healthy or time.monotonic() > give_up_at:
                 self.stop()
                 raise TransientError("The pipeline did not start in time.", remedy=f"See {self._logs}.")
@@ -117,12 +122,15 @@ class PipelinePart:
         elif self._lines is not None:
             self._lines.write("run", line)
 
-    def _flows(self) -> bool:
+    def _missing(self) -> str | None:
+        """What it waits for; None when everything flows."""
         state = self._state
-        if not state or state["slot"] is None or state["topics_lsn"] is None or state["first_copy_due"]:
-            return False
+        if not state or state["slot"] is None or state["topics_lsn"] is None:
+            return "capture"
+        if state["first_copy_due"]:
+            return "the first copy"
         serving = {each["name"] for each in state["stores"] if each["lsn"] is not None}
-        return serving >= set(self._stores)
+        return ", ".join(name for name in self._stores if name not in serving) or None
 
     def _refusals(self) -> list[str]:
         state = self._state

@@ -12,6 +12,8 @@ from collections.abc import Callable, Sequence
 from contextlib import suppress
 from typing import NamedTuple, Protocol
 
+from cdc.supervisor.lines import as_event
+
 _LINES_KEPT = 60
 _ERROR = "tailrace: error: "
 
@@ -84,7 +86,7 @@ class Child:
             if lines[place].startswith(_ERROR):
                 remedy = [line.strip() for line in lines[place + 1 :] if line.startswith("  ")]
                 return LastWords(lines[place].removeprefix(_ERROR), " ".join(remedy))
-        return LastWords(lines[-1] if lines else "it said nothing")
+        return LastWords(_plain(lines[-1]) if lines else "it said nothing")
 
     def _signal_group(self, number: signal.Signals) -> None:
         with suppress(ProcessLookupError, PermissionError):
@@ -99,3 +101,8 @@ class Child:
                 if line:
                     self._lines.append(line)
                     self._take_line(line)
+
+
+def _plain(line: str) -> str:
+    event = as_event(line)
+    return line if event is None else str(event.get("reason") or event.get("event") or line)

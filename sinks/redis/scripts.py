@@ -120,9 +120,10 @@ redis.call('HSET', KEYS[1], 'position:' .. ARGV[1], ARGV[3])
 return ''
 """
 
-# KEYS: the state. ARGV: the generation. 1, or 0 when there is no such generation.
-SWITCH: Final = """
-if redis.call('HEXISTS', KEYS[1], 'generation:' .. ARGV[1]) == 0 then return 0 end
-redis.call('HSET', KEYS[1], 'serving', ARGV[1])
+# KEYS: the state. ARGV: the generation, its new text, 1 to make it serve. 0: it is gone, and must not half come back.
+SETTLE: Final = """
+if redis.call('HEXISTS', KEYS[1], 'position:' .. ARGV[1]) == 0 then return 0 end
+redis.call('HSET', KEYS[1], 'generation:' .. ARGV[1], ARGV[2])
+if ARGV[3] == '1' then redis.call('HSET', KEYS[1], 'serving', ARGV[1]) end
 return 1
 """

@@ -41,13 +41,15 @@ class State:
         self._held: dict[int, tuple[bytes, str]] = {}
 
     def generations(self) -> list[Generation]:
-        numbers = [name.removeprefix("generation:") for name in self._fields() if name.startswith("generation:")]
-        return [self._generation(number) for number in sorted(map(int, numbers))]
+        """Those that have a position; one without is what a flush left behind."""
+        fields = self._fields()
+        names = [name.partition(":") for name in fields]
+        numbers = sorted(int(number) for word, _, number in names if word == "position")
+        return [_generation(number, fields[f"generation:{number}"]) for number in numbers]
 
     def serving(self) -> Generation | None:
-        fields = self._fields()
-        number = fields.get("serving")
-        return None if number is None or f"generation:{int(number)}" not in fields else self._generation(int(number))
+        number = int(self._fields().get("serving", b"0"))
+        return next((each for each in self.generations() if each.number == number), None)
 
     def create(self) -> Generation:
         created_ms = _now_ms()
@@ -62,16 +64,12 @@ class State:
             )
         return Generation(answer, created_ms, "loading")
 
-    def settle(self, generation: Generation) -> Generation:
+    def settle(self, generation: Generation, *, serve: bool = False) -> Generation:
         settled = generation._replace(state="settled")
         text = msgspec.json.encode({"created_ms": settled.created_ms, "state": settled.state})
-        with translated():
-            self._client.hset(self._key, f"generation:{generation.number}", text)
-        return settled
-
-    def switch(self, generation: Generation) -> None:
-        if not Script(self._client, scripts.SWITCH)([self._key], [generation.number]):
+        if not Script(self._client, scripts.SETTLE)([self._key], [generation.number, text, int(serve)]):
             raise PositionLostError(f"{generation} of the store is gone.")
+        return settled
 
     def drop(self, generation: Generation) -> None:
         serving = self.serving()
@@ -130,18 +128,17 @@ class State:
         return found
 
     def _fields(self) -> dict[str, bytes]:
-        """All but the positions' contents; there are few."""
+        """In one look, so that a flush in between shows nothing halfway; there are few."""
         with translated():
             found: Any = self._client.hgetall(self._key)
         if found:
             refuse_newer(int(found.get(b"format", b"1")), FORMAT, "the store's state")
         return {name.decode(): value for name, value in found.items()}
 
-    def _generation(self, number: int) -> Generation:
-        with translated():
-            text: Any = self._client.hget(self._key, f"generation:{number}")
-        own = msgspec.json.decode(text)
-        return Generation(number, own["created_ms"], own["state"])
+
+def _generation(number: int, text: bytes) -> Generation:
+    own = msgspec.json.decode(text)
+    return Generation(number, own["created_ms"], own["state"])
 
 
 def _why(problem: bytes, generation: Generation, owner: str) -> Exception:

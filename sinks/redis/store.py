@@ -52,8 +52,7 @@ class RedisStore:
         return self._state.settle(generation)
 
     def switch(self, generation: Generation) -> None:
-        self._state.settle(generation)
-        self._state.switch(generation)
+        self._state.settle(generation, serve=True)
 
     def drop(self, generation: Generation) -> None:
         """Forgets its position; the rows are the serving generation's as well."""

@@ -38,6 +38,7 @@ if TYPE_CHECKING:
 _IDLE_SAVE_SECONDS = 0.5
 # And the proof that it has nothing to do, where nobody writes heartbeats (capture is down).
 _IDLE_PROOF_MS = 60_000
+_REAP_SECONDS = 600.0
 
 
 class Feeding:
@@ -64,6 +65,7 @@ class Feeding:
         self._retention_ms = retention_ms
         self._markers: dict[str, bytes] = {}
         self._saved_at = 0.0
+        self._reap_at = time.monotonic() + _REAP_SECONDS
         self._batches = self._batches_seen = 0
         self._at_end_ms = position.caught_up_ms
         self._looked_ms = 0
@@ -116,6 +118,7 @@ class Feeding:
             self._save(moved)
         else:
             self._saved_at = time.monotonic()
+        self._reap()
 
     def compare(self) -> None:
         """Is the store as this driver left it?"""
@@ -174,6 +177,14 @@ class Feeding:
             version=point.version,
             caught_up_ms=max(point.written_ms, self._at_end_ms),
         )
+
+    def _reap(self) -> None:
+        if time.monotonic() < self._reap_at:
+            return
+        self._reap_at = time.monotonic() + _REAP_SECONDS
+        reaped = self._store.reap(self.generation, self.position.version)
+        if reaped:
+            self._log.info("tombstones_reaped", rows=reaped)
 
     def _note_end(self) -> None:
         """No batch since the last look: what was applied by then was all that the topics had."""

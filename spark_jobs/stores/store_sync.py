@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 BOOTSTRAP_OWNER = "bootstrap:"
 # A bootstrap writes its position about every ten seconds while it lives.
 _BOOTSTRAP_SILENCE_MS = 60_000
-_TICK_SECONDS = 0.25
+_TICK_SECONDS = 0.5
 _SHORTEST_PAUSE_SECONDS, _LONGEST_PAUSE_SECONDS = 0.5, 30.0
 
 

@@ -8,7 +8,7 @@ from confluent_kafka import IsolationLevel, KafkaException, TopicPartition
 from confluent_kafka.admin import AdminClient, OffsetSpec  # type: ignore[attr-defined]
 
 from cdc.config import Config
-from cdc.errors import RefusedError, TransientError
+from cdc.errors import TransientError
 from cdc.topics import Topics
 from spark_jobs.stores.start import TopicFacts
 
@@ -16,7 +16,7 @@ _ANSWER_SECONDS = 20.0
 
 
 def read_topic_facts(config: Config, names: Iterable[str]) -> dict[str, TopicFacts]:
-    """Of each topic; one that is gone is refused."""
+    """Of each topic."""
     wanted = sorted(names)
     topics = Topics(config.kafka)
     try:
@@ -26,9 +26,10 @@ def read_topic_facts(config: Config, names: Iterable[str]) -> dict[str, TopicFac
         topics.close()
     missing = [name for name in wanted if name not in described]
     if missing:
-        raise RefusedError(
-            f"Topic {missing[0]} is gone, and capture has not said so.",
-            remedy="`tailrace check` says what capture needs; then `tailrace bootstrap` the stores.",
+        # A table that is being removed loses its topic a moment before capture says so.
+        raise TransientError(
+            f"Topic {missing[0]} is gone.",
+            remedy="If it stays so, `tailrace check` says what capture needs; then `tailrace bootstrap` the stores.",
         )
     starts, ends = offsets(config, {name: topic.partitions for name, topic in described.items()})
     return {

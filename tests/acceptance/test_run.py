@@ -129,7 +129,7 @@ def test_parts_live_and_die_alone(make_pipeline: MakePipeline, redis_url: str, t
     pipeline.database.execute("ALTER PUBLICATION tailrace RENAME TO another")
     os.kill(capture, SIGTERM)
     refused = _wait_for_part(run, "capture", "refused")
-    assert "publication" in refused["note"]
+    assert "Publication tailrace is gone" in refused["note"]
     assert _part(run, "sync")["condition"] == "running"
     starts = run.errors.count('"part_started"')
     run.signal(SIGUSR1)

@@ -50,11 +50,12 @@ def test_tables_and_columns_that_come_later_are_picked_up(stores: StorePipeline)
     """No restart: a new table that the config selects, and a new column with its values."""
     database = stores.pipeline.database
     database.execute("CREATE TABLE a (id int PRIMARY KEY, n int)")
-    stores.pipeline.start()
+    capture = stores.pipeline.start()
     with stores.syncing():
         database.execute("INSERT INTO a VALUES (1, 1)")
         stores.assert_same("a")
         database.execute("CREATE TABLE b (id int PRIMARY KEY, v text)")
+        capture.wait_for_line("table_added", 60)  # rows that are there before that need a copy
         database.execute("ALTER TABLE a ADD COLUMN late text")
         database.execute("INSERT INTO b SELECT i, 'v' FROM generate_series(1, 100) i")
         database.execute("INSERT INTO a VALUES (2, 2, 'later')")

@@ -8,8 +8,6 @@ from urllib.parse import urlsplit
 
 import pytest
 
-from cdc.lsn import LSN
-from cdc.store_positions import wait_for
 from spark_jobs.stores.parked_rows import read_parked
 from spark_jobs.stores.retry import retry
 from tests.harness.leftovers import delete_keys
@@ -145,31 +143,25 @@ def test_a_store_that_was_away_too_long_asks_for_a_bootstrap(
     make_pipeline: MakePipeline, spark: SparkSession, redis_url: str
 ) -> None:
     """Deletes may be forgotten after delete.retention.ms: going on could keep ghosts, so it refuses."""
-    pipeline = make_pipeline(kafka={"delete_retention_hours": 0.002})
+    pipeline = make_pipeline(kafka={"delete_retention_hours": 0.1})
     pipeline.database.execute("CREATE TABLE t (id int PRIMARY KEY, v text)")
     stores = StorePipeline(pipeline, spark, {"cache": {"kind": "redis", "url": redis_url}})
-    pipeline.start()
+    capture = pipeline.start()
     with stores.syncing():
         pipeline.database.execute("INSERT INTO t VALUES (1, 'one')")
         stores.assert_same("t")
-    pipeline.database.execute("INSERT INTO t VALUES (2, 'two')")
-
-    def refused() -> bool:
-        with stores.syncing() as syncs:
-            eventually(lambda: syncs["cache"].refused or _has(stores, pipeline.fence()), 30, "an answer")
-            return syncs["cache"].refused is not None and "needs a bootstrap" in str(syncs["cache"].refused)
-
     with stores.opened("cache") as (store, serving):
         position = store.take(serving, "test")
-        store.save_position(
-            serving, type(position)(topics=position.topics, caught_up_ms=position.caught_up_ms - 60_000)
-        )
-    pipeline.fence()
-    assert refused()
-
-
-def _has(stores: StorePipeline, lsn: LSN) -> bool:
-    return bool(wait_for(stores.config, stores.names, lsn, timeout_seconds=0.1))
+        long_ago = position.caught_up_ms - 3_600_000
+        store.save_position(serving, type(position)(topics=position.topics, lsn=position.lsn, caught_up_ms=long_ago))
+    pipeline.database.execute("DELETE FROM t")
+    pipeline.fence(while_running=capture)
+    with stores.syncing() as syncs:
+        eventually(lambda: syncs["cache"].refused, 60, "the sync to refuse")
+        assert "needs a bootstrap" in str(syncs["cache"].refused)
+    assert stores.bootstrap("cache").verdict.complete
+    with stores.syncing():
+        stores.assert_same("t")
 
 
 def _versions(stores: StorePipeline, name: str) -> dict[str, tuple[object, bytes | None]]:

@@ -127,6 +127,15 @@ def test_a_flush_is_noticed(start_redis: StartRedis, prefix: str) -> None:
         store.save_position(generation, Position())
     assert store.position(generation) is None
     assert store.serving() is None
+    for attempt in (store.settle, store.switch):
+        with pytest.raises(PositionLostError):
+            attempt(generation)
+    store.ensure_table(generation, orders)
+    assert (store.serving(), store.list_generations()) == (None, []), "nothing of it comes back"
+    again = store.create_generation([orders])
+    store.switch(again)
+    store.take(again, "one")
+    store.save_position(again, Position())
     store.close()
 
 

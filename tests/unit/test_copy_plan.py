@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from cdc.config import Copy
@@ -47,6 +47,7 @@ def blocks_read(chunks: Sequence[ChunkState], relation: int) -> list[int]:
     ]
 
 
+@settings(deadline=None)
 @given(
     st.lists(st.tuples(st.integers(0, 700), st.integers(0, 5 * MEGABYTE)), max_size=12),
     st.integers(BLOCK, 4 * MEGABYTE),
@@ -102,18 +103,18 @@ def test_nothing_to_copy_is_an_empty_plan() -> None:
 
 def test_chunks_suit_the_size_of_the_whole() -> None:
     """Small enough that all connections have work, not more than `chunk_mb`, and never millions of them."""
-    settings = Copy(connections=4, chunk_mb=64)
-    assert Limits.of(settings, 100 * MEGABYTE).chunk_bytes == 100 * MEGABYTE // 16
-    assert Limits.of(settings, 2000 * MEGABYTE).chunk_bytes == 64 * MEGABYTE
-    assert Limits.of(settings, 0).chunk_bytes == 4 * MEGABYTE
-    assert Limits.of(settings, 100 * 2**40).chunk_bytes == 100 * 2**40 // 20_000
+    wanted = Copy(connections=4, chunk_mb=64)
+    assert Limits.of(wanted, 400 * MEGABYTE).chunk_bytes == 400 * MEGABYTE // 16
+    assert Limits.of(wanted, 2000 * MEGABYTE).chunk_bytes == 64 * MEGABYTE
+    assert Limits.of(wanted, 0).chunk_bytes == 16 * MEGABYTE
+    assert Limits.of(wanted, 100 * 2**40).chunk_bytes == 100 * 2**40 // 20_000
 
 
 def test_a_slow_rate_makes_small_chunks() -> None:
     """A chunk is a Kafka transaction, which must end before Kafka gives it up."""
-    settings = Copy(connections=4, rows_per_second=1000)
-    slow = Limits.of(settings, 10_000 * MEGABYTE)
-    assert slow.chunk_blocks * 291 / (1000 / readers(settings)) <= 240
+    wanted = Copy(connections=4, rows_per_second=1000)
+    slow = Limits.of(wanted, 10_000 * MEGABYTE)
+    assert slow.chunk_blocks * 291 / (1000 / readers(wanted)) <= 240
     slowest = Copy(connections=4, rows_per_second=1)
     assert readers(slowest) == 1
     assert Limits.of(slowest, MEGABYTE).chunk_blocks == 1

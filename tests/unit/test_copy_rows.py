@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from cdc.config.tables import Mask, MaskKind
@@ -49,6 +49,7 @@ def encoder(table: Table) -> LineEncoder:
     return LineEncoder(table, b"<", b">")
 
 
+@settings(deadline=None)
 @given(st.lists(_values, max_size=5))
 def test_a_line_gives_the_bytes_that_the_stream_gives(rows: list[tuple[bytes | None, ...]]) -> None:
     """Whatever is in it: one row has one key and one form."""
@@ -57,6 +58,7 @@ def test_a_line_gives_the_bytes_that_the_stream_gives(rows: list[tuple[bytes | N
     assert found == [(table.encode_key(row), b"<" + table.encode_row(row) + b">") for row in rows]
 
 
+@settings(deadline=None)
 @given(_values)
 def test_masks_and_chosen_columns_hold_for_copies(row: tuple[bytes | None, ...]) -> None:
     """What must not leave the database is not even read, unless it is needed to make a hash of it."""
