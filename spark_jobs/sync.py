@@ -6,15 +6,19 @@ import os
 import threading
 from collections.abc import Sequence
 from dataclasses import replace
+from typing import TYPE_CHECKING
 
 from cdc.config import Config
 from cdc.config.stores import Fed
-from cdc.errors import UsageError
+from cdc.errors import TransientError, UsageError
 from cdc.logs import get_logger
 from cdc.secrets import Options
 from spark_jobs.session import spark_session
 from spark_jobs.stores.ledger import Ledger
 from spark_jobs.stores.store_sync import StoreSync
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
 
 _EXIT_REFUSED = 3
 # A batch is small and comes several times a second: what Spark does per batch beside the work is what readers wait for.
@@ -47,16 +51,28 @@ def run_sync(config: Config, names: Sequence[str], stop: threading.Event, *, gen
             ]
             for sync in syncs:
                 sync.thread.start()
-            while not stop.wait(0.2) and any(sync.thread.is_alive() for sync in syncs):
-                pass
-            stop.set()
-            for sync in syncs:
-                sync.thread.join(60)
+            try:
+                while not stop.wait(0.5) and any(sync.thread.is_alive() for sync in syncs):
+                    _refuse_dead(spark)
+            finally:
+                stop.set()
+                for sync in syncs:
+                    sync.thread.join(60)
     finally:
         spark.stop()
     refused = [sync.name for sync in syncs if sync.refused is not None]
     log.info("stopped", refused=refused)
     return _EXIT_REFUSED if refused else 0
+
+
+def _refuse_dead(spark: SparkSession) -> None:
+    """A driver without its JVM cannot mend itself: whoever started it starts it again."""
+    try:
+        stopped = spark.sparkContext._jsc.sc().isStopped()
+    except Exception as error:
+        raise TransientError(f"Spark has died: {type(error).__name__}.") from error
+    if stopped:
+        raise TransientError("Spark has stopped.")
 
 
 def chosen_stores(config: Config, names: Sequence[str]) -> list[str]:

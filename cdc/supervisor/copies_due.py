@@ -9,7 +9,10 @@ from typing import Any
 
 from cdc.config import Config
 from cdc.errors import TailraceError
+from cdc.logs import get_logger
 from cdc.status import read_status
+
+log = get_logger("run")
 
 _LOOK_SECONDS = 2.0
 Status = Mapping[str, Any]
@@ -64,7 +67,11 @@ class CopyWatch:
         forgotten = self._forgotten
         try:
             due = copies_due(self._read(self._config))
-        except TailraceError:
+        except TailraceError as error:
+            log.debug("copies_due_unknown", reason=error.message)
+            return
+        except Exception as error:  # a library's own: looking must go on
+            log.warning("copies_due_unknown", reason=f"{type(error).__name__}: {error}")
             return
         if forgotten == self._forgotten:
             self.due = due

@@ -7,8 +7,9 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from typing import TypeVar
 
 import psycopg
 
@@ -16,7 +17,10 @@ from cdc.config import Config
 from cdc.errors import TailraceError
 from cdc.lsn import LSN
 from cdc.postgres import connect, explain
+from cdc.secrets import redact
 from cdc.store_lag import Lag, read_lag
+
+T = TypeVar("T")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -30,12 +34,17 @@ class SlotLag:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Hops:
-    """None where nobody can tell, and `problems` says why."""
+    """None where nobody can tell, and the problem says why."""
 
     slot: SlotLag | None = None
+    slot_problem: str | None = None
     lag: Lag | None = None
-    problems: tuple[str, ...] = ()
+    lag_problem: str | None = None
     read_at: float = 0.0  # seconds since 1970
+
+    @property
+    def problems(self) -> list[str]:
+        return [problem for problem in (self.slot_problem, self.lag_problem) if problem is not None]
 
 
 _SLOT = """
@@ -44,23 +53,6 @@ select confirmed_flush_lsn::text,
        safe_wal_size
 from pg_replication_slots where slot_name = %s and confirmed_flush_lsn is not null
 """
-
-
-def read_hops(config: Config, stores: Sequence[str]) -> Hops:
-    problems = []
-    slot: SlotLag | None = None
-    lag: Lag | None = None
-    try:
-        slot = _slot(config)
-    except psycopg.Error as error:
-        problems.append(f"source: {explain(error)}")
-    except TailraceError as error:
-        problems.append(f"source: {error.message}")
-    try:
-        lag = read_lag(config, stores)
-    except TailraceError as error:
-        problems.append(error.message)
-    return Hops(slot=slot, lag=lag, problems=tuple(problems), read_at=time.time())
 
 
 def _slot(config: Config) -> SlotLag | None:
@@ -90,5 +82,27 @@ class HopWatch:
 
     def _run(self) -> None:
         while not self._stop.is_set():
-            self.hops = read_hops(self._config, self._stores)
+            self._read_slot()
+            self._read_lag()
             self._stop.wait(self._interval_seconds)
+
+    def _read_slot(self) -> None:
+        slot, problem = _answer(lambda: _slot(self._config))
+        self.hops = replace(self.hops, slot=slot, slot_problem=f"source: {problem}" if problem else None)
+
+    def _read_lag(self) -> None:
+        """Of Kafka and the stores, so it may take a while where one of them is away; the slot does not wait for it."""
+        lag, problem = _answer(lambda: read_lag(self._config, self._stores))
+        self.hops = replace(self.hops, lag=lag, lag_problem=problem, read_at=time.time())
+
+
+def _answer(read: Callable[[], T]) -> tuple[T | None, str | None]:
+    """The answer, or why there is none. A driver's own error is no reason to show nothing ever again."""
+    try:
+        return read(), None
+    except TailraceError as error:
+        return None, error.message
+    except psycopg.Error as error:
+        return None, explain(error)
+    except Exception as error:
+        return None, redact(f"{type(error).__name__}: {error}".splitlines()[0])

@@ -21,7 +21,9 @@ EXIT_WRONG_USE = 2
 EXIT_REFUSED = 3
 # Events of the parts' own logs: trouble that they mend themselves, and the sign that it is over.
 _TROUBLE = "retrying"
-_WELL = frozenset({"streaming", "syncing", "serving", "copy_begun"})
+_WELL = frozenset({"streaming", "syncing", "serving", "batch_applied", "copy_begun"})
+# Trouble that lasts is said again before this; what nobody repeats is over.
+_TROUBLE_SECONDS = 120.0
 
 StartChild = Callable[[Sequence[str], TakeLine], Running]
 
@@ -78,7 +80,7 @@ class Part:
         self._started_at = 0.0
         self._not_before = 0.0
         self._why_waiting = ""
-        self._trouble: dict[str, str] = {}
+        self._trouble: dict[str, tuple[float, str]] = {}
         self._stopping = False
 
     @property
@@ -103,7 +105,7 @@ class Part:
         if self.refusal is not None:
             condition, note = Condition.REFUSED, self.refusal.reason
         elif pid is not None:
-            condition, note = Condition.RUNNING, "; ".join(f"{of}{why}" for of, why in sorted(self._trouble.items()))
+            condition, note = Condition.RUNNING, self._present_trouble()
         elif self._stopping:
             condition, note = Condition.STOPPED, ""
         elif self._why_waiting:
@@ -144,13 +146,18 @@ class Part:
         """A structured line of its log."""
         of = f"{event['store']}: " if "store" in event else ""
         if event.get("event") == _TROUBLE:
-            self._trouble[of] = str(event.get("reason", ""))
+            self._trouble[of] = (self._clock(), str(event.get("reason", "")))
         elif event.get("event") in _WELL:
             self._trouble.pop(of, None)
+            self._trouble.pop("", None)
 
     def judge(self, code: int, words: LastWords) -> LastWords | None:
         """The refusal, if this end is one."""
         return words if code in (EXIT_WRONG_USE, EXIT_REFUSED) else None
+
+    def _present_trouble(self) -> str:
+        since = self._clock() - _TROUBLE_SECONDS
+        return "; ".join(f"{of}{why}" for of, (at, why) in sorted(self._trouble.copy().items()) if at > since)
 
     def _take_line(self, line: str) -> None:
         event = as_event(line)
@@ -162,7 +169,11 @@ class Part:
         self._trouble = {}
         self._started_at = self._clock()
         self._why_waiting = ""
-        self._child = self._start(self.arguments(), self._take_line)
+        try:
+            self._child = self._start(self.arguments(), self._take_line)
+        except OSError as error:  # no memory, no processes left: as if it had died at once
+            self._plan_restart(1, LastWords(f"it could not be started: {error.strerror}"))
+            return
         log.info("part_started", part=self.name, pid=self._child.pid, restarts=self.restarts)
 
     def _ended(self, child: Running, code: int) -> None:

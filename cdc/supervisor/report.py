@@ -49,7 +49,7 @@ class Report:
             if lag is None
             else [{**asdict(each), "lsn": None if each.lsn is None else str(each.lsn)} for each in lag.stores],
             "refused_stores": {name: words._asdict() for name, words in self.refused_stores.items()},
-            "problems": list(self.hops.problems),
+            "problems": self.hops.problems,
             "first_copy_due": self.due.first,
             "incomplete": [{"table": table, "reason": reason} for table, reason in self.due.tables],
             "copy": None if self.copy is None else asdict(self.copy),

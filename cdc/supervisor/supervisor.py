@@ -48,6 +48,7 @@ class Supervisor:
             return self._attend(view)
         finally:
             self._stop_all()
+            self._show(view)
 
     def _attend(self, view: View) -> int:
         show_at = 0.0

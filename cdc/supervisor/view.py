@@ -100,8 +100,9 @@ def hop_lines(report: Report) -> list[str]:
         lines += [f"{each.name}: {store_text(each)}" for each in lag.stores]
     if report.copy is not None:
         lines.append(f"copy: {_copy_text(report.copy)}")
-    if lines and time.time() - report.hops.read_at > _OLD_SECONDS:
-        lines.append(f"(as of {time.time() - report.hops.read_at:.0f} s ago)")
+    age_seconds = time.time() - report.hops.read_at
+    if lag is not None and age_seconds > _OLD_SECONDS:
+        lines.append(f"(as of {age_seconds:.0f} s ago)")
     return lines
 
 
@@ -116,7 +117,7 @@ def trouble_lines(report: Report) -> list[str]:
         f"{name} refused: {words.reason} {words.remedy}".rstrip() for name, words in report.refused_stores.items()
     ]
     lines += [f"incomplete: {table}: {reason}" for table, reason in report.due.tables]
-    return lines + list(report.hops.problems)
+    return lines + report.hops.problems
 
 
 def store_text(each: StoreLag) -> str:

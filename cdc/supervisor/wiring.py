@@ -9,6 +9,7 @@ from typing import Any
 
 from cdc.config import Config
 from cdc.config.stores import Fed
+from cdc.logs import get_logger
 from cdc.supervisor.child import Child
 from cdc.supervisor.copies_due import CopyWatch
 from cdc.supervisor.hops import HopWatch
@@ -18,6 +19,8 @@ from cdc.supervisor.report import CopyFigures, Report
 from cdc.supervisor.supervisor import Supervisor
 from cdc.supervisor.sync_part import SyncPart
 from cdc.supervisor.view import View
+
+log = get_logger("run")
 
 
 def fed_stores(config: Config) -> list[str]:
@@ -35,6 +38,10 @@ class CopyPart(Part):
         if event.get("event") == "progress":
             self.figures = CopyFigures.from_event(event)
 
+    def _begin(self) -> None:
+        self.figures = None
+        super()._begin()
+
 
 class Pipeline:
     """All parts of one config, supervised."""
@@ -42,6 +49,8 @@ class Pipeline:
     def __init__(self, config: Config, *, log_level: str, lines: Lines) -> None:
         self._config = config
         self._stores = fed_stores(config)
+        for name in sorted(set(config.stores) - set(self._stores)):
+            log.warning("store_left_out", store=name, reason=f"{config.stores[name].kind} is not synced yet")
         self._copies = CopyWatch(config)
         common = ["--log-level", log_level]
         where = ["--config", str(config.file)]

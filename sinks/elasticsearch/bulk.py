@@ -10,7 +10,7 @@ from __future__ import annotations
 import re
 import time
 from collections.abc import Iterable, Iterator, Sequence
-from typing import Any, Final, Generic, NamedTuple, TypeVar
+from typing import Any, Final, NamedTuple
 
 import msgspec
 from elastic_transport import TransportError
@@ -18,8 +18,6 @@ from elasticsearch import ApiError, Elasticsearch
 
 from cdc.errors import RefusedError, TransientError
 from sinks.elasticsearch.client import api_error, problem, transport_error
-
-T = TypeVar("T")
 
 _FIRST_PAUSE_SECONDS: Final = 0.1
 _LONGEST_PAUSE_SECONDS: Final = 5.0
@@ -30,14 +28,14 @@ _SHARD_IS_FULL: Final = "Number of documents in the"
 _TERM = re.compile(r'immense term in field="([^"]+)"')
 
 
-class Item(NamedTuple, Generic[T]):
+class Item(NamedTuple):
     lines: bytes
     #: Whatever the caller knows the document by.
-    what: T
+    what: Any
 
 
-class Refusal(NamedTuple, Generic[T]):
-    what: T
+class Refusal(NamedTuple):
+    what: Any
     reason: str
 
 
@@ -60,9 +58,9 @@ class _Answer(msgspec.Struct):
 _decode = msgspec.json.Decoder(_Answer).decode
 
 
-def requests(items: Iterable[Item[T]], limit_bytes: int) -> Iterator[list[Item[T]]]:
+def requests(items: Iterable[Item], limit_bytes: int) -> Iterator[list[Item]]:
     """The items in portions of at most so many bytes; one that is larger goes alone."""
-    portion: list[Item[T]] = []
+    portion: list[Item] = []
     size = 0
     for item in items:
         length = len(item.lines)
@@ -75,10 +73,10 @@ def requests(items: Iterable[Item[T]], limit_bytes: int) -> Iterator[list[Item[T
         yield portion
 
 
-def send(client: Elasticsearch, target: str, portion: Sequence[Item[T]]) -> list[Refusal[T]]:
+def send(client: Elasticsearch, target: str, portion: Sequence[Item]) -> list[Refusal]:
     """Write them all; `client` answers raw, `target` is a writers' alias."""
-    refused: list[Refusal[T]] = []
-    waiting: Sequence[Item[T]] = portion
+    refused: list[Refusal] = []
+    waiting: Sequence[Item] = portion
     give_up_at = time.monotonic() + _PATIENCE_SECONDS
     pause_seconds = _FIRST_PAUSE_SECONDS
     while True:
@@ -91,9 +89,7 @@ def send(client: Elasticsearch, target: str, portion: Sequence[Item[T]]) -> list
         pause_seconds = min(pause_seconds * 2, _LONGEST_PAUSE_SECONDS)
 
 
-def _attempt(
-    client: Elasticsearch, target: str, items: Sequence[Item[T]], refused: list[Refusal[T]]
-) -> Sequence[Item[T]]:
+def _attempt(client: Elasticsearch, target: str, items: Sequence[Item], refused: list[Refusal]) -> Sequence[Item]:
     """One request; gives the items to send again."""
     try:
         body = client.bulk(
@@ -114,9 +110,7 @@ def _attempt(
     return _sort_out(answer, items, refused) if answer.errors else ()
 
 
-def _too_large(
-    client: Elasticsearch, target: str, items: Sequence[Item[T]], refused: list[Refusal[T]]
-) -> Sequence[Item[T]]:
+def _too_large(client: Elasticsearch, target: str, items: Sequence[Item], refused: list[Refusal]) -> Sequence[Item]:
     """The server takes no request of this size: halve it, down to the one document that does not fit."""
     if len(items) == 1:
         refused.append(Refusal(items[0].what, "larger than the server takes (http.max_content_length)"))
@@ -125,8 +119,8 @@ def _too_large(
     return [*_attempt(client, target, items[:middle], refused), *_attempt(client, target, items[middle:], refused)]
 
 
-def _sort_out(answer: _Answer, items: Sequence[Item[T]], refused: list[Refusal[T]]) -> list[Item[T]]:
-    again: list[Item[T]] = []
+def _sort_out(answer: _Answer, items: Sequence[Item], refused: list[Refusal]) -> list[Item]:
+    again: list[Item] = []
     for item, outcomes in zip(items, answer.items, strict=True):
         (outcome,) = outcomes.values()
         error = outcome.error

@@ -91,7 +91,7 @@ class Generations:
             created_ms = time.time_ns() // 1_000_000
             generation = Generation(number, created_ms, "loading")
             settings = {"number_of_shards": 1, **self._copies()}
-            aliases: dict[str, Any] = {own_writer_alias(self._prefix, number): {}}
+            aliases: dict[str, Any] = {own_writer_alias(self._prefix, generation): {}}
             if self.create_index(own_index(self._prefix, number), self._own_mappings(generation), settings, aliases):
                 return generation
 
@@ -109,10 +109,11 @@ class Generations:
             raise transport_error(error) from error
         return True
 
-    def table_settings(self, generation: Generation, columns: int) -> dict[str, Any]:
+    def table_settings(self, generation: Generation) -> dict[str, Any]:
         own: dict[str, Any] = {
             "number_of_shards": self._settings.shards,
-            "mapping.total_fields.limit": max(1000, 4 * columns),
+            # A table has 1,600 columns at most, but those that were dropped stay in the mapping.
+            "mapping.total_fields.limit": 10_000,
             "translog.durability": "request",
         }
         if generation.state == "loading":

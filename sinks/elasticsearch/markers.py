@@ -6,25 +6,27 @@ from elastic_transport import TransportError
 from elasticsearch import ApiError, Elasticsearch
 
 from cdc.lsn import Version
-from sinks.contract import PositionLostError, TableSchema
+from sinks.contract import Generation, PositionLostError, TableSchema
 from sinks.elasticsearch.client import api_error, translated, transport_error
 from sinks.elasticsearch.documents import external_version
 from sinks.elasticsearch.naming import own_index, own_writer_alias
 
 
-def read_marker(client: Elasticsearch, prefix: str, number: int, table: TableSchema) -> Version | None:
+def read_marker(client: Elasticsearch, prefix: str, generation: Generation, table: TableSchema) -> Version | None:
     with translated():
-        found = client.options(ignore_status=404).get(index=own_index(prefix, number), id=_id(table)).body
+        found = client.options(ignore_status=404).get(index=own_index(prefix, generation.number), id=_id(table)).body
     if "found" not in found:
-        raise PositionLostError(f"Generation {number} is gone from Elasticsearch.")
+        raise PositionLostError(f"{generation} is gone from Elasticsearch.")
     return Version.parse(found["_source"]["version"]) if found["found"] else None
 
 
-def write_marker(client: Elasticsearch, prefix: str, number: int, table: TableSchema, version: Version) -> None:
+def write_marker(
+    client: Elasticsearch, prefix: str, generation: Generation, table: TableSchema, version: Version
+) -> None:
     """The larger one stays; the smaller one is refused by the server, which is no error."""
     try:
         client.index(
-            index=own_writer_alias(prefix, number),
+            index=own_writer_alias(prefix, generation),
             id=_id(table),
             document={"version": str(version)},
             version=external_version(version),

@@ -1,9 +1,10 @@
 """Names of aliases, indices and fields in Elasticsearch. Pure.
 
 `shop.public.orders` is what readers search, an alias. `shop.public.orders-g3` is the index of generation 3, and
-`shop.public.orders-g3-w` an alias of just that index for writers: a bulk request demands an alias, so a write to a
-generation that was dropped fails, where one to an index would bring it back with guessed mappings. `-g` is no escape of
-ours (those are hexadecimal), so no table's name looks like a generation.
+`shop.public.orders-g3-wTIME` an alias of just that index for writers: a bulk request demands an alias, so a write to a
+generation that was dropped fails, where one to an index would bring it back with guessed mappings; and since it has the
+time when the generation was made, it fails as well where a new one has got the old number. `-g` is no escape of ours
+(those are hexadecimal), so no table's name looks like a generation.
 """
 
 from __future__ import annotations
@@ -12,11 +13,12 @@ import re
 from typing import Final
 
 from cdc import names
-from sinks.contract import TableSchema
+from sinks.contract import Generation, TableSchema
 
 #: Our own field in every document; columns cannot have it, see `field_name`.
 OWN: Final = "_tailrace"
 
+_DIGITS: Final = "0123456789abcdefghijklmnopqrstuvwxyz"
 _GENERATION = re.compile(r"(.+)-g([0-9]+)")
 _ODD_BYTES = re.compile(rb"[^A-Za-z0-9_]")
 
@@ -29,8 +31,13 @@ def index_of(prefix: str, table: TableSchema, number: int) -> str:
     return f"{reader_alias(prefix, table)}-g{number}"
 
 
-def writer_alias(prefix: str, table: TableSchema, number: int) -> str:
-    return f"{index_of(prefix, table, number)}-w"
+def writer_alias(prefix: str, table: TableSchema, generation: Generation) -> str:
+    return writers_of(index_of(prefix, table, generation.number), generation)
+
+
+def writers_of(index: str, generation: Generation) -> str:
+    """The alias through which an index of the generation is written."""
+    return f"{index}-w{_short(generation.created_ms)}"
 
 
 def own_alias(prefix: str) -> str:
@@ -43,8 +50,8 @@ def own_index(prefix: str, number: int) -> str:
     return f"{own_alias(prefix)}-g{number}"
 
 
-def own_writer_alias(prefix: str, number: int) -> str:
-    return f"{own_index(prefix, number)}-w"
+def own_writer_alias(prefix: str, generation: Generation) -> str:
+    return writers_of(own_index(prefix, generation.number), generation)
 
 
 def split_generation(index: str) -> tuple[str, int] | None:
@@ -62,3 +69,12 @@ def field_name(column: str) -> str:
     if column.strip() and "." not in column and not column.startswith("_"):
         return column
     return "_" + _ODD_BYTES.sub(lambda byte: b"-%02x" % ord(byte[0]), column.encode()).decode("ascii")
+
+
+def _short(number: int) -> str:
+    """In base 36: a time in milliseconds has eight digits, and an index's name has room for few more."""
+    digits = ""
+    while number:
+        number, last = divmod(number, 36)
+        digits = _DIGITS[last] + digits
+    return digits or "0"

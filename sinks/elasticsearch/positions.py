@@ -28,8 +28,8 @@ class Positions:
         self._prefix = prefix
         self._held: dict[int, tuple[Position, int, int]] = {}
 
-    def create(self, number: int) -> None:
-        self._write(number, Position(written_ms=_now_ms()), create=True)
+    def create(self, generation: Generation) -> None:
+        self._write(generation, Position(written_ms=_now_ms()), create=True)
 
     def read(self, generation: Generation) -> Position | None:
         found = self._read(generation.number)
@@ -42,7 +42,7 @@ class Positions:
                 raise PositionLostError(f"{generation} of the store is gone.")
             position, seq_no, term = found
             mine = msgspec.structs.replace(position, owner=owner)
-            written = self._write(generation.number, mine, seq_no=seq_no, term=term)
+            written = self._write(generation, mine, seq_no=seq_no, term=term)
             if written is not None:
                 self._held[generation.number] = (mine, *written)
                 return mine
@@ -50,7 +50,7 @@ class Positions:
     def save(self, generation: Generation, position: Position) -> Position:
         held, seq_no, term = self._held[generation.number]
         new = msgspec.structs.replace(position, owner=held.owner, format=POSITION_FORMAT, written_ms=_now_ms())
-        written = self._write(generation.number, new, seq_no=seq_no, term=term)
+        written = self._write(generation, new, seq_no=seq_no, term=term)
         if written is None:
             written = self._after_conflict(generation, new)
         self._held[generation.number] = (new, *written)
@@ -82,7 +82,7 @@ class Positions:
 
     def _write(
         self,
-        number: int,
+        generation: Generation,
         position: Position,
         *,
         seq_no: int | None = None,
@@ -92,7 +92,7 @@ class Positions:
         """Where it now stands; None: something else stands there."""
         try:
             answer = self._client.index(
-                index=own_writer_alias(self._prefix, number),
+                index=own_writer_alias(self._prefix, generation),
                 id=_ID,
                 document=msgspec.to_builtins(position),
                 if_seq_no=seq_no,

@@ -24,7 +24,7 @@ from sinks.elasticsearch import bulk, checks
 from sinks.elasticsearch.client import open_client, translated
 from sinks.elasticsearch.documents import Documents, live, older_than
 from sinks.elasticsearch.generations import Generations
-from sinks.elasticsearch.naming import OWN, index_of
+from sinks.elasticsearch.naming import OWN, index_of, writers_of
 from sinks.elasticsearch.pages import Hit, pages
 from sinks.elasticsearch.positions import Positions
 from sinks.elasticsearch.tables import Tables
@@ -59,7 +59,7 @@ class ElasticsearchStore:
 
     def create_generation(self, tables: Iterable[TableSchema]) -> Generation:
         generation = self._generations.create()
-        self._positions.create(generation.number)
+        self._positions.create(generation)
         self._tables.create_all(generation, tables)
         return generation
 
@@ -97,7 +97,7 @@ class ElasticsearchStore:
         return self._positions.save(generation, position)
 
     def writer_factory(self, generation: Generation) -> WriterFactory:
-        return ElasticsearchWriterFactory(self._settings, self._prefix, generation.number)
+        return ElasticsearchWriterFactory(self._settings, self._prefix, generation)
 
     def reap(self, generation: Generation, below: Version, grace_seconds: float | None = None) -> int:
         """Real deletes, each only if the tombstone is still the one that was looked at."""
@@ -114,7 +114,7 @@ class ElasticsearchStore:
             for page in pages(self._raw, index, {"bool": {"filter": old}}, size=_PAGE_ROWS, with_source=False):
                 items = [bulk.Item(_delete_line(hit), hit.id) for hit in page]
                 for portion in bulk.requests(items, self._settings.bulk_bytes):
-                    bulk.send(self._raw, f"{index}-w", portion)
+                    bulk.send(self._raw, writers_of(index, generation), portion)
                 reaped += len(page)
         return reaped
 

@@ -59,14 +59,14 @@ class Tables:
     def _create(
         self, generation: Generation, table: TableSchema, fields: dict[str, mapping.Field], *, serving: bool
     ) -> None:
-        aliases: dict[str, Any] = {writer_alias(self._prefix, table, generation.number): {}}
+        aliases: dict[str, Any] = {writer_alias(self._prefix, table, generation): {}}
         if serving:
             alias = reader_alias(self._prefix, table)
             aliases[alias] = self._generations.reader_filter(alias)
         self._generations.create_index(
             index_of(self._prefix, table, generation.number),
             mapping.mappings(table, fields),
-            self._generations.table_settings(generation, len(table.columns)),
+            self._generations.table_settings(generation),
             aliases,
         )
 

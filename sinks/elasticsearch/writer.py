@@ -15,7 +15,7 @@ from elasticsearch import Elasticsearch
 
 from cdc.config.stores import Elasticsearch as Settings
 from cdc.lsn import Version
-from sinks.contract import Change, Rejected, TableSchema
+from sinks.contract import Change, Generation, Rejected, TableSchema
 from sinks.elasticsearch import bulk
 from sinks.elasticsearch.client import open_client
 from sinks.elasticsearch.documents import Documents, external_version, live, older_than, tombstone_lines
@@ -30,23 +30,23 @@ _SWEEP_ROWS: Final = 5000
 class ElasticsearchWriterFactory:
     settings: Settings
     prefix: str
-    number: int
+    generation: Generation
 
     def __call__(self) -> ElasticsearchWriter:
-        return ElasticsearchWriter(self.settings, self.prefix, self.number)
+        return ElasticsearchWriter(self.settings, self.prefix, self.generation)
 
 
 class ElasticsearchWriter:
-    def __init__(self, settings: Settings, prefix: str, number: int) -> None:
+    def __init__(self, settings: Settings, prefix: str, generation: Generation) -> None:
         self._prefix = prefix
-        self._number = number
+        self._generation = generation
         self._bulk_bytes = settings.bulk_bytes
         self._client: Elasticsearch = open_client(settings)
         self._raw: Elasticsearch = open_client(settings, raw=True)
         self._markers: dict[TableSchema, Version | None] = {}
 
     def apply(self, table: TableSchema, changes: Sequence[Change]) -> list[Rejected]:
-        target = writer_alias(self._prefix, table, self._number)
+        target = writer_alias(self._prefix, table, self._generation)
         rejected: list[Rejected] = []
         if not changes:
             return rejected
@@ -55,13 +55,17 @@ class ElasticsearchWriter:
         return rejected
 
     def truncate(self, table: TableSchema, version: Version) -> int:
-        write_marker(self._client, self._prefix, self._number, table, version)
+        write_marker(self._client, self._prefix, self._generation, table, version)
         self._markers.pop(table, None)
-        target = writer_alias(self._prefix, table, self._number)
+        target = writer_alias(self._prefix, table, self._generation)
         query = {"bool": {"filter": [live(), older_than(version)]}}
         swept = 0
         for page in pages(
-            self._raw, index_of(self._prefix, table, self._number), query, size=_SWEEP_ROWS, with_source=False
+            self._raw,
+            index_of(self._prefix, table, self._generation.number),
+            query,
+            size=_SWEEP_ROWS,
+            with_source=False,
         ):
             now_ms, number = time.time_ns() // 1_000_000, external_version(version)
             items = [bulk.Item(tombstone_lines(hit.id, number, *version, now_ms), hit.id) for hit in page]
@@ -74,9 +78,9 @@ class ElasticsearchWriter:
         self._client.close()
         self._raw.close()
 
-    def _items(self, table: TableSchema, changes: Sequence[Change]) -> Iterator[bulk.Item[Change]]:
+    def _items(self, table: TableSchema, changes: Sequence[Change]) -> Iterator[bulk.Item]:
         if table not in self._markers:
-            self._markers[table] = read_marker(self._client, self._prefix, self._number, table)
+            self._markers[table] = read_marker(self._client, self._prefix, self._generation, table)
         marker = self._markers[table]
         lines = Documents(table).lines
         now_ms = time.time_ns() // 1_000_000

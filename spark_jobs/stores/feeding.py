@@ -64,6 +64,7 @@ class Feeding:
         self._spark = spark
         self._retention_ms = retention_ms
         self._markers: dict[str, bytes] = {}
+        self._goal = ledger.newest()
         self._saved_at = 0.0
         self._reap_at = time.monotonic() + _REAP_SECONDS
         self._batches = self._batches_seen = 0
@@ -114,7 +115,7 @@ class Feeding:
         self.compare()
         self._note_end()
         moved = self._moved({topic: list(place.next_offsets) for topic, place in self.position.topics.items()})
-        if moved.lsn > self.position.lsn or moved.caught_up_ms > self.position.caught_up_ms + _IDLE_PROOF_MS:
+        if moved.lsn != self.position.lsn or moved.caught_up_ms > self.position.caught_up_ms + _IDLE_PROOF_MS:
             self._save(moved)
         else:
             self._saved_at = time.monotonic()
@@ -135,9 +136,10 @@ class Feeding:
 
     @property
     def is_caught_up(self) -> bool:
-        """Everything that capture has said so far is applied."""
-        newest = self._ledger.newest()
-        return newest is not None and self.position.lsn >= newest.lsn
+        """Everything that was published when this life began is applied: under load, the newest is always ahead."""
+        if self._goal is None:
+            self._goal = self._ledger.newest()
+        return self._goal is not None and self._goal.place <= (self.position.version, self.position.lsn)
 
     def _run(self, answers: DataFrame) -> Answers:
         """The tasks; once more where they met a TRUNCATE, which is swept for in between, by the driver alone."""
@@ -166,7 +168,7 @@ class Feeding:
         topics = {
             topic: TopicPosition(place.topic_id, tuple(ends[topic])) for topic, place in self.position.topics.items()
         }
-        if point is None or point.lsn < self.position.lsn:
+        if point is None or point.place < (self.position.version, self.position.lsn):
             caught_up_ms = max(self.position.caught_up_ms, self._at_end_ms)
             return msgspec.structs.replace(self.position, topics=topics, caught_up_ms=caught_up_ms)
         self._refuse_too_slow()

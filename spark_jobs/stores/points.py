@@ -37,6 +37,11 @@ class Point:
             progress.written_ms,
         )
 
+    @property
+    def place(self) -> tuple[Version, int]:
+        """Points in order. The version rises for ever; LSNs may fall, where a server took the place of another."""
+        return self.version, self.lsn
+
     def covered_by(self, offsets: Offsets) -> bool:
         return all(_reaches(offsets.get(topic), ends) for topic, ends in self.end_offsets.items())
 
@@ -49,8 +54,10 @@ class Points:
 
     def add(self, point: Point) -> None:
         last = self._points[-1] if self._points else None
-        if last is not None and (point.lsn, point.version) < (last.lsn, last.version):
-            return  # __positions and __progress hold the same records
+        if last is not None and point.place < last.place:
+            return  # read again after the connection was lost
+        if last is not None and not last.end_offsets.keys() <= point.end_offsets.keys():
+            self._points.clear()  # a table was removed: nobody reaches the older ones any more
         self._points.append(point)
         if len(self._points) > _MOST_POINTS:
             self._points = self._points[: -_MOST_POINTS // 2 : 2] + self._points[-_MOST_POINTS // 2 :]

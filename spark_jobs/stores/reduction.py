@@ -24,6 +24,7 @@ _decode = msgspec.json.Decoder(_Envelope).decode
 _NULL = b"null"
 # What a change costs beside its bytes: so that many small rows count as well.
 _OBJECT_BYTES = 300
+_ID_DIGITS = 100
 
 
 class Held(NamedTuple):
@@ -96,5 +97,13 @@ class Reduction:
             self.found[topic] = stamp
 
 
-def change_of(key: bytes, held: Held) -> Change:
-    return Change(row_id(key), key, Version.parse(held.stamp.decode()), held.row)
+def change_of(key: bytes, held: Held, *, one_column: bool = False) -> Change:
+    """`one_column`: the key has one; most are whole numbers, whose digits are the id as they stand."""
+    stamp = held.stamp
+    digits = key.rpartition(b'":')[2][:-1] if one_column else b""
+    return Change(
+        digits.decode() if digits.isdigit() and len(digits) <= _ID_DIGITS else row_id(key),
+        key,
+        Version(int(stamp[:16], 16), int(stamp[17:], 16)),
+        held.row,
+    )

@@ -15,7 +15,7 @@ from cdc.errors import RefusedError, TailraceError, TransientError, UsageError
 from cdc.logs import get_logger
 from cdc.lsn import LSN
 from cdc.names import Control, control_topic
-from sinks.contract import Generation, PositionLostError, Store, TableSchema
+from sinks.contract import Generation, PositionLostError, Store, StoreCheck, TableSchema
 from sinks.registry import open_store
 from spark_jobs.stores.feeding import Feeding, TablesChangedError, applying_for
 from spark_jobs.stores.ledger import Ledger
@@ -62,6 +62,7 @@ class StoreSync:
         self._log = get_logger("sync").bind(store=name)
         self._owner = f"{socket.gethostname()}:{os.getpid()}:{uuid.uuid4().hex[:12]}"
         self._pause_seconds = _SHORTEST_PAUSE_SECONDS
+        self._warned: set[StoreCheck] = set()
         self.thread = threading.Thread(target=self._run, name=f"tailrace-sync-{name}", daemon=True)
 
     def _run(self) -> None:
@@ -75,7 +76,7 @@ class StoreSync:
                 self._log.error("refused", reason=error.message, remedy=error.remedy)
                 return
             except TailraceError as error:
-                self._retry(error.message)
+                self._retry(str(error))
             except Exception as error:  # a library's own: this store must go on, and the others do not notice
                 self._retry(f"{type(error).__name__}: {error}".splitlines()[0][:300])
 
@@ -92,6 +93,10 @@ class StoreSync:
             return
         store = open_store(self.name, self._settings, self._config.kafka.prefix)
         try:
+            for warning in checked(self.name, store):
+                if warning not in self._warned:
+                    self._warned.add(warning)
+                    self._log.warning("store_check", what=warning.what, remedy=warning.remedy)
             generation = self._choose(store, tables)
             if generation is not None:
                 self._feed(store, generation, tables)
@@ -194,6 +199,15 @@ class StoreSync:
         store.switch(feeding.generation)
         self._log.info("serving", generation=feeding.generation.number)
         return True
+
+
+def checked(name: str, store: Store) -> list[StoreCheck]:
+    """What to warn of. A store that must not be written as it is, is not, until somebody has mended it."""
+    found = store.check()
+    failed = next((each for each in found if each.level == "fail"), None)
+    if failed is not None:
+        raise TransientError(f"Store {name} cannot be written as it is: {failed.what}.", remedy=failed.remedy)
+    return [each for each in found if each.level == "warn"]
 
 
 def _serving_moved(store: Store, generation: Generation) -> bool:

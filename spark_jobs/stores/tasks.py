@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from hashlib import blake2b
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from cdc.errors import RefusedError, TailraceError, TransientError
 from sinks.contract import PositionLostError, TableSchema, TakenOverError, Writer, WriterFactory
@@ -96,7 +96,7 @@ class _Task:
             if topic not in self.reduction.found or self.applying.ahead_of_markers:
                 self._apply(topic, held)
                 if self.applying.with_keys:
-                    yield _answer(*_of_keys(topic, held))
+                    yield _of_keys(topic, held)
 
     def summary(self) -> Iterator[pa.RecordBatch]:
         for topic, events in self.reduction.events.items():
@@ -119,7 +119,8 @@ class _Task:
 
     def _apply(self, topic: str, held: dict[bytes, Held]) -> None:
         table = self.applying.tables[topic]
-        changes = [change_of(key, last) for key, last in held.items()]
+        one_column = len(table.key) == 1
+        changes = [change_of(key, last, one_column=one_column) for key, last in held.items()]
         rejected = _writer(self._writer_id, self.applying).apply(table, changes)
         deleted = sum(change.row is None for change in changes)
         written = len(changes) - deleted - len(rejected)
@@ -193,18 +194,28 @@ def _rows(batch: pa.RecordBatch) -> Iterator[tuple[str, int, int, bytes, bytes |
     return zip(*columns, strict=True)
 
 
-def _of_keys(topic: str, held: dict[bytes, Held]) -> Iterator[dict[str, object]]:
-    """A hash stands for the key: what is counted is small and of fixed width."""
-    for key, last in held.items():
-        yield {
-            "kind": "key",
-            "topic": topic,
-            "partition": last.partition,
-            "key": int.from_bytes(blake2b(key, digest_size=8).digest(), "little", signed=True),
-            "offset": last.offset,
-            "live": last.row is not None,
-            "stamp": last.stamp.decode(),
-        }
+def _of_keys(topic: str, held: dict[bytes, Held]) -> pa.RecordBatch:
+    """By columns, since there is one row per key. A hash stands for the key: small, and of fixed width."""
+    import pyarrow as pa  # noqa: PLC0415 - as below
+
+    states = held.values()
+    count = len(held)
+    known: dict[str, Any] = {
+        "kind": pa.repeat("key", count),
+        "topic": pa.repeat(topic, count),
+        "partition": pa.array([state.partition for state in states], pa.int32()),
+        "key": pa.array([_hashed(key) for key in held], pa.int64()),
+        "offset": pa.array([state.offset for state in states], pa.int64()),
+        "live": pa.array([state.row is not None for state in states], pa.bool_()),
+        "stamp": pa.array([state.stamp.decode() for state in states], pa.string()),
+    }
+    types = _types()
+    columns = [known[name] if name in known else pa.nulls(count, types[name]) for name in _COLUMNS]
+    return pa.RecordBatch.from_arrays(columns, names=list(_COLUMNS))
+
+
+def _hashed(key: bytes) -> int:
+    return int.from_bytes(blake2b(key, digest_size=8).digest(), "little", signed=True)
 
 
 def _of_trouble(error: TailraceError) -> dict[str, object]:
@@ -221,15 +232,13 @@ def trouble_of(kind: str, message: str, remedy: str | None) -> TailraceError | N
 def _answer(*rows: dict[str, object]) -> pa.RecordBatch:
     import pyarrow as pa  # noqa: PLC0415 - half a second, and only a task needs it
 
-    types = {
-        "partition": pa.int32(),
-        "events": pa.int64(),
-        "written": pa.int64(),
-        "deleted": pa.int64(),
-        "parked": pa.int64(),
-        "key": pa.int64(),
-        "offset": pa.int64(),
-        "live": pa.bool_(),
-    }
-    columns = [pa.array([row.get(name) for row in rows], types.get(name, pa.string())) for name in _COLUMNS]
+    columns = [pa.array([row.get(name) for row in rows], kind) for name, kind in _types().items()]
     return pa.RecordBatch.from_arrays(columns, names=list(_COLUMNS))
+
+
+def _types() -> dict[str, Any]:
+    """Arrow's types of the columns of ANSWER."""
+    import pyarrow as pa  # noqa: PLC0415 - as above
+
+    kinds = {"string": pa.string(), "int": pa.int32(), "long": pa.int64(), "boolean": pa.bool_()}
+    return {name: kinds[kind] for name, kind in (column.split() for column in ANSWER.split(","))}

@@ -4,9 +4,12 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from cdc.copies.chunk import Ending, run_chunk
 from cdc.lsn import LSN
 from cdc.names import topic
+from tests.harness.database import Database
 from tests.harness.first_copy import FIRST, Copying, copies, prepared, wait_for_hold
+from tests.harness.inspection import as_role, forget_role, role
 from tests.harness.pipeline import MakePipeline, Pipeline
 from tests.harness.records import Record, read_topic
 from tests.harness.table_states import marks
@@ -84,6 +87,7 @@ def test_copy_and_stream_meet_exactly(make_pipeline: MakePipeline, spark: SparkS
     assert {record.value["after"]["id"] for record in copied(records["nothing"])} == {1, 2}
     for table in tables:
         _assert_one_partition_per_key(records[table])
+    _assert_where_java_puts_them(spark, records["items"])
     odd = read_topic(pipeline.bootstrap, topic(pipeline.prefix, "public", "Odd.;--"))
     assert sorted((record.value["after"]['k"1'], record.value["after"]["%s"]) for record in odd) == [
         ("", ""),
@@ -104,6 +108,14 @@ def _assert_one_partition_per_key(records: list[Record]) -> None:
         if record.op != "t":
             places.setdefault(record.key, set()).add(record.partition)
     assert all(len(found) == 1 for found in places.values())
+
+
+def _assert_where_java_puts_them(spark: SparkSession, records: list[Record]) -> None:
+    """A Java client that produces or looks up a key finds the same partition, for copied and streamed records."""
+    assert spark._jvm is not None
+    utils = spark._jvm.org.apache.kafka.common.utils.Utils
+    for record in [record for record in records if record.op != "t"][:300]:
+        assert utils.toPositive(utils.murmur2(record.key)) % 2 == record.partition
 
 
 def test_what_is_rewritten_meanwhile_is_marked(make_pipeline: MakePipeline, spark: SparkSession) -> None:
@@ -165,3 +177,31 @@ def test_dead_capture_leaves_what_is_finished(make_pipeline: MakePipeline, spark
     last = {record.key: record for record in records if record.op != "t"}
     alive = [record for record in last.values() if record.value is not None and record.op != "d"]
     assert all(record.value["after"]["id"] % 2 == 1 for record in alive)
+
+
+def test_login_replication_and_select_are_enough(
+    make_pipeline: MakePipeline, database: Database, postgres_url: str
+) -> None:
+    """A role that may do nothing else copies; a partition that it may not read is refused with the grant."""
+    with role(postgres_url, "LOGIN", "REPLICATION") as reader:
+        pipeline = make_pipeline(source={"dsn": as_role(database.dsn, reader)}, copy=FIRST)
+        for statement in (
+            "CREATE TABLE t (id int PRIMARY KEY, v text)",
+            "INSERT INTO t SELECT i, 'v' FROM generate_series(1, 100) i",
+            "CREATE TABLE p (id int PRIMARY KEY) PARTITION BY RANGE (id)",
+            "CREATE TABLE p_low PARTITION OF p FOR VALUES FROM (0) TO (100)",
+            "INSERT INTO p VALUES (1)",
+            "CREATE PUBLICATION tailrace FOR TABLE t, p",
+            f"GRANT SELECT ON t, p TO {reader}",
+        ):
+            database.execute(statement)
+        wait_for_hold(pipeline)
+        copy = prepared(pipeline)
+        (task,) = (copy.task(chunk) for chunk in copy.chunks)
+        refused = run_chunk(task)
+        assert (refused.ending, refused.remedy) == (Ending.REFUSED, "Run: grant select on public.p_low to the role;")
+        database.execute(f"GRANT SELECT ON p_low TO {reader}")
+        assert run_chunk(task).ending is Ending.DONE
+        eventually(lambda: pipeline.progress_records()[-1]["state"] == "streaming", 60, "the stream")
+        pipeline.assert_same("t", "p")
+        forget_role(database.dsn, reader)

@@ -260,6 +260,14 @@ def test_a_new_column_is_indexed_and_a_new_type_asks_for_a_generation(
     assert ids(client, f"{prefix}.public.orders", {"match": {"size": "large"}}) == {"2"}
 
 
+def test_a_table_may_grow_very_wide(store: Store, generation: Generation, orders: TableSchema) -> None:
+    """As many columns as Postgres allows, all of them texts."""
+    wide = orders._replace(columns=(*orders.columns, *(Column(f"c{n}", "text", -1) for n in range(1589))))
+    assert store.ensure_table(generation, wide) is Fit.READY
+    assert apply(store, generation, wide, [change(1, 5, {f"c{n}": "x" for n in range(1589)})]) == []
+    assert store.count(generation, wide) == 1
+
+
 def test_a_table_that_comes_later_is_seen_at_once(
     client: Elasticsearch, store: Store, generation: Generation, prefix: str
 ) -> None:
@@ -332,8 +340,13 @@ def test_a_dropped_generation_does_not_come_back(
     ):
         with pytest.raises(PositionLostError):
             attempt()
-    writer.close()
     assert client.indices.get(index=f"{prefix}.*").body == {}
+    again = store.create_generation([orders])
+    assert again.number == generation.number
+    with pytest.raises(PositionLostError):
+        writer.apply(orders, [change(2, 5)])
+    writer.close()
+    assert store.count(again, orders) == 0, "the old writer cannot write into what has its number now"
 
 
 def test_an_index_that_was_deleted_by_hand_is_missed(

@@ -11,12 +11,12 @@ from hypothesis import strategies as st
 from cdc.config.tables import ColumnName
 from cdc.errors import RefusedError, TransientError
 from cdc.lsn import Version
-from sinks.contract import Change, Column, PositionLostError, TableSchema
+from sinks.contract import Change, Column, Generation, PositionLostError, TableSchema
 from sinks.elasticsearch import bulk
 from sinks.elasticsearch.client import problem
 from sinks.elasticsearch.documents import Documents, external_version
 from sinks.elasticsearch.mapping import fields_of
-from sinks.elasticsearch.naming import OWN, field_name, index_of, own_index, split_generation
+from sinks.elasticsearch.naming import OWN, field_name, index_of, own_index, split_generation, writer_alias
 
 positions = st.integers(0, 2**50).map(lambda number: number * 8)
 versions = st.builds(Version, positions, st.integers(0, 2**32 - 1))
@@ -119,6 +119,8 @@ def test_a_generations_indices_are_told_apart() -> None:
     assert split_generation("shop.public.orders-2dg1-g12") == ("shop.public.orders-2dg1", 12)
     assert split_generation("shop.public.orders-2dg1") is None
     assert split_generation(own_index("shop", 3)) == ("shop.__tailrace", 3)
+    long = TableSchema("s" * 200, "t" * 200, "x", (), ())
+    assert len(writer_alias("p" * 64, long, Generation(999, 1_794_830_607_123, "loading"))) <= 255
 
 
 @pytest.mark.parametrize(

@@ -45,3 +45,21 @@ def test_many_records_become_coarser_and_stay_true() -> None:
         assert found is None or found <= offset
     assert _lsn(points, a=[20_000]) == 20_000
     assert _lsn(points, a=[19_999]) == 19_999
+
+
+def test_a_table_that_was_removed_holds_up_nothing() -> None:
+    """Points from before ask for its topic, which nobody reads any more."""
+    points = Points()
+    for number in range(1, 9):
+        points.add(_point(number, a=[number], removed=[number]))
+    points.add(_point(9, a=[9]))
+    assert _lsn(points, a=[8]) is None
+    assert _lsn(points, a=[9]) == 9
+
+
+def test_a_server_with_lower_lsns_moves_on_by_version() -> None:
+    """After a recovery the LSNs start lower, the versions do not."""
+    points = Points()
+    points.add(Point(100, Version(100, 0), {"a": [1]}, 0, 0))
+    points.add(Point(5, Version(205, 0), {"a": [2]}, 0, 0))
+    assert _lsn(points, a=[2]) == 5

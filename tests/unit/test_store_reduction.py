@@ -5,6 +5,8 @@ from __future__ import annotations
 import json
 from typing import Any
 
+import pytest
+
 from spark_jobs.stores.reduction import Held, Reduction, change_of
 
 TOPIC = "shop.public.t"
@@ -90,3 +92,12 @@ def test_a_change_carries_what_the_store_needs() -> None:
     assert change.id == '["1","x"]'
     assert (change.version.position, change.version.seq) == (24, 1)
     assert change.row == b'{"a":1}'
+
+
+@pytest.mark.parametrize("value", [0, 42, -7, 10**30, "42", "", "a:1", 'x":5', 'say "', True])
+def test_the_short_way_to_an_id_gives_the_same(value: object) -> None:
+    """Whatever the column is called, and whatever is in it."""
+    for name in ("id", 'odd":7', "a:b"):
+        key = json.dumps({name: value}, separators=(",", ":")).encode()
+        held = Held(_stamp(3), None, 0, 0)
+        assert change_of(key, held, one_column=True) == change_of(key, held)

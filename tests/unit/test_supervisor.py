@@ -55,13 +55,13 @@ class _Bench:
 
     def settings(self) -> dict[str, Any]:
         return {
-            "start": self._start,
+            "start": self.start,
             "write_line": lambda part, line: self.lines.append((part, line)),
             "clock": lambda: self.now,
             "is_due": lambda: self.due,
         }
 
-    def _start(self, arguments: Sequence[str], take_line: TakeLine) -> _Life:
+    def start(self, arguments: Sequence[str], take_line: TakeLine) -> _Life:
         self.lives.append(_Life(arguments, take_line))
         return self.lives[-1]
 
@@ -111,6 +111,24 @@ def test_what_refused_stays_down_until_a_person_says_otherwise(code: int) -> Non
     assert len(bench.lives) == 1
     assert (state.condition, state.note, state.remedy) == (Condition.REFUSED, "its reason", "its remedy")
     part.forgive()
+    part.look()
+    assert part.state().condition is Condition.RUNNING
+
+
+def test_a_part_that_cannot_be_started_is_tried_again() -> None:
+    """A machine without memory for another process: the supervisor itself goes on."""
+    bench = _Bench()
+
+    def start(arguments: Sequence[str], take_line: TakeLine) -> _Life:
+        if bench.now == 0.0:
+            raise OSError(12, "Cannot allocate memory")
+        return bench.start(arguments, take_line)
+
+    part = Part("capture", ["capture"], **{**bench.settings(), "start": start})
+    part.look()
+    state = part.state()
+    assert (state.condition, "Cannot allocate memory" in state.note) == (Condition.WAITING, True)
+    bench.now += 0.6
     part.look()
     assert part.state().condition is Condition.RUNNING
 

@@ -1,0 +1,221 @@
+"""Builds one generation of a store from the topics: load, count, catch up, judge, switch.
+
+The serving generation is not touched before the switch. Whatever ends this in between leaves a generation in state
+"loading" behind, which the next one takes away.
+"""
+
+from __future__ import annotations
+
+import os
+import socket
+import time
+import uuid
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import msgspec
+
+from cdc.config import Config
+from cdc.errors import TransientError
+from cdc.logs import get_logger
+from cdc.lsn import LSN, Version
+from cdc.names import Control, control_topic
+from cdc.status import read_states
+from sinks.contract import Generation, Position, Store, TopicPosition
+from spark_jobs.stores.completeness import Verdict, reasons_after, why_too_slow
+from spark_jobs.stores.feeding import applying_for
+from spark_jobs.stores.ledger import Ledger
+from spark_jobs.stores.load import Loading, LoadProgress
+from spark_jobs.stores.parked_rows import read_parked
+from spark_jobs.stores.points import Point
+from spark_jobs.stores.sources import Sources, ends_for
+from spark_jobs.stores.store_sync import BOOTSTRAP_OWNER
+from spark_jobs.stores.topic_facts import read_topic_facts
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+log = get_logger("bootstrap")
+
+_SAVE_SECONDS = 10.0
+_MOST_ROUNDS = 50
+# So few records behind, a sync is there in a moment.
+_NEARLY_THERE = 2_000
+
+Show = Callable[[LoadProgress], None]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Options:
+    keep_old: bool = False
+    #: Leave the switch to somebody else: feed the generation with `sync --generation N` meanwhile.
+    switch: bool = True
+    #: Build it although the topics are no whole copy.
+    anyway: bool = False
+
+
+class GenerationBuild:
+    def __init__(
+        self,
+        config: Config,
+        name: str,
+        store: Store,
+        ledger: Ledger,
+        sources: Sources,
+        spark: SparkSession,
+        show: Show,
+    ) -> None:
+        self._config = config
+        self._name = name
+        self._store = store
+        self._ledger = ledger
+        self._sources = sources
+        self._show = show
+        self._markers: dict[str, bytes] = {}
+        self._loading = Loading(spark, config, self._between)
+        self._saved_at = time.monotonic()
+        self._parked: dict[str, int] = {}
+        self.generation: Generation
+        self._position: Position
+
+    def run(self, options: Options) -> tuple[Verdict, bool]:
+        old = self._store.serving()
+        self._drop_half_built()
+        self.generation = self._store.create_generation(self._sources.tables.values())
+        log.info("generation_created", store=self._name, generation=self.generation.number)
+        owner = f"{BOOTSTRAP_OWNER}{socket.gethostname()}:{os.getpid()}:{uuid.uuid4().hex[:12]}"
+        self._position = self._store.take(self.generation, owner)
+        expected = self._load_everything()
+        found = self._count()
+        self._catch_up()
+        too_slow = self._why_too_slow()
+        verdict = self._judge(expected, found, too_slow)
+        if self._store.rebuilds_in_place:
+            self._sweep_ghosts()
+        switch = options.switch and too_slow is None
+        if switch:
+            self._switch(old, keep_old=options.keep_old)
+        else:
+            self._store.settle(self.generation)
+        return verdict, switch
+
+    def _drop_half_built(self) -> None:
+        """What an earlier bootstrap left when it died; a settled generation is somebody's on purpose."""
+        serving = self._store.serving()
+        for generation in self._store.list_generations():
+            position = self._store.position(generation)
+            half_built = generation.state == "loading" and (
+                position is None or position.owner.startswith(BOOTSTRAP_OWNER)
+            )
+            if half_built and generation.number != (serving.number if serving else None):
+                log.info("half_built_dropped", store=self._name, generation=generation.number)
+                self._store.drop(generation)
+
+    def _load_everything(self) -> dict[str, int]:
+        point = self._sources.point
+        start = {topic: facts.starts for topic, facts in self._sources.facts.items()}
+        rows = self._load(start, ends_for(point, start), count=True)
+        self._save(point, self._sources.began_ms)
+        log.info("loaded", store=self._name, lsn=str(LSN(point.lsn)), rows=sum(rows.values()))
+        return rows
+
+    def _load(self, start: dict[str, list[int]], end: dict[str, list[int]], *, count: bool) -> dict[str, int]:
+        applying = applying_for(
+            self._name,
+            self._config,
+            self._store,
+            self.generation,
+            self._sources.tables,
+            control_topic(self._config.kafka.prefix, Control.PARKED),
+        )
+        loaded = self._loading.load(applying, start, end, self._markers, count=count)
+        for topic, each in loaded.answers.counts.items():
+            self._parked[topic] = self._parked.get(topic, 0) + each.parked
+        self._sweep(loaded.answers.markers)
+        return {topic: loaded.rows.get(topic, 0) for topic in start}
+
+    def _sweep(self, markers: dict[str, bytes]) -> None:
+        """Rows below a TRUNCATE that were written before the marker was met."""
+        if not markers:
+            return
+        writer = self._store.writer_factory(self.generation)()
+        try:
+            for topic, stamp in markers.items():
+                writer.truncate(self._sources.tables[topic], Version.parse(stamp.decode()))
+                self._markers[topic] = stamp
+        finally:
+            writer.close()
+
+    def _catch_up(self) -> None:
+        """Until what is left is little. Tables that come meanwhile are the sync's."""
+        for _ in range(_MOST_ROUNDS):
+            looked_ms = time.time_ns() // 1_000_000
+            self._ledger.catch_up()
+            newest = self._ledger.newest()
+            if newest is None:
+                return
+            start = {topic: list(place.next_offsets) for topic, place in self._position.topics.items()}
+            end = ends_for(newest, start)
+            behind = sum(sum(end[topic]) - sum(start[topic]) for topic in start)
+            if behind:
+                self._load(start, end, count=False)
+                self._save(newest, looked_ms)
+            if behind <= _NEARLY_THERE:
+                return
+        raise TransientError("The new generation does not catch up: more is written than it can take.")
+
+    def _judge(self, expected: dict[str, int], found: dict[str, int], too_slow: str | None) -> Verdict:
+        """A parked row may be in the store in an earlier state, or not at all."""
+        wanted = {topic: range(rows - self._parked.get(topic, 0), rows + 1) for topic, rows in expected.items()}
+        reasons = reasons_after(read_states(self._config), too_slow=too_slow, expected=wanted, found=found)
+        parked = sum(self._parked.values()) + sum(not row.store for row in read_parked(self._config))
+        return Verdict(
+            lsn=self._sources.point.lsn,
+            rows=sum(found.values()) if found else sum(expected.values()),
+            parked=parked,
+            reasons=[*self._sources.reasons, *reasons],
+        )
+
+    def _why_too_slow(self) -> str | None:
+        after = read_topic_facts(self._config, self._sources.tables)
+        seen = [*self._sources.facts.values(), *after.values()]
+        elapsed_ms = time.time_ns() // 1_000_000 - self._sources.began_ms
+        return why_too_slow(elapsed_ms, min(facts.delete_retention_ms for facts in seen))
+
+    def _count(self) -> dict[str, int]:
+        """Nobody else writes to a generation that is built aside; rows that readers see move while they are counted."""
+        if self._store.rebuilds_in_place:
+            return {}
+        return {topic: self._store.count(self.generation, table) for topic, table in self._sources.tables.items()}
+
+    def _sweep_ghosts(self) -> None:
+        for table in self._sources.tables.values():
+            swept = self._store.sweep_ghosts(self.generation, table, self._sources.point.version)
+            if swept:
+                log.info("ghosts_swept", store=self._name, table=str(table), rows=swept)
+
+    def _switch(self, old: Generation | None, *, keep_old: bool) -> None:
+        self._store.switch(self.generation)
+        log.info("switched", store=self._name, generation=self.generation.number)
+        if old is not None and not keep_old:
+            self._store.drop(old)
+
+    def _save(self, point: Point, looked_ms: int) -> None:
+        """`looked_ms`: when this was the newest point, so that a reader of it had everything."""
+        start = {topic: facts.starts for topic, facts in self._sources.facts.items()}
+        ends = ends_for(point, start)
+        topics = {
+            topic: TopicPosition(facts.topic.id, tuple(ends[topic])) for topic, facts in self._sources.facts.items()
+        }
+        position = msgspec.structs.replace(
+            self._position, topics=topics, version=point.version, lsn=point.lsn, caught_up_ms=looked_ms
+        )
+        self._position = self._store.save_position(self.generation, position)
+
+    def _between(self, progress: LoadProgress) -> None:
+        self._show(progress)
+        if time.monotonic() - self._saved_at > _SAVE_SECONDS:
+            # A sign of life, so that a sync that is started meanwhile leaves this generation alone.
+            self._position = self._store.save_position(self.generation, self._position)
+            self._saved_at = time.monotonic()

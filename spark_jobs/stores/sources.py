@@ -1,0 +1,69 @@
+"""What a bootstrap is built from: everything the topics say at one moment. Reads Kafka only."""
+
+from __future__ import annotations
+
+import time
+from dataclasses import dataclass
+
+from cdc.config import Config
+from cdc.errors import RefusedError
+from cdc.lsn import Version
+from cdc.topics import Topics
+from sinks.contract import TableSchema
+from spark_jobs.stores.completeness import reasons_before
+from spark_jobs.stores.ledger import Ledger
+from spark_jobs.stores.points import Point
+from spark_jobs.stores.start import TopicFacts
+from spark_jobs.stores.topic_facts import read_topic_facts
+
+_FIRST_PROGRESS_SECONDS = 30.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Sources:
+    """`point` is the progress record that it will be complete as of; `reasons`: why it could not be."""
+
+    point: Point
+    tables: dict[str, TableSchema]
+    facts: dict[str, TopicFacts]
+    reasons: list[str]
+    began_ms: int
+
+    @classmethod
+    def read(cls, config: Config, ledger: Ledger) -> Sources:
+        began_ms = time.time_ns() // 1_000_000
+        give_up_at = time.monotonic() + _FIRST_PROGRESS_SECONDS
+        while ledger.progress() is None and time.monotonic() < give_up_at:
+            time.sleep(0.05)
+        progress = ledger.progress()
+        if progress is None:
+            raise RefusedError("Capture has published nothing yet.", remedy="Start it first: tailrace capture")
+        ledger.catch_up()
+        tables = ledger.tables()
+        if not tables:
+            raise RefusedError("Capture has published no table yet.", remedy="Start it first: tailrace capture")
+        facts = read_topic_facts(config, tables)
+        topics = Topics(config.kafka)
+        try:
+            policies = topics.cleanup_policies(tables)
+        finally:
+            topics.close()
+        return cls(
+            point=Point.of(progress) or _whatever_is_there(facts),
+            tables=tables,
+            facts=facts,
+            reasons=reasons_before(progress, facts, policies),
+            began_ms=began_ms,
+        )
+
+
+def ends_for(point: Point, start: dict[str, list[int]]) -> dict[str, list[int]]:
+    return {
+        topic: [max(each) for each in zip(offsets, point.end_offsets.get(topic, offsets), strict=True)]
+        for topic, offsets in start.items()
+    }
+
+
+def _whatever_is_there(facts: dict[str, TopicFacts]) -> Point:
+    """While a first copy is under way, nothing says which LSN the topics stand for."""
+    return Point(0, Version(0, 0), {name: each.ends for name, each in facts.items()}, 0, 0)
