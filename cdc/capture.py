@@ -24,7 +24,7 @@ from cdc.config import Config
 from cdc.copies.described import describe_tables
 from cdc.copies.marks import PREFIX as COPY_PREFIX
 from cdc.copies.passage import Passage
-from cdc.decoder import decode
+from cdc.decoder import HEAD_BYTES, decode, start_of
 from cdc.envelope import POSTGRES_EPOCH_US, clock
 from cdc.errors import RefusedError, TransientError
 from cdc.heartbeat import OWN_PREFIX, Heartbeat
@@ -38,7 +38,7 @@ from cdc.postgres import connect, explain
 from cdc.progress import Progress
 from cdc.publisher import Publisher
 from cdc.relations import Shape, Table
-from cdc.replication import Keepalive, ReplicationStream
+from cdc.replication import ReplicationStream, sent_up_to
 from cdc.reselect import Reselect
 from cdc.snapshots import Snapshot
 from cdc.startup import Started, start
@@ -174,22 +174,27 @@ class Capture:
                 self._stream.pump(0.5)
                 self._look_around()
 
-    def _handle_all(self, items: list[tuple[int, bytes] | Keepalive]) -> None:
-        """Hot: one turn per message."""
+    def _handle_all(self, items: list[bytes]) -> None:
         changes = self._changes
         changes.now = clock()
-        take_quickly = changes.take_quickly
-        for number, item in enumerate(items):
-            if not number % _ROWS_BETWEEN_LOOKS:
+        at, look_at = 0, 0
+        while at < len(items):
+            if at >= look_at:
                 self._stream.attend()
                 self._look_around()
-            if type(item) is Keepalive:
-                if changes.begin is None:
-                    self._idle_lsn = item.wal_end
-                continue
-            lsn, data = item  # type: ignore[misc]  # the other kind is a Keepalive
-            if not take_quickly(data, lsn):
-                self._handle(decode(data), lsn)
+                look_at = min(at + _ROWS_BETWEEN_LOOKS, len(items))
+            at = changes.take_rows(items, at, look_at)
+            if at < look_at:
+                self._handle_one(items[at])
+                at += 1
+
+    def _handle_one(self, raw: bytes) -> None:
+        """What is not a plain row."""
+        wal_end = sent_up_to(raw)
+        if wal_end is None:
+            self._handle(decode(raw[HEAD_BYTES:]), *start_of(raw))
+        elif self._changes.begin is None:
+            self._idle_lsn = wal_end
 
     def _handle(self, message: Message, lsn: int) -> None:
         changes = self._changes
@@ -201,8 +206,8 @@ class Capture:
         elif isinstance(message, Commit):
             changes.on_commit(message)
             self._last_commit = message
-            waited = time.monotonic() - self._batch_started
-            if self._batch_count() >= _GROUP_EVENTS or waited >= self._batch_seconds():
+            # While a commit is under way the next batch grows in the outbox: nothing is gained by waiting here.
+            if not self._is_committing() and self._batch_is_due():
                 self._end_batch()
         elif isinstance(message, Relation):
             self._on_relation(message, lsn)
@@ -316,10 +321,11 @@ class Capture:
 
     # -- batches ---------------------------------------------------------------------------------------------
 
-    def _batch_seconds(self) -> float:
+    def _batch_is_due(self) -> bool:
         """While we catch up, what waits is late anyway: larger batches, fewer commits."""
         usual = self._config.capture.batch_milliseconds / 1000
-        return max(usual, _BACKLOG_BATCH_SECONDS) if self._stream.backlogged else usual
+        due_seconds = max(usual, _BACKLOG_BATCH_SECONDS) if self._stream.backlogged else usual
+        return self._batch_count() >= _GROUP_EVENTS or time.monotonic() - self._batch_started >= due_seconds
 
     def _batch_is_whole(self) -> bool:
         """Nothing half-read, and something to publish: whole transactions, or a message outside of any."""

@@ -92,7 +92,8 @@ class Feed:
         """Each message gets an LSN of its own, as the server would give it."""
         for data in messages:
             self._lsn += 8
-            if not (self._quick and self.changes.take_quickly(data, self._lsn)):
+            head = b"w" + self._lsn.to_bytes(8, "big") + bytes(16)
+            if not (self._quick and self.changes.take_rows([head + data], 0, 1)):
                 self._dispatch(data)
 
     def transaction(self, commit_lsn: int, *messages: bytes, xid: int = 700) -> None:
