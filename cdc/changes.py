@@ -190,7 +190,7 @@ class Changes:
             if seq <= skip_through:
                 continue
             key, before, after = row
-            lsn, number = b"%d" % start_of(raw), b"%d" % seq
+            lsn, number = b"%d" % start_of(raw)[0], b"%d" % seq
             value = _join(
                 (
                     *(head, before, middle, after, to_sequence, lsn, to_lsn, lsn, to_seq, number),

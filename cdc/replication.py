@@ -30,7 +30,6 @@ _COPY_NOTHING_YET, _COPY_ENDED = 0, -1
 READ_AHEAD_BYTES = 8 << 20
 # What one `pump` reads: handled while it is still in the processor's cache, which is worth a fifth for wide rows.
 TURN_BYTES = 256 << 10
-BACKLOG_BYTES = 64 << 10
 # A turn of less found the socket empty; one of more shows that libpq's buffer has grown enough.
 _FULL_BUFFER_BYTES = range(12 << 10, 192 << 10)
 _MESSAGE_COST_BYTES = 100  # what the objects cost beside a message's own bytes
@@ -64,7 +63,6 @@ class ReplicationStream:
         self._items: list[bytes] = []
         self._buffered_bytes = 0
         self._turn_bytes = 0
-        self.backlogged = False  # so much was waiting at the last `take` that it is throughput that counts
         self._received = 0
         self._confirmed = 0
         self._sent_at = 0.0
@@ -140,12 +138,14 @@ class ReplicationStream:
 
     def take(self) -> list[bytes]:
         """Everything read so far, in stream order: messages with their heads, and keepalives (see `sent_up_to`)."""
-        self.backlogged = self._buffered_bytes >= BACKLOG_BYTES
         items, self._items, self._buffered_bytes = self._items, [], 0
         return items
 
-    def pump(self, timeout_seconds: float) -> None:
-        """Wait for bytes or a watched descriptor, at most so long; read what there is; send a status if due."""
+    def pump(self, timeout_seconds: float) -> bool:
+        """Wait for bytes or a watched descriptor, at most so long; read what there is; send a status if due.
+
+        Whether there is something to `take`.
+        """
         full = self._buffered_bytes >= READ_AHEAD_BYTES
         if not full and not self._read_available():
             self._selector.select(min(timeout_seconds, STATUS_SECONDS))
@@ -155,6 +155,7 @@ class ReplicationStream:
             self._heard_at = time.monotonic()  # it is we who do not listen
             self._wakes.select(min(timeout_seconds, STATUS_SECONDS))
         self.attend()
+        return bool(self._items)
 
     def attend(self) -> None:
         """Send a status update if one is due, and notice a server that has gone silent."""
