@@ -24,7 +24,7 @@ from cdc.config import Config
 from cdc.copies.described import describe_tables
 from cdc.copies.marks import PREFIX as COPY_PREFIX
 from cdc.copies.passage import Passage
-from cdc.decoder import decode
+from cdc.decoder import HEAD_BYTES, decode, sent_at_of, start_of
 from cdc.envelope import POSTGRES_EPOCH_US, clock
 from cdc.errors import RefusedError, TransientError
 from cdc.heartbeat import OWN_PREFIX, Heartbeat
@@ -38,7 +38,7 @@ from cdc.postgres import connect, explain
 from cdc.progress import Progress
 from cdc.publisher import Publisher
 from cdc.relations import Shape, Table
-from cdc.replication import Keepalive, ReplicationStream
+from cdc.replication import ReplicationStream, sent_up_to
 from cdc.reselect import Reselect
 from cdc.snapshots import Snapshot
 from cdc.startup import Started, start
@@ -51,7 +51,9 @@ log = get_logger("capture")
 
 # A Kafka transaction takes in whole source transactions up to about this many events before it is committed.
 _GROUP_EVENTS = 30_000
-_BACKLOG_BATCH_SECONDS = 0.5
+# What is older than this when the server sends it is late anyway: larger batches, fewer commits.
+_LATE_US = 1_000_000
+_LATE_BATCH_SECONDS = 0.5
 # How many events may wait for one re-select.
 _HELD_EVENTS = 2_000
 # Between two looks at the clock, the split limit and the keepalives, while rows rush by.
@@ -68,6 +70,7 @@ class Capture:
         self._config = config
         self._stop = stop
         self._conninfo = config.source.conninfo()
+        self._batch_seconds = config.capture.batch_milliseconds / 1000
         self._worker = Worker("tailrace-kafka")
         self._heartbeat: Heartbeat | None = None
         self._attendance = Attendance(self._worker, stop, self._server_lost)
@@ -76,6 +79,7 @@ class Capture:
         self._confirmed_at = 0.0
         self._batch_started = 0.0
         self._last_commit: Commit | None = None  # of the batch that is being gathered
+        self._is_late = False
         self._split_at = 0  # the number up to which a source transaction has been committed in parts
         self._heartbeat_seen = False
         self._idle_lsn = LSN(0)
@@ -168,28 +172,37 @@ class Capture:
             if items:
                 self._handle_all(items)
             elif self._batch_is_whole() and not self._is_committing():
-                self._end_batch()
+                if self._batch_is_due() or not (self._is_late and self._stream.pump(self._batch_seconds)):
+                    self._end_batch()
             else:
                 self._note_idle()
                 self._stream.pump(0.5)
                 self._look_around()
 
-    def _handle_all(self, items: list[tuple[int, bytes] | Keepalive]) -> None:
-        """Hot: one turn per message."""
+    def _handle_all(self, items: list[bytes]) -> None:
         changes = self._changes
         changes.now = clock()
-        take_quickly = changes.take_quickly
-        for number, item in enumerate(items):
-            if not number % _ROWS_BETWEEN_LOOKS:
+        at, look_at = 0, 0
+        while at < len(items):
+            if at >= look_at:
                 self._stream.attend()
                 self._look_around()
-            if type(item) is Keepalive:
-                if changes.begin is None:
-                    self._idle_lsn = item.wal_end
-                continue
-            lsn, data = item  # type: ignore[misc]  # the other kind is a Keepalive
-            if not take_quickly(data, lsn):
-                self._handle(decode(data), lsn)
+                look_at = min(at + _ROWS_BETWEEN_LOOKS, len(items))
+            at = changes.take_rows(items, at, look_at)
+            if at < look_at:
+                self._handle_one(items[at])
+                at += 1
+
+    def _handle_one(self, raw: bytes) -> None:
+        """What is not a plain row."""
+        wal_end = sent_up_to(raw)
+        if wal_end is None:
+            message = decode(raw[HEAD_BYTES:])
+            if isinstance(message, Commit):
+                self._is_late = sent_at_of(raw)[0] - message.commit_time_us > _LATE_US
+            self._handle(message, *start_of(raw))
+        elif self._changes.begin is None:
+            self._idle_lsn = wal_end
 
     def _handle(self, message: Message, lsn: int) -> None:
         changes = self._changes
@@ -201,8 +214,8 @@ class Capture:
         elif isinstance(message, Commit):
             changes.on_commit(message)
             self._last_commit = message
-            waited = time.monotonic() - self._batch_started
-            if self._batch_count() >= _GROUP_EVENTS or waited >= self._batch_seconds():
+            # While a commit is under way the next batch grows in the outbox: nothing is gained by waiting here.
+            if not self._is_committing() and self._batch_is_due():
                 self._end_batch()
         elif isinstance(message, Relation):
             self._on_relation(message, lsn)
@@ -316,10 +329,9 @@ class Capture:
 
     # -- batches ---------------------------------------------------------------------------------------------
 
-    def _batch_seconds(self) -> float:
-        """While we catch up, what waits is late anyway: larger batches, fewer commits."""
-        usual = self._config.capture.batch_milliseconds / 1000
-        return max(usual, _BACKLOG_BATCH_SECONDS) if self._stream.backlogged else usual
+    def _batch_is_due(self) -> bool:
+        due_seconds = max(self._batch_seconds, _LATE_BATCH_SECONDS) if self._is_late else self._batch_seconds
+        return self._batch_count() >= _GROUP_EVENTS or time.monotonic() - self._batch_started >= due_seconds
 
     def _batch_is_whole(self) -> bool:
         """Nothing half-read, and something to publish: whole transactions, or a message outside of any."""
@@ -387,7 +399,9 @@ class Capture:
     def _look_around(self) -> None:
         """Between rows: is the server there, do too many wait, has a huge transaction filled its Kafka transaction?"""
         self._attendance.raise_if_lost()
-        if self._commit is not None and (self._commit.done() or self._outbox.is_full):
+        if self._commit is None:
+            self._publisher.poll()
+        elif self._commit.done() or self._outbox.is_full:
             self._finish_commit()
         if len(self._changes.held) >= _HELD_EVENTS:
             self._release_held()

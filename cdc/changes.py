@@ -9,7 +9,8 @@ from __future__ import annotations
 from collections.abc import Collection
 
 from cdc.copies.windows import Windows
-from cdc.envelope import NULL, POSTGRES_EPOCH_US, Envelope, Place, clock
+from cdc.decoder import HEAD_BYTES, start_of
+from cdc.envelope import NULL, POSTGRES_EPOCH_US, Envelope, Place, clock, tail
 from cdc.errors import ProtocolError
 from cdc.key_traffic import KeyTraffic
 from cdc.lsn import LSN, Version
@@ -18,6 +19,9 @@ from cdc.records import Emit, Headers, Held, Incomplete, Record
 from cdc.relations import Shape, Table
 
 _SKIP_NOTHING, _SKIP_ALL = -1, 1 << 62
+# Where a row's values begin in a message behind its head: after its kind, relation, kind of tuple, number of columns.
+_ROW_AT = HEAD_BYTES + 8
+_join = b"".join
 
 
 class Changes:
@@ -53,7 +57,7 @@ class Changes:
         self._order = 0
         self._envelopes: dict[Table, Envelope] = {}
         self._key_traffic: dict[Table, KeyTraffic] = {}
-        self._version_head = b""
+        self._version_template = b""
         self._skip_through = _SKIP_NOTHING
         # First 8 bytes of a row message (kind, relation, kind of tuple, number of columns) -> how to take it quickly.
         self._quick: dict[bytes, tuple[Table, bytes, bool]] = {}
@@ -83,7 +87,7 @@ class Changes:
         self.messages = 0
         self._order = 0
         self._envelopes.clear()
-        self._version_head = b"%016x." % self.position
+        self._version_template = b"%016x.%%08x" % self.position
         if self.position == self._resume_after.position:
             self._skip_through = self._resume_after.seq
         else:
@@ -150,39 +154,56 @@ class Changes:
 
     # -- rows ------------------------------------------------------------------------------------------------
 
-    def take_quickly(self, data: bytes, lsn: int) -> bool:
-        """Hot: the usual insert or update of a whole row. False: not that, decode it and call `on_…`."""
-        way = self._quick.get(data[:8])
-        if way is None:
-            return False
-        table, op, has_old_row = way
-        if has_old_row:
-            pair = table.read_pair(data, 8)
-            if pair is None:
-                return False
-            old_key, before, key, after, end = pair
-            if key != old_key:
-                return False
-        else:
-            row = table.read_row(data, 8)
-            if row is None:
-                return False
-            key, after, end = row
-            before = NULL
-        if end != len(data):
-            return False
-        envelope = self._envelopes.get(table) or self._envelope(table)
-        self.seq = seq = self.seq + 1
-        self._order = order = self._order + 1
-        envelope.table_order = table_order = envelope.table_order + 1
-        if seq > self._skip_through:
-            value = envelope.template % (before, after, lsn, lsn, seq, b"", order, table_order, op, self.now)
-            headers = [("v", self._version_head + b"%08x" % seq)]
-            if self.held:
-                self.held.append(Record(table.topic, key, value, headers))
-            else:
-                self.emit(table.topic, key, value, headers, -1)
-        return True
+    def take_rows(self, items: list[bytes], at: int, end: int) -> int:
+        """The usual inserts and updates of whole rows, from items[at] on, each behind its head.
+
+        Returns where it stopped: at `end`, or at a message that is not of that kind. Decode that, and call `on_…`.
+        """
+        while at < end:
+            way = self._quick.get(items[at][HEAD_BYTES:_ROW_AT])
+            if way is None:
+                return at
+            stopped_at = self._take_run(*way, items, at, end)
+            if stopped_at == at:
+                return at
+            at = stopped_at
+        return at
+
+    def _take_run(self, table: Table, op: bytes, has_old_row: bool, items: list[bytes], at: int, end: int) -> int:
+        """Hot: one turn per row, as long as they are of one kind and one table."""
+        kind = items[at][HEAD_BYTES:_ROW_AT]
+        read = table.read_pair if has_old_row else table.read_row
+        topic, ending = table.topic, tail(op, self.now)
+        envelope = self._envelope(table)
+        head, middle, to_sequence, to_lsn, to_seq, to_order, to_table_order = envelope.parts
+        emit = self._hold_record if self.held else self.emit
+        seq, order, table_order = self.seq, self._order, envelope.table_order
+        skip_through, version = self._skip_through, self._version_template
+        while at < end:
+            raw = items[at]
+            if raw[HEAD_BYTES:_ROW_AT] != kind or (row := read(raw, _ROW_AT)) is None:
+                break
+            at += 1
+            seq += 1
+            order += 1
+            table_order += 1
+            if seq <= skip_through:
+                continue
+            key, before, after = row
+            lsn, number = b"%d" % start_of(raw)[0], b"%d" % seq
+            value = _join(
+                (
+                    *(head, before, middle, after, to_sequence, lsn, to_lsn, lsn, to_seq, number),
+                    *(to_order, number if order == seq else b"%d" % order),
+                    *(to_table_order, number if table_order == seq else b"%d" % table_order, ending),
+                )
+            )
+            emit(topic, key, value, [("v", version % seq)], -1)
+        self.seq, self._order, envelope.table_order = seq, order, table_order
+        return at
+
+    def _hold_record(self, topic: str, key: bytes, value: bytes | None, headers: Headers, partition: int) -> None:
+        self.held.append(Record(topic, key, value, headers, partition))
 
     def on_row(self, message: Insert | Update | Delete, lsn: int) -> None:
         if message.relation_oid in self.gone:
@@ -389,4 +410,4 @@ class Changes:
         )
 
     def _headers(self, *more: tuple[str, bytes]) -> Headers:
-        return [("v", self._version_head + b"%08x" % self.seq), *more]
+        return [("v", self._version_template % self.seq), *more]

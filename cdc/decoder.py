@@ -44,6 +44,11 @@ _VALUE_HEAD = struct.Struct("!BI").unpack_from  # kind, length
 _TEXT, _NULL, _UNCHANGED = b"tnu"
 _NEW, _KEY, _OLD = b"NKO"
 
+# In the stream every message stands behind a head (XLogData): `w`, its LSN, the end of the server's log, its clock.
+HEAD_BYTES = 25
+start_of = struct.Struct("!xQ").unpack_from  # (LSN,), without a Python frame: it is called once per row
+sent_at_of = struct.Struct("!17xq").unpack_from  # (microseconds since 2000-01-01 UTC,) by the server's clock
+
 
 def decode(data: bytes) -> Message:
     """One pgoutput message, whole."""

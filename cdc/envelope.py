@@ -1,7 +1,7 @@
 """The Debezium envelope as bytes: field names and order are Debezium's, `commit_lsn`, `position`, `seq` are ours.
 
-Everything that is the same for all rows of one table in one transaction is put into a template once; a row fills
-in the rest. docs/events.md shows the envelope, and where it differs from Debezium's.
+Everything that is the same for all rows of one table in one transaction is rendered once, in parts; a row's values are
+joined in between. docs/events.md shows the envelope, and where it differs from Debezium's.
 """
 
 from __future__ import annotations
@@ -21,6 +21,8 @@ from cdc.relations import Shape
 # pgoutput counts microseconds from 2000-01-01 UTC.
 POSTGRES_EPOCH_US = 946_684_800_000_000
 NULL = b"null"
+# Marks the gaps for a row's values: JSON has no such byte.
+_ROW = b"\0"
 
 
 class Place(NamedTuple):
@@ -35,7 +37,7 @@ class Place(NamedTuple):
 class Envelope:
     """The events of one table in one transaction: what they share, and how many there were."""
 
-    __slots__ = ("table_order", "template")
+    __slots__ = ("parts", "table_order")
 
     def __init__(
         self,
@@ -50,38 +52,39 @@ class Envelope:
     ) -> None:
         self.table_order = 0
         commit_us = begin.commit_time_us + POSTGRES_EPOCH_US
-        # Filled by `render`, and by the hot path in `changes`, in this order:
-        # before, after, lsn, lsn, seq, mark of re-selected columns, order, table order, op, clock().
-        self.template = (
-            b'{"before":%%b,"after":%%b,"source":{"version":"%b","connector":"postgresql","name":%b,"ts_ms":%d,'
-            b'"snapshot":"false","db":%b,"sequence":"[%b,\\"%%d\\"]","ts_us":%d,"ts_ns":%d000,"schema":%b,'
-            b'"table":%b,"txId":%d,"lsn":%%d,"xmin":null,"origin":%b,"origin_lsn":%b,"commit_lsn":%d,"position":%d,"seq":%%d%%b},'
-            b'"transaction":{"id":"%d:%d","total_order":%%d,"data_collection_order":%%d},"op":"%%b",%%b}'
-        ) % (
-            __version__.encode(),
-            _text(pipeline),
+        event = _template(pipeline, database, shape.schema, shape.table) % (
             commit_us // 1000,
-            _text(database),
             NULL if previous_commit_end is None else b'\\"%d\\"' % previous_commit_end,
             commit_us,
             commit_us,
-            _text(shape.schema),
-            _text(shape.table),
             begin.xid,
-            NULL if origin is None else _text(origin.name),
+            NULL if origin is None else orjson.dumps(origin.name),
             NULL if origin is None else b"%d" % origin.commit_lsn,
             begin.final_lsn,
             position,
             begin.xid,
             begin.final_lsn,
         )
+        # What stands between the values of a row, for `render` and for the hot loop of `changes`.
+        self.parts = event.split(_ROW)
 
     def render(
         self, op: bytes, before: bytes, after: bytes, place: Place, now: bytes, reselected: Sequence[str] = ()
     ) -> bytes:
         mark = b',"reselected":' + orjson.dumps(reselected) if reselected else b""
-        lsn, seq, order, table_order = place
-        return self.template % (before, after, lsn, lsn, seq, mark, order, table_order, op, now)
+        lsn, seq, order, table_order = [b"%d" % number for number in place]
+        head, middle, *rest = self.parts
+        return b"".join(
+            (
+                *(head, before, middle, after, rest[0], lsn, rest[1], lsn, rest[2], seq + mark),
+                *(rest[3], order, rest[4], table_order, tail(op, now)),
+            )
+        )
+
+
+def tail(op: bytes, now: bytes) -> bytes:
+    """How an event ends."""
+    return b'},"op":"%b",%b}' % (op, now)
 
 
 def clock() -> bytes:
@@ -90,7 +93,14 @@ def clock() -> bytes:
     return b'"ts_ms":%d,"ts_us":%d,"ts_ns":%d' % (ns // 1_000_000, ns // 1000, ns)
 
 
-@lru_cache(maxsize=4096)  # the same few names, several times per transaction
-def _text(value: str) -> bytes:
-    """JSON, safe to be formatted once more."""
-    return orjson.dumps(value).replace(b"%", b"%%")
+@lru_cache(maxsize=4096)
+def _template(pipeline: str, database: str, schema: str, table: str) -> bytes:
+    """A table's event, to be filled in per transaction, with a gap for each value of a row but `tail`."""
+    template: bytes = (
+        b'{"before":~,"after":~,"source":{"version":"%b","connector":"postgresql","name":%b,"ts_ms":%%d,'
+        b'"snapshot":"false","db":%b,"sequence":"[%%b,\\"~\\"]","ts_us":%%d,"ts_ns":%%d000,"schema":%b,'
+        b'"table":%b,"txId":%%d,"lsn":~,"xmin":null,"origin":%%b,"origin_lsn":%%b,"commit_lsn":%%d,"position":%%d,'
+        b'"seq":~},"transaction":{"id":"%%d:%%d","total_order":~,"data_collection_order":'
+    )
+    names = [orjson.dumps(name).replace(b"%", b"%%") for name in (pipeline, database, schema, table)]
+    return template.replace(b"~", _ROW) % (__version__.encode(), *names)

@@ -77,11 +77,12 @@ class Publisher:
             }
         )
         self._last_error = ""
-        self._produce = self._producer.produce
+        self._produce: Callable[..., None] = self._producer.produce
         self._largest_record = max_message_bytes - _RECORD_OVERHEAD_BYTES
         self._parked_topic = parked_topic
         self.wait_for_room: Callable[[], None] = lambda: time.sleep(0.01)
         self._open = False
+        self._last_topic = ""  # the records of a table come in runs
         self.touched: set[str] = set()
         self.count = 0
         self.parked = 0
@@ -99,25 +100,38 @@ class Publisher:
 
     def send(self, topic: str, key: bytes, value: bytes | None, headers: Headers, partition: int = -1) -> None:
         """Hot: once per record. Blocks (through `wait_for_room`) while the queue is full."""
-        if not self._open:
-            self.begin()
         size = len(key) if value is None else len(key) + len(value)
         if len(headers) > 1:  # the version alone is within the overhead; a key change carries the other key too
             size += sum([len(data) for _, data in headers])
         if size > self._largest_record:
             self._park(topic, key, size, headers)
             return
-        while True:
-            try:
-                self._produce(topic, value, key, partition, headers=headers)  # type: ignore[arg-type]  # their list is invariant
-                break
-            except BufferError:
-                self._checked(lambda: self._producer.poll(0))
-                self.wait_for_room()
-            except KafkaException as error:
-                raise self._translated(error) from error
+        if topic is not self._last_topic:
+            self._note_topic(topic)
+        try:
+            self._produce(topic, value, key, partition, headers=headers)
+        except BufferError:
+            self._produce_later(topic, value, key, partition, headers)
+        except KafkaException as error:
+            raise self._translated(error) from error
         self.count += 1
+
+    def _note_topic(self, topic: str) -> None:
+        self.begin()
         self.touched.add(topic)
+        self._last_topic = topic
+
+    def _produce_later(self, topic: str, value: bytes | None, key: bytes, partition: int, headers: Headers) -> None:
+        while True:
+            self.poll()
+            self.wait_for_room()
+            with suppress(BufferError):
+                self._checked(lambda: self._produce(topic, value, key, partition, headers=headers))
+                return
+
+    def poll(self) -> None:
+        """Now and then: what was delivered takes up room in the queue until it is served."""
+        self._checked(lambda: self._producer.poll(0))
 
     def _park(self, topic: str, key: bytes, size: int, headers: Headers) -> None:
         """Found before it is produced: the broker would refuse the record and abort the whole transaction."""
@@ -154,6 +168,7 @@ class Publisher:
     def commit(self, timeout_seconds: float) -> None:
         self._checked(lambda: self._producer.commit_transaction(timeout_seconds))
         self._open = False
+        self._last_topic = ""
         self.touched.clear()
         self.count = 0
 

@@ -59,12 +59,14 @@ class Table:
         "read_row",
         "relation",
         "shape",
+        "topic",
         "types",
     )
 
     def __init__(self, relation: Relation, shape: Shape, types: Mapping[int, TypeInfo]) -> None:
         self.relation = relation
         self.shape = shape
+        self.topic = shape.topic
         self.types = tuple(types[column.type_oid] for column in relation.columns)
         self._encoders = _encoders(relation, shape, types)
         self.key_indexes = _key_indexes(relation, shape)
@@ -78,10 +80,6 @@ class Table:
         )
         self.read_row = compiler.read_row()
         self.read_pair = compiler.read_pair()
-
-    @property
-    def topic(self) -> str:
-        return self.shape.topic
 
     @property
     def layout(self) -> Layout:

@@ -12,24 +12,27 @@ import selectors
 import struct
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import NamedTuple
 
 import psycopg
 from psycopg import pq, sql
 
+from cdc.decoder import HEAD_BYTES
 from cdc.errors import RefusedError, TransientError
 from cdc.lsn import LSN
 from cdc.postgres import connect, explain
 
-_XLOG_DATA = struct.Struct("!QQq")
-_KEEPALIVE = struct.Struct("!QqB")
+_KEEPALIVE = struct.Struct("!xQqB")
 _STATUS = struct.Struct("!cQQQqB")
 _POSTGRES_EPOCH_SECONDS = 946_684_800
 _COPY_NOTHING_YET, _COPY_ENDED = 0, -1
 
 READ_AHEAD_BYTES = 8 << 20
-BACKLOG_BYTES = 128 << 10
+# What one `pump` reads: handled while it is still in the processor's cache, which is worth a fifth for wide rows.
+TURN_BYTES = 256 << 10
+# A turn of less found the socket empty; one of more shows that libpq's buffer has grown enough.
+_FULL_BUFFER_BYTES = range(12 << 10, 192 << 10)
+_MESSAGE_COST_BYTES = 100  # what the objects cost beside a message's own bytes
 STATUS_SECONDS = 1.0
 SILENCE_SECONDS = 30.0
 WAITING_FIRST_SECONDS, WAITING_AGAIN_SECONDS = 2.0, 15.0
@@ -37,13 +40,6 @@ WAITING_FIRST_SECONDS, WAITING_AGAIN_SECONDS = 2.0, 15.0
 
 class SlotInUse(Exception):  # noqa: N818 - not an error: it means "be the standby"
     """Another session holds the slot."""
-
-
-@dataclass(frozen=True, slots=True)
-class Keepalive:
-    """The server has sent everything up to `wal_end`."""
-
-    wal_end: LSN
 
 
 class CreatedSlot(NamedTuple):
@@ -64,9 +60,9 @@ class ReplicationStream:
         self._publication = publication
         self._selector = selectors.DefaultSelector()
         self._wakes = selectors.DefaultSelector()  # the watched descriptors only
-        self._items: list[tuple[int, bytes] | Keepalive] = []
+        self._items: list[bytes] = []
         self._buffered_bytes = 0
-        self.backlogged = False  # so much was waiting at the last `take` that it is throughput that counts
+        self._turn_bytes = 0
         self._received = 0
         self._confirmed = 0
         self._sent_at = 0.0
@@ -140,14 +136,16 @@ class ReplicationStream:
         self._selector.register(descriptor, selectors.EVENT_READ)
         self._wakes.register(descriptor, selectors.EVENT_READ)
 
-    def take(self) -> list[tuple[int, bytes] | Keepalive]:
-        """Everything read so far, in stream order."""
-        self.backlogged = self._buffered_bytes >= BACKLOG_BYTES
+    def take(self) -> list[bytes]:
+        """Everything read so far, in stream order: messages with their heads, and keepalives (see `sent_up_to`)."""
         items, self._items, self._buffered_bytes = self._items, [], 0
         return items
 
-    def pump(self, timeout_seconds: float) -> None:
-        """Wait for bytes or a watched descriptor, at most so long; read what there is; send a status if due."""
+    def pump(self, timeout_seconds: float) -> bool:
+        """Wait for bytes or a watched descriptor, at most so long; read what there is; send a status if due.
+
+        Whether there is something to `take`.
+        """
         full = self._buffered_bytes >= READ_AHEAD_BYTES
         if not full and not self._read_available():
             self._selector.select(min(timeout_seconds, STATUS_SECONDS))
@@ -157,6 +155,7 @@ class ReplicationStream:
             self._heard_at = time.monotonic()  # it is we who do not listen
             self._wakes.select(min(timeout_seconds, STATUS_SECONDS))
         self.attend()
+        return bool(self._items)
 
     def attend(self) -> None:
         """Send a status update if one is due, and notice a server that has gone silent."""
@@ -191,42 +190,41 @@ class ReplicationStream:
     def _consume(self) -> None:
         try:
             self._pgconn.consume_input()
+            if self._turn_bytes in _FULL_BUFFER_BYTES:
+                # libpq starts with 16 kB, and doubles that only if it is asked to read while the buffer is full.
+                self._pgconn.consume_input()
         except psycopg.OperationalError as error:
             raise TransientError(f"The replication connection broke: {explain(error)}") from error
 
     def _read_available(self) -> bool:
         """Hot: once per message. Moves what libpq has buffered into `_items`; False when there was nothing."""
         get_copy_data = self._pgconn.get_copy_data
-        items = self._items
+        append = self._items.append
         size = self._buffered_bytes
-        lsn_of = _XLOG_DATA.unpack_from
-        found = False
-        while size < READ_AHEAD_BYTES:
+        limit = min(size + TURN_BYTES, READ_AHEAD_BYTES)
+        before = size
+        length = _COPY_NOTHING_YET
+        while size < limit:
             length, data = get_copy_data(1)
             if length <= _COPY_NOTHING_YET:
                 break
-            found = True
-            raw = bytes(data)
-            if raw[0] == 0x77 and length >= 25:  # w: WAL data
-                items.append((lsn_of(raw, 1)[0], raw[25:]))
-                size += length + 100
-            else:
+            raw = data.tobytes()
+            append(raw)
+            size += length + _MESSAGE_COST_BYTES
+            if raw[0] != 0x77 or length < HEAD_BYTES:  # w: WAL data
                 self._on_keepalive(raw)
-        else:
-            length = _COPY_NOTHING_YET
         self._buffered_bytes = size
-        if found:
+        self._turn_bytes = size - before
+        if size > before:
             self._heard_at = time.monotonic()
         if length == _COPY_ENDED:
             self._raise_end()
-        return found
+        return size > before
 
     def _on_keepalive(self, raw: bytes) -> None:
-        if raw[0] != 0x6B or len(raw) != 1 + _KEEPALIVE.size:  # k
+        if sent_up_to(raw) is None:
             raise TransientError(f"unexpected replication message {raw[:1]!r}; reconnecting")
-        wal_end, _clock, reply_now = _KEEPALIVE.unpack_from(raw, 1)
-        self._items.append(Keepalive(LSN(wal_end)))
-        if reply_now:
+        if raw[-1]:  # a reply is wanted
             self._sent_at = 0.0  # due at the end of this pump
 
     def _raise_end(self) -> None:
@@ -269,3 +267,11 @@ class ReplicationStream:
         if state.startswith(("57P", "08", "53")):
             raise TransientError(f"Postgres refused for now: {text}")
         raise RefusedError(f"Postgres refused: {text}", remedy="Mend this at the source, then start capture again.")
+
+
+def sent_up_to(raw: bytes) -> LSN | None:
+    """What a keepalive says: the server has sent everything up to here. None for every other message."""
+    if raw[0] != 0x6B or len(raw) != _KEEPALIVE.size:  # k
+        return None
+    wal_end, _clock, _reply_now = _KEEPALIVE.unpack(raw)
+    return LSN(wal_end)

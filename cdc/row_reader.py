@@ -12,44 +12,58 @@ import struct
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from cdc.errors import ProtocolError
-from cdc.values import IDENTITY, Encode
+import orjson
 
-# (data, where the first value starts) -> (key, row, where the row ended)
-ReadRow = Callable[[bytes, int], "tuple[bytes, bytes, int] | None"]
-# The same for an old row and the new one after it -> (old key, old row, new key, new row, where it ended)
-ReadPair = Callable[[bytes, int], "tuple[bytes, bytes, bytes, bytes, int] | None"]
+from cdc.errors import ProtocolError
+from cdc.values import IDENTITY, QUOTE, TEXT, Encode
+
+# (message, where the first value starts) -> (key, old row or null, new row)
+Read = Callable[[bytes, int], "tuple[bytes, bytes, bytes] | None"]
 
 _TEXT, _NULL, _UNCHANGED = b"tnu"
 # What encoders raise for text that is not of their type.
 MALFORMED = (AttributeError, IndexError, KeyError, TypeError, ValueError)
 
-_HEAD = "    kind, length = unpack(data, at) if at <= last_head else (data[at], 0)\n"
-_FIRST = """\
+_HEAD = "    kind, length = unpack(data, at)\n"
+# A NULL has no length: near the end of the message there may be none to read.
+_LAST_HEAD = "    kind, length = unpack(data, at) if at <= last_head else (data[at], 0)\n"
+_LAST_COLUMNS = 4
+_ROW = """\
+    if kind == {text}:
+        start = at + 5
+        at = start + length
+        row{i} = {encoded}
+    elif kind == {null}:
+        row{i} = b"null"
+        at += 1
+    else:
+        return None
+"""
+_OLD = """\
     if kind == {text}:
         start = at + 5
         at = start + length
         raw{i} = data[start:at]
-        {name}{i} = {encoded}
+        old{i} = {encoded}
     elif kind == {null}:
         raw{i} = None
-        {name}{i} = b"null"
+        old{i} = b"null"
         at += 1
     else:
         return None
 """
 # Most columns of an update are as they were: comparing is cheaper than encoding again.
-_SECOND = """\
+_NEW = """\
     if kind == {text}:
         start = at + 5
         at = start + length
         raw = data[start:at]
-        new{i} = old{i} if raw == raw{i} else {encoded}
+        row{i} = old{i} if raw == raw{i} else {encoded}
     elif kind == {null}:
-        new{i} = b"null"
+        row{i} = b"null"
         at += 1
     elif kind == {unchanged}:
-        new{i} = old{i}
+        row{i} = old{i}
         at += 1
     else:
         return None
@@ -72,54 +86,65 @@ class RowCompiler:
         self._key_indexes = key_indexes
         self._scope: dict[str, Any] = {
             "unpack": struct.Struct("!BI").unpack_from,
+            "dumps": orjson.dumps,
             "row_template": row_template,
             "key_template": key_template,
-            "second_head": b"N" + len(encoders).to_bytes(2, "big"),
-            "malformed": (*MALFORMED, ProtocolError),
+            "new_head": b"N" + len(encoders).to_bytes(2, "big"),
+            "malformed": (*MALFORMED, struct.error, ProtocolError),
             **{f"encode{index}": encode for index, encode in enumerate(encoders)},
         }
 
-    def read_row(self) -> ReadRow:
-        body = self._columns(_FIRST, "row", "raw{i}") + f"    return {self._result('row')}, at\n"
-        function: ReadRow = self._function(body)
-        return function
+    def read_row(self) -> Read:
+        """Of an insert, or of an update that carries no old row."""
+        return self._function(self._columns(_ROW, "data[start:at]", last=True), 'b"null"')
 
-    def read_pair(self) -> ReadPair:
+    def read_pair(self) -> Read:
+        """Of an update with the whole old row; None too where the key has changed."""
+        keys = "".join(f"    if old{index} != row{index}:\n        return None\n" for index in self._key_indexes)
         body = (
-            self._columns(_FIRST, "old", "raw{i}")
-            + "    if data[at:at + 3] != second_head:\n        return None\n    at += 3\n"
-            + self._columns(_SECOND, "new", "raw")
-            + f"    return {self._result('old')}, {self._result('new')}, at\n"
+            self._columns(_OLD, "raw{i}", last=False)
+            + "    if data[at:at + 3] != new_head:\n        return None\n    at += 3\n"
+            + self._columns(_NEW, "raw", last=True)
+            + keys
         )
-        function: ReadPair = self._function(body)
-        return function
+        return self._function(body, self._filled("row_template", "old", self._row_indexes))
 
-    def _columns(self, template: str, name: str, raw: str) -> str:
+    def _columns(self, template: str, raw: str, *, last: bool) -> str:
+        count = len(self._encoders)
         return "".join(
-            _HEAD
+            (_LAST_HEAD if last and index >= count - _LAST_COLUMNS else _HEAD)
             + template.format(
                 i=index,
-                name=name,
                 text=_TEXT,
                 null=-1 if index in self._key_indexes else _NULL,  # a key is never NULL
                 unchanged=_UNCHANGED,
                 encoded=self._encoded(index, raw.format(i=index)),
             )
-            for index in range(len(self._encoders))
+            for index in range(count)
         )
 
     def _encoded(self, index: int, raw: str) -> str:
+        """The commonest encoders are written out, which saves a call."""
+        encode = self._encoders[index]
         if index not in self._row_indexes and index not in self._key_indexes:
             return "None"
-        return raw if self._encoders[index] is IDENTITY else f"encode{index}({raw})"
+        if encode is IDENTITY:
+            return raw
+        if encode is QUOTE:
+            return f"b'\"%b\"' % {raw}"
+        return f"dumps({raw}.decode())" if encode is TEXT else f"encode{index}({raw})"
 
-    def _result(self, name: str) -> str:
-        key = "".join(f"{name}{index}, " for index in self._key_indexes)
-        row = "".join(f"{name}{index}, " for index in self._row_indexes)
-        return f"key_template % ({key}), row_template % ({row})"
+    def _filled(self, template: str, name: str, indexes: Sequence[int]) -> str:
+        return f"{template} % ({''.join(f'{name}{index}, ' for index in indexes)})"
 
-    def _function(self, body: str) -> Any:
-        head = "def read(data, at):\n  try:\n    last_head = len(data) - 5\n"
-        source = f"{head}{body}  except malformed:\n    return None\n"
+    def _function(self, body: str, old_row: str) -> Read:
+        key = self._filled("key_template", "row", self._key_indexes)
+        row = self._filled("row_template", "row", self._row_indexes)
+        source = (
+            "def read(data, at):\n  try:\n    last_head = len(data) - 5\n"
+            f"{body}    return ({key}, {old_row}, {row}) if at == last_head + 5 else None\n"
+            "  except malformed:\n    return None\n"
+        )
         exec(source, self._scope)  # noqa: S102 - the text is made of numbers and the lines above
-        return self._scope["read"]
+        read: Read = self._scope["read"]
+        return read

@@ -9,7 +9,7 @@ from __future__ import annotations
 from cdc.values.builtin import built_in
 from cdc.values.catalog import load_types
 from cdc.values.encoders import encoder_for
-from cdc.values.scalars import IDENTITY, QUOTE
+from cdc.values.scalars import IDENTITY, QUOTE, TEXT
 from cdc.values.session import SESSION_SETTINGS, startup_options
 from cdc.values.types import Encode, Kind, TypeInfo
 
@@ -17,6 +17,7 @@ __all__ = [
     "IDENTITY",
     "QUOTE",
     "SESSION_SETTINGS",
+    "TEXT",
     "Encode",
     "Kind",
     "TypeInfo",

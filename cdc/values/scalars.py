@@ -37,6 +37,10 @@ def text(value: bytes, _dumps: Callable[[str], bytes] = orjson.dumps) -> bytes:
     return _dumps(value.decode())
 
 
+TEXT: Encode = text
+"""Any text. A hot loop may write it out."""
+
+
 def floating(value: bytes) -> bytes:
     """Keep a float's look (`100.0`), so that a reader without a schema does not take it for an integer."""
     if _POINT in value or _EXPONENT in value:

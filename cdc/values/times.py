@@ -29,15 +29,26 @@ def timestamp(value: bytes) -> bytes:
 
 
 def timestamptz(digits: int) -> Encode:
-    """Always as many digits after the point as the type has: Postgres leaves trailing zeros out."""
+    """Always as many digits after the point as the type has: Postgres leaves trailing zeros out.
+
+    Rows of one transaction often have the same now(): the last answer is kept, as one object, since threads share it.
+    """
     ends = {22: (b"." + b"0" * digits if digits else b"") + b'Z"'}
     ends.update({23 + shown: b"0" * (digits - shown) + b'Z"' for shown in range(1, digits + 1)})
 
+    last: tuple[bytes | None, bytes] = (None, b"")
+
     def encode(value: bytes) -> bytes:
+        nonlocal last
+        known, encoded = last
+        if value == known:
+            return encoded
         end = ends.get(len(value))
-        if end is not None and value[4] == _DASH and value[-3:] == b"+00":
-            return b'"' + value[:-3].replace(b" ", b"T") + end
-        return _unusual(value, "timestamptz", digits)
+        if end is None or value[4] != _DASH or value[-3:] != b"+00":
+            return _unusual(value, "timestamptz", digits)
+        encoded = b'"' + value[:-3].replace(b" ", b"T") + end
+        last = (value, encoded)
+        return encoded
 
     return encode
 

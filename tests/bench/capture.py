@@ -1,4 +1,4 @@
-"""`make bench-capture`: pg_recvlogical (the limit), Debezium (the peer) and ours drain the same backlogs, one by one.
+"""`make bench-capture`: pg_recvlogical, Debezium, ours and the least that Python can do drain the same backlogs.
 
 Everything happens on one fresh local stack, in one go. Progress goes to standard error; the last line of standard
 output is JSON. README.md beside this file says how to read it. No figure is asserted here.
@@ -22,12 +22,12 @@ from urllib.parse import urlsplit
 
 from deploy.stack import Stack, open_stack
 from tests.bench import latency
-from tests.bench.engines import ROOT, DebeziumEngine, TailraceEngine
+from tests.bench.engines import ROOT, DebeziumEngine, FloorEngine, TailraceEngine
 from tests.bench.readers import Drain, Limit, Reader, TopicReader
-from tests.bench.report import LIMIT, OURS, PEER, Results
+from tests.bench.report import FLOOR, LIMIT, OURS, PEER, Results
 from tests.bench.source import FINISH, POSTGRES_SETTINGS, Backlog, Source, backlogs
 
-READERS = (LIMIT, PEER, OURS)
+READERS = (LIMIT, PEER, OURS, FLOOR)
 PARTS = ("inserts", "transactions", "updates", "latency", "memory")
 TABLES = ["orders", "lines", "ticks", "documents", FINISH]
 MEMORY_ROWS = (200_000, 2_000_000)
@@ -100,6 +100,10 @@ class Bench:
             engine = TailraceEngine(self._folder / "tailrace", dsn=self._source.dsn, bootstrap=self._bootstrap)
             publishers.append(TopicReader(engine, self._source, self._bootstrap))
             publishers[-1].make_slot()
+        if FLOOR in self._options.readers:
+            self._source.create_slot(FLOOR)
+            least = FloorEngine(self._folder / "floor", dsn=self._source.dsn, bootstrap=self._bootstrap, tables=TABLES)
+            publishers.append(TopicReader(least, self._source, self._bootstrap))
         for backlog in warm_up:
             job = self._source.write(backlog)
             for publisher in publishers:
@@ -136,7 +140,7 @@ class Bench:
         seconds = max(3.0, LATENCY_SECONDS * min(1.0, self._options.scale))
         first_id = 1
         for reader in self._readers.values():
-            if isinstance(reader, TopicReader):
+            if isinstance(reader, TopicReader) and reader.name != FLOOR:
                 say(f"latency of {reader.name}: {latency.ROWS_PER_SECOND} rows/s for {seconds:.0f} s")
                 found = latency.measure(reader, self._source.dsn, first_id=first_id, seconds=seconds)
                 self.results.latencies[reader.name] = found

@@ -69,8 +69,10 @@ class TailraceEngine:
         self._config = folder / "tailrace.toml"
         self._config.write_text(
             f'[source]\ndsn = "{dsn}"\nslot = "{self.prefix}"\npublication = "{PUBLICATION}"\n'
-            f'[kafka]\nbootstrap = "{bootstrap}"\nprefix = "{self.prefix}"\npartitions = {PARTITIONS}\n[copy]\nfirst = false\n'
+            f'[kafka]\nbootstrap = "{bootstrap}"\nprefix = "{self.prefix}"\npartitions = {PARTITIONS}\n'
+            "[copy]\nfirst = false\n"
         )
+        self._command = [sys.executable, "-m", "cdc", "capture", "--config", str(self._config)]
         self.log = folder / "capture.log"
         self._process: subprocess.Popen[bytes] | None = None
 
@@ -80,9 +82,8 @@ class TailraceEngine:
         return self._process.pid
 
     def start(self) -> None:
-        command = [sys.executable, "-m", "cdc", "capture", "--config", str(self._config)]
         with self.log.open("ab") as log:
-            self._process = subprocess.Popen(command, cwd=ROOT, stdin=subprocess.DEVNULL, stdout=log, stderr=log)
+            self._process = subprocess.Popen(self._command, cwd=ROOT, stdin=subprocess.DEVNULL, stdout=log, stderr=log)
 
     def stop(self) -> None:
         if self._process is None:
@@ -95,15 +96,26 @@ class TailraceEngine:
             code = self._process.wait()
         self._process = None
         if code != 0:
-            raise RuntimeError(f"tailrace capture ended with exit code {code}:\n{self._last_words()}")
+            raise RuntimeError(f"{self.prefix} ended with exit code {code}:\n{self._last_words()}")
 
     def check(self) -> None:
         code = self._process.poll() if self._process else None
         if code is not None:
-            raise RuntimeError(f"tailrace capture ended with exit code {code}:\n{self._last_words()}")
+            raise RuntimeError(f"{self.prefix} ended with exit code {code}:\n{self._last_words()}")
 
     def _last_words(self) -> str:
         return self.log.read_text(errors="replace")[-3000:]
+
+
+class FloorEngine(TailraceEngine):
+    """The least that Python can do (see `floor`)."""
+
+    prefix = "floor"
+
+    def __init__(self, folder: Path, *, dsn: str, bootstrap: str, tables: list[str]) -> None:
+        super().__init__(folder, dsn=dsn, bootstrap=bootstrap)
+        _create_topics(bootstrap, [f"{self.prefix}.public.{table}" for table in tables])
+        self._command = [sys.executable, "-m", "tests.bench.floor", dsn, bootstrap, self.prefix]
 
 
 class DebeziumEngine:

@@ -11,7 +11,7 @@ from typing import Any
 from tests.bench.latency import Latency
 from tests.bench.readers import Drain
 
-OURS, PEER, LIMIT = "tailrace", "debezium", "limit"
+OURS, PEER, LIMIT, FLOOR = "tailrace", "debezium", "limit", "floor"
 FIRST = "inserts"
 
 Table = dict[str, dict[str, float]]
@@ -36,6 +36,8 @@ class Results:
             "ratios_debezium": ratios,
             "ratio_debezium": min(known) if known else None,
             "ratio_limit": _ratio(rates.get(FIRST, {}), LIMIT),
+            "floor_ratios_debezium": {name: _ratio(by_reader, PEER, FLOOR) for name, by_reader in rates.items()},
+            "floor_ratio_limit": _ratio(rates.get(FIRST, {}), LIMIT, FLOOR),
             "latency_ms": {reader: asdict(latency) for reader, latency in self.latencies.items()},
             "cpu_seconds_per_million": cpu,
             "peak_memory_mb": {
@@ -54,8 +56,8 @@ class Results:
         }
 
 
-def _ratio(rates: dict[str, float], other: str) -> float | None:
-    """Ours against another's; None where one of them did not run."""
-    if OURS not in rates or other not in rates:
+def _ratio(rates: dict[str, float], other: str, one: str = OURS) -> float | None:
+    """One's rate against another's; None where one of them did not run."""
+    if one not in rates or other not in rates:
         return None
-    return round(rates[OURS] / rates[other], 2)
+    return round(rates[one] / rates[other], 2)

@@ -8,7 +8,7 @@ from typing import Any, Final
 
 from cdc.changes import Changes
 from cdc.config.tables import Mask
-from cdc.decoder import decode
+from cdc.decoder import HEAD_BYTES, decode, start_of
 from cdc.lsn import Version
 from cdc.messages import Begin, Commit, Delete, Insert, Origin, Relation, Truncate, Update
 from cdc.records import Headers, Record
@@ -89,11 +89,18 @@ class Feed:
             self.changes.on_table(table)
 
     def __call__(self, *messages: bytes) -> None:
-        """Each message gets an LSN of its own, as the server would give it."""
+        """Each message gets an LSN of its own, as the server would give it; all of them arrive at once."""
+        items = []
         for data in messages:
             self._lsn += 8
-            if not (self._quick and self.changes.take_quickly(data, self._lsn)):
-                self._dispatch(data)
+            items.append(b"w" + self._lsn.to_bytes(8, "big") + bytes(16) + data)
+        at = 0
+        while at < len(items):
+            if self._quick:
+                at = self.changes.take_rows(items, at, len(items))
+            if at < len(items):
+                self._dispatch(items[at][HEAD_BYTES:], *start_of(items[at]))
+                at += 1
 
     def transaction(self, commit_lsn: int, *messages: bytes, xid: int = 700) -> None:
         self(pgoutput.begin(commit_lsn, xid=xid), *messages, pgoutput.commit(commit_lsn))
@@ -108,20 +115,20 @@ class Feed:
     def _emit(self, topic: str, key: bytes, value: bytes | None, headers: Headers, partition: int) -> None:
         self.records.append(Record(topic, key, value, headers, partition))
 
-    def _dispatch(self, data: bytes) -> None:
+    def _dispatch(self, data: bytes, lsn: int) -> None:
         message, changes = decode(data), self.changes
         if isinstance(message, Begin):
             changes.on_begin(message)
         elif isinstance(message, Commit):
             changes.on_commit(message)
         elif isinstance(message, Insert):
-            changes.on_insert(message, self._lsn)
+            changes.on_insert(message, lsn)
         elif isinstance(message, Update):
-            changes.on_update(message, self._lsn)
+            changes.on_update(message, lsn)
         elif isinstance(message, Delete):
-            changes.on_delete(message, self._lsn)
+            changes.on_delete(message, lsn)
         elif isinstance(message, Truncate):
-            changes.on_truncate(message, self._lsn)
+            changes.on_truncate(message, lsn)
         elif isinstance(message, Origin):
             changes.on_origin(message)
 
