@@ -6,6 +6,7 @@ again, or ends with what stands and what does not: it never starts from zero wit
 
 from __future__ import annotations
 
+import signal
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager
@@ -79,7 +80,8 @@ def one_session(config: Config) -> Iterator[Session]:
 
     def session() -> SparkSession:
         if not started:
-            started.append(spark_session(config.spark, "tailrace snapshot"))
+            with _kept_signals():
+                started.append(spark_session(config.spark, "tailrace snapshot"))
         return started[0]
 
     try:
@@ -87,6 +89,17 @@ def one_session(config: Config) -> Iterator[Session]:
     finally:
         for each in started:
             each.stop()
+
+
+@contextmanager
+def _kept_signals() -> Iterator[None]:
+    """pyspark takes Ctrl-C for itself, and would end us in the middle of whatever we do."""
+    before = signal.getsignal(signal.SIGINT)
+    try:
+        yield
+    finally:
+        if threading.current_thread() is threading.main_thread() and before is not None:
+            signal.signal(signal.SIGINT, before)
 
 
 class _Driving:
@@ -130,7 +143,9 @@ class _Driving:
     def _remember(self, copy: str, run: CopyRun | None) -> None:
         if run is not None:
             self._last = run.progress
-        if run is None or run.lost or not run.stopped:
+        if run is None or run.lost:
+            raise TransientError("The copy's snapshot is gone; waiting until capture gives the copy up.")
+        if not run.stopped:
             self._through = copy
 
     def _progress(self) -> Progress | None:

@@ -9,10 +9,13 @@ import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 
+import psycopg
+
 from cdc.attendance import Attendance
 from cdc.config import Config
 from cdc.errors import TailraceError, TransientError
 from cdc.logs import get_logger
+from cdc.postgres import explain
 from cdc.startup import start
 from cdc.worker import Worker
 
@@ -45,8 +48,9 @@ class FirstCopyHost:
             try:
                 self._hold_once()
                 return
-            except TransientError as error:
-                log.warning("retrying", reason=str(error), in_seconds=_RETRY_SECONDS)
+            except (TransientError, psycopg.Error) as error:
+                reason = explain(error) if isinstance(error, psycopg.Error) else str(error)
+                log.warning("retrying", reason=reason, in_seconds=_RETRY_SECONDS)
                 self._stop.wait(_RETRY_SECONDS)
             except TailraceError as error:
                 self.trouble = error

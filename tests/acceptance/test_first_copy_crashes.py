@@ -77,7 +77,7 @@ def test_a_frozen_attempt_cannot_write_after_the_stream_has_begun(
     zombie.wait_for_line("attempt failed", 90)
     assert "fenced by a newer instance" in zombie.errors
     assert run_chunk(late).ending is Ending.STOPPED
-    assert run_chunk(done).ending is Ending.STOPPED
+    assert run_chunk(done).ending is Ending.DONE
     assert len(copied(pipeline)) == rows
     pipeline.database.execute("UPDATE large SET a = 'newer'")
     pipeline.assert_same("large", while_running=again)
@@ -187,7 +187,7 @@ def test_postgres_and_then_capture_killed(make_pipeline: MakePipeline, spark: Sp
             capture.kill()
         finally:
             stack.start("postgres")
-        pipeline.database.execute("DELETE FROM large WHERE id % 2 = 0")
+        pipeline.database.connect().execute("DELETE FROM large WHERE id % 2 = 0")
         again = pipeline.start(120)
         assert not copying.report().is_complete
     pipeline.fence(while_running=again)

@@ -101,6 +101,19 @@ def test_wrong_use_is_not_tried_again(make_pipeline: MakePipeline, tailrace: Sta
     assert "no_such_key" in run.errors
 
 
+def test_a_killed_run_leaves_no_orphan(make_pipeline: MakePipeline, tailrace: StartProcess) -> None:
+    """`kill -9` of `run`: capture notices, ends as if it were asked to, and leaves the slot to the next one."""
+    pipeline = make_pipeline()
+    pipeline.database.execute("CREATE TABLE t (id int PRIMARY KEY, v text)")
+    run = _start(pipeline, tailrace)
+    run.wait_for_line('"streaming"', 90)
+    family = _family(run.pid)
+    run.signal(SIGKILL)
+    _wait_until_gone(family)
+    eventually(lambda: pipeline.slot().pid is None, 30, "the slot to be free")
+
+
+@pytest.mark.slow
 def test_parts_live_and_die_alone(make_pipeline: MakePipeline, redis_url: str, tailrace: StartProcess) -> None:
     """With a store: the sync's driver is killed, and capture is refused, each without the other.
 
