@@ -14,12 +14,15 @@ from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Any, Protocol
 
+import psycopg
+
 from cdc.config import Config
 from cdc.copies.host import FirstCopyHost, hosted_first_copy
 from cdc.copies.records import CopyProgress
 from cdc.errors import TransientError
 from cdc.logs import get_logger
 from cdc.names import Control, control_topic
+from cdc.postgres import explain
 from cdc.progress import Progress, read_progress
 from cdc.status import read_status
 from spark_jobs.copy import CopyDriver, CopyRun
@@ -123,8 +126,9 @@ class _Driving:
                 if found is not None and found.state == "streaming":
                     break
                 self._step(found)
-            except TransientError as error:
-                log.warning("retrying", reason=str(error), in_seconds=_RETRY_SECONDS)
+            except (TransientError, psycopg.Error) as error:
+                reason = explain(error) if isinstance(error, psycopg.Error) else str(error)
+                log.warning("retrying", reason=reason, in_seconds=_RETRY_SECONDS)
                 self._stop.wait(_RETRY_SECONDS)
         return self._last
 

@@ -115,6 +115,7 @@ def _chunks(process: Process) -> int:
     return max((line["chunks"] for line in _lines(process) if line["event"] == "progress"), default=0)
 
 
+@pytest.mark.slow
 def test_a_killed_driver_is_resumed(make_pipeline: MakePipeline, tailrace: StartProcess, spark: SparkSession) -> None:
     """`tailrace snapshot` killed on the way and started again: what was finished is not copied again."""
     pipeline = make_pipeline(copy={**FIRST, "rows_per_second": 10_000, "connections": 2})
