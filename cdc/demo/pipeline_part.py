@@ -40,6 +40,8 @@ STORES = ("search", "cache")
 _START_SECONDS = 300.0
 _STOP_SECONDS = 60.0
 _LOOK_SECONDS = 0.2
+# That a first copy is due is known a moment after capture says that it is there.
+_TELL_SECONDS = 3.0
 
 
 def write_config(file: Path, addresses: Mapping[str, str], *, dsn: str, with_stores: bool) -> None:
@@ -72,9 +74,12 @@ class PipelinePart:
         arguments = ["run", "--json", "--config", str(self._config_file), "--logs", str(self._logs)]
         self._child = Child(arguments, self._take)
         give_up_at = time.monotonic() + _START_SECONDS
-        said = ""
+        said = seen = ""
+        seen_at = 0.0
         while (missing := self._missing()) is not None:
-            if missing != said:
+            if missing != seen:
+                seen, seen_at = missing, time.monotonic()
+            if missing != said and time.monotonic() - seen_at > _TELL_SECONDS:
                 self._say(f"pipeline: waiting for {missing}")
                 said = missing
             if not self.healthy or time.monotonic() > give_up_at:
