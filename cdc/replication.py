@@ -28,7 +28,7 @@ _POSTGRES_EPOCH_SECONDS = 946_684_800
 _COPY_NOTHING_YET, _COPY_ENDED = 0, -1
 
 READ_AHEAD_BYTES = 8 << 20
-# What one `pump` reads: handled while it is still in the processor's cache, which is worth a fifth for wide rows.
+# What one `pump` reads: little enough to be handled while it may still be in the processor's cache.
 TURN_BYTES = 256 << 10
 # A turn of less found the socket empty; one of more shows that libpq's buffer has grown enough.
 _FULL_BUFFER_BYTES = range(12 << 10, 192 << 10)
