@@ -9,7 +9,7 @@ PYTEST_ARGS ?=
 WORKERS ?= 3
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test test-slow lint format golden bench bench-capture bench-snapshot clean
+.PHONY: help setup demo test test-slow lint format golden bench bench-capture bench-snapshot bench-stores clean
 
 help: ## Show this list
 	@awk 'BEGIN {FS = ":.*## "} /^[a-z-]+:.*## / {printf "  make %-14s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -45,13 +45,16 @@ format: setup ## Let ruff rewrite the code
 golden: setup ## Record the events of a real Debezium for the tests to compare with
 	$(BIN)/python -m tests.golden.record
 
-bench: bench-capture bench-snapshot ## Every benchmark
+bench: bench-capture bench-snapshot bench-stores ## Every benchmark
 
 bench-capture: setup ## Capture against pg_recvlogical and a tuned Debezium, one run
 	$(BIN)/python -m tests.bench.capture
 
 bench-snapshot: setup ## The first copy against Debezium's snapshot and plain COPY, one run
 	$(BIN)/python -m tests.bench.snapshot
+
+bench-stores: setup ## Bootstrap, sync and commit to visible in both stores, one run
+	$(BIN)/python -m tests.bench.stores
 
 clean: ## Stop the demo's servers and remove what was made here (downloads stay cached)
 	@if [ -x $(BIN)/tailrace ]; then $(BIN)/tailrace stack down --wipe; fi

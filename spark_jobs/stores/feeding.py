@@ -221,7 +221,8 @@ def applying_for(
     name: str, config: Config, store: Store, generation: Generation, tables: dict[str, TableSchema], parked_topic: str
 ) -> Applying:
     return Applying(
-        id=f"{name} {generation.number} {abs(hash(tuple(tables.values()))):x}",
+        # A number may come again, after everything was lost: the time tells such generations apart.
+        id=f"{name} {generation.number} {generation.created_ms} {abs(hash(tuple(tables.values()))):x}",
         store=name,
         tables=tables,
         writer_factory=store.writer_factory(generation),

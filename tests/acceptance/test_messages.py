@@ -112,7 +112,8 @@ def test_messages_can_be_turned_off(make_pipeline: MakePipeline) -> None:
     database.execute("INSERT INTO t VALUES (1, 'a')")
     pipeline.assert_same("t", while_running=capture)
     names = {name.removeprefix(f"{pipeline.prefix}.") for name in topics_under(pipeline.bootstrap, pipeline.prefix)}
-    assert names == {"public.t", "__progress", "__schema", "__parked", "__positions"}
+    control = {"__progress", "__schema", "__copies", "__copy", "__parked", "__positions"}
+    assert names == {"public.t", *control}
 
 
 def test_no_message_reaches_a_topic_of_another_kind(make_pipeline: MakePipeline) -> None:

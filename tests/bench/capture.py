@@ -15,7 +15,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from urllib.parse import urlsplit
@@ -173,7 +173,9 @@ def _described(drain: Drain) -> str:
 
 
 @contextmanager
-def _fresh_stack() -> Iterator[Stack]:
+def _fresh_stack(
+    servers: Sequence[str] = ("postgres", "kafka"), settings: Mapping[str, str] = POSTGRES_SETTINGS
+) -> Iterator[Stack]:
     folder = Path(tempfile.mkdtemp(prefix="tailrace-bench-"))
     folder.chmod(0o755)  # as root, Postgres runs as somebody else
     # Stops the servers when our end of its pipe closes, however this process ends.
@@ -181,9 +183,9 @@ def _fresh_stack() -> Iterator[Stack]:
     with subprocess.Popen(
         [sys.executable, "-c", code, str(folder)], stdin=subprocess.PIPE, cwd=ROOT, start_new_session=True
     ):
-        say(f"starting Postgres and Kafka in {folder}")
-        stack = open_stack(folder, postgres_settings=POSTGRES_SETTINGS)
-        stack.up(("postgres", "kafka"))
+        say(f"starting {', '.join(servers)} in {folder}")
+        stack = open_stack(folder, postgres_settings=settings)
+        stack.up(servers)
         yield stack
 
 

@@ -66,14 +66,17 @@ def measure(reader: TopicReader, dsn: str, *, first_id: int, seconds: float) -> 
     finally:
         reader.stop()
         consumer.close()
-    return _summary([seen[row_id] for row_id in range(first_id + warm, last)])
+    return summary([seen[row_id] for row_id in range(first_id + warm, last)])
 
 
-def write(dsn: str, first_id: int, rows: int) -> None:
-    """In a process of its own: row n is due n milliseconds after the start."""
-    start = time.monotonic() + 0.5
+def write(
+    dsn: str, first_id: int, rows: int, rows_per_second: int = ROWS_PER_SECOND, start: float | None = None
+) -> None:
+    """In a process of its own: row n is due n / `rows_per_second` after the start, a time of the monotonic clock."""
+    begin = time.monotonic() + 0.5 if start is None else start
     threads = [
-        threading.Thread(target=_write_part, args=(dsn, first_id, rows, part, start)) for part in range(_WRITERS)
+        threading.Thread(target=_write_part, args=(dsn, first_id, rows, part, begin, rows_per_second))
+        for part in range(_WRITERS)
     ]
     for thread in threads:
         thread.start()
@@ -81,10 +84,10 @@ def write(dsn: str, first_id: int, rows: int) -> None:
         thread.join()
 
 
-def _write_part(dsn: str, first_id: int, rows: int, part: int, start: float) -> None:
+def _write_part(dsn: str, first_id: int, rows: int, part: int, start: float, rows_per_second: int) -> None:
     with psycopg.connect(dsn, autocommit=True) as connection:
         for number in range(part, rows, _WRITERS):
-            pause = start + number / ROWS_PER_SECOND - time.monotonic()
+            pause = start + number / rows_per_second - time.monotonic()
             if pause > 0:
                 time.sleep(pause)
             connection.execute(
@@ -94,7 +97,7 @@ def _write_part(dsn: str, first_id: int, rows: int, part: int, start: float) -> 
             )
 
 
-def _summary(times: Sequence[tuple[int, int]]) -> Latency:
+def summary(times: Sequence[tuple[int, int]]) -> Latency:
     delays = sorted((arrived - committed) / 1000 for committed, arrived in times)
     commits = sorted(committed for committed, _ in times)
     seconds = (commits[-1] - commits[0]) / 1_000_000
