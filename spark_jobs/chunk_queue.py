@@ -48,8 +48,9 @@ def run_on_spark(session: SparkSession, task: ChunkTask | BesideTask) -> Attempt
     return result
 
 
-def _attempt(task: ChunkTask | BesideTask, _nothing: Iterable[Any]) -> Iterator[Attempt]:
+def _attempt(task: ChunkTask | BesideTask, nothing: Iterable[Any]) -> Iterator[Attempt]:
     """In the worker."""
+    deque(nothing, maxlen=0)  # a worker that leaves input unread is thrown away; the next would import everything anew
     gc.set_threshold(*_GC_THRESHOLDS)
     yield run_chunk(task) if isinstance(task, ChunkTask) else run_beside(task)
 

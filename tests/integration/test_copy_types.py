@@ -33,7 +33,8 @@ def connection(database: Database) -> Iterator[psycopg.Connection]:
 
 
 def make_config(database: Database, more: str = "") -> Config:
-    text = f'[source]\ndsn = "{database.dsn}"\npublication = "two_ways"\n[kafka]\nbootstrap = "h:1"\nprefix = "p"\n{more}'
+    kafka = '[kafka]\nbootstrap = "h:1"\nprefix = "p"\n'
+    text = f'[source]\ndsn = "{database.dsn}"\npublication = "two_ways"\n{kafka}{more}'
     return parse_config(text, file=Path("tailrace.toml"), environment={})
 
 
