@@ -239,11 +239,14 @@ class Bench:
         with output.open("wb") as out, (folder / "log").open("wb") as log:
             process = subprocess.Popen(command, cwd=ROOT, stdin=subprocess.DEVNULL, stdout=out, stderr=log)
         topic = f"{prefix}.public.{part.table}"
-        watch = Watch(process.pid)
-        found = watch.until(
-            lambda: self._ends(topic) > 0, lambda: _is_through(output) or process.poll() is not None, part.rows
-        )
-        if process.wait(120):
+        try:
+            found = Watch(process.pid).until(
+                lambda: self._ends(topic) > 0, lambda: _is_through(output) or process.poll() is not None, part.rows
+            )
+            code = process.wait(120)
+        finally:
+            process.kill()
+        if code:
             raise RuntimeError(f"tailrace snapshot failed:\n{(folder / 'log').read_text()[-3000:]}")
         rows = json.loads(output.read_text().splitlines()[-1])["progress"]["rows"]
         if rows != part.rows:

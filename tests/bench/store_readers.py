@@ -129,10 +129,10 @@ class Watcher(threading.Thread):
         self._due = due
         self.arrived_us: dict[int, int] = {}
         self.error: Exception | None = None
-        self._stop = threading.Event()
+        self._told_to_stop = threading.Event()
 
     def stop(self) -> None:
-        self._stop.set()
+        self._told_to_stop.set()
         self.join()
 
     def run(self) -> None:
@@ -143,7 +143,7 @@ class Watcher(threading.Thread):
 
     def _watch(self) -> None:
         heard = time.monotonic()
-        while self._pending and not self._stop.is_set():
+        while self._pending and not self._told_to_stop.is_set():
             now = time.monotonic()
             asked = [each for each in self._pending if self._due(each) <= now]
             found = set(self._reader.found(asked)) if asked else set()

@@ -20,7 +20,7 @@ from tests.bench.store_source import StoreSource
 BACKLOG_ROWS: Final = 500_000
 ROWS_PER_SECOND: Final = 500
 LATENCY_SECONDS: Final = 30.0
-_WARM_SECONDS: Final = 5.0
+_WARM_SECONDS: Final = 15.0  # the sync has just started: Java compiles what is hot
 _WATCHED: Final = 5  # every fifth row: readers that ask for all of them would be the load
 _LEAD_SECONDS: Final = 3.0
 _GIVE_UP_SECONDS: Final = 600.0
