@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gc
 import os
+import signal
 import uuid
 from collections.abc import Callable, Generator, Iterator, Mapping
 from pathlib import Path
@@ -173,6 +174,9 @@ def spark(run_spark: SparkSession) -> Iterator[SparkSession]:
 
 def pytest_configure(config: pytest.Config) -> None:
     config.pluginmanager.register(distribution.plugin(config))
+    # A run in the background of a script ignores Ctrl-C, and the processes under test would inherit that.
+    if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+        signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:

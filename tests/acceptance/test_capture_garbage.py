@@ -70,9 +70,9 @@ def test_a_broken_replication_protocol_is_tried_again(make_pipeline: MakePipelin
     database.execute("CREATE TABLE t (id int PRIMARY KEY, v text)")
     capture = pipeline.start()
     for name, tamper in BROKEN.items():
+        retries = capture.errors.count('"retrying"')
         proxy.tamper_next(tamper)
         database.execute("INSERT INTO t SELECT max(id) + 1, 'text' FROM (SELECT id FROM t UNION ALL SELECT 0) AS ids")
-        retries = capture.errors.count('"retrying"')
         capture.wait_for(lambda: proxy.tampered, 60, f"{name} to be sent")
         capture.wait_for(lambda: capture.errors.count('"retrying"') > retries, 60, f"another try after {name}")  # noqa: B023
         pipeline.fence(while_running=capture)
