@@ -15,7 +15,7 @@ from cdc.progress import Progress
 from cdc.topics import Topic, Topics
 
 _RECOVER = (
-    "Start again under a new [kafka] prefix and [source] slot. "
+    "Set a new [kafka] prefix and [source] slot, then run: tailrace run. It copies everything again. "
     "(`tailrace recover`, which will mend this in place, is not in this version yet.)"
 )
 

@@ -1,4 +1,4 @@
-"""Reading control topics: one partition, the last committed record under a key."""
+"""Reading control topics: committed records up to the end, and the last one under a key."""
 
 from __future__ import annotations
 
@@ -9,19 +9,25 @@ from cdc.errors import TransientError
 _FIRST_LOOK_BACK = 64
 
 
-def read_last(options: dict[str, str], topic: str, key: bytes, *, timeout_seconds: float = 30) -> bytes | None:
-    """Looks from the end backwards, since what is asked for is mostly there. None where there is no such record."""
-    consumer = Consumer(
+def committed_reader(options: dict[str, str]) -> Consumer:
+    """To be assigned by hand; it tells when it has reached the end."""
+    return Consumer(
         {
             **options,
             "group.id": "tailrace-unused",
             "isolation.level": "read_committed",
             "enable.auto.commit": False,
             "enable.partition.eof": True,
+            "auto.offset.reset": "earliest",
             "fetch.wait.max.ms": 20,  # the end is told only when a fetch has waited this long for more (500 by default)
             "log_level": 0,  # as in publisher: it comes as an exception
         }
     )
+
+
+def read_last(options: dict[str, str], topic: str, key: bytes, *, timeout_seconds: float = 30) -> bytes | None:
+    """Looks from the end backwards, since what is asked for is mostly there. None where there is no such record."""
+    consumer = committed_reader(options)
     try:
         low, high = consumer.get_watermark_offsets(TopicPartition(topic, 0), timeout=timeout_seconds)
         look_back = _FIRST_LOOK_BACK

@@ -21,7 +21,7 @@ _COLOURS = {Level.OK: "green", Level.WARN: "yellow", Level.FAIL: "red"}
 @config_option
 @json_option
 def check(config_path: Path, as_json: bool) -> int:
-    """Look at the source, the publication, the slot, the broker and the topics; change nothing.
+    """Look at the source, the publication, the slot, the broker, the topics and the stores; change nothing.
 
     Every line is OK, WARN (capture runs, but this will hurt one day) or FAIL (capture would refuse to run, or could
     lose data), with the SQL or the setting that mends it. Exit code 1: something is FAIL.

@@ -10,6 +10,7 @@ import orjson
 from confluent_kafka import Consumer, KafkaError, KafkaException, TopicPartition
 
 from cdc.config import Kafka
+from cdc.control import committed_reader
 from cdc.copies.records import FORMAT, ChunkState, CopyProgress, CopyState
 from cdc.errors import RefusedError, TransientError
 from cdc.names import Control, control_topic
@@ -26,17 +27,7 @@ class CopyLog:
         self.chunks: dict[str, dict[int, ChunkState]] = {}
         self.progress: dict[str, CopyProgress] = {}
         self._topic = control_topic(kafka.prefix, Control.COPIES)
-        self._consumer = Consumer(
-            {
-                **kafka.client_options(),
-                "group.id": "tailrace-unused",
-                "isolation.level": "read_committed",
-                "enable.auto.commit": False,
-                "enable.partition.eof": True,
-                "fetch.wait.max.ms": 20,  # the end is told only when a fetch has waited this long
-                "log_level": 0,
-            }
-        )
+        self._consumer = committed_reader(kafka.client_options())
         self._kafka = kafka
         self.next_offset = start
 

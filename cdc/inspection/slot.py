@@ -16,7 +16,7 @@ from cdc.progress import Progress
 
 _GIGABYTE = 1 << 30
 _MUCH_WAL = 10 * _GIGABYTE
-_NEW_LIFE = "Start again under a new [kafka] prefix and [source] slot."
+_NEW_LIFE = "Set a new [kafka] prefix and [source] slot, then run: tailrace run. It copies everything again."
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -179,4 +179,4 @@ def _settings(kafka: Kafka, names: Iterable[str]) -> dict[str, dict[str, str]]:
 def judge_completeness(states: TableStates | None) -> Iterator[Finding]:
     """Tables whose existing rows changed without row events, as by a schema change."""
     for name, mark in (states.pending if states is not None else {}).items():
-        yield warn(f"topic {name}", incomplete(mark), "It needs a copy of its table; copies come with a later version.")
+        yield warn(f"topic {name}", incomplete(mark), "Run, beside capture: tailrace snapshot")

@@ -20,6 +20,7 @@ from confluent_kafka.admin import AdminClient, OffsetSpec  # type: ignore[attr-d
 
 from cdc import progress as progress_records
 from cdc.config import Config
+from cdc.control import committed_reader
 from cdc.errors import TailraceError, TransientError
 from cdc.logs import get_logger
 from cdc.names import Control, control_topic
@@ -141,18 +142,7 @@ class Ledger:
                 return
 
     def _follow(self) -> None:
-        consumer = Consumer(
-            {
-                **self._options,
-                "group.id": "tailrace-unused",
-                "isolation.level": "read_committed",
-                "enable.auto.commit": False,
-                "enable.partition.eof": True,
-                "auto.offset.reset": "earliest",
-                "fetch.wait.max.ms": 20,
-                "log_level": 0,
-            }
-        )
+        consumer = committed_reader(self._options)
         try:
             if not self._assign(consumer):
                 self._stop.wait(0.5)

@@ -5,9 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 import msgspec
-from confluent_kafka import OFFSET_BEGINNING, Consumer, KafkaError, KafkaException, Message, TopicPartition
+from confluent_kafka import OFFSET_BEGINNING, KafkaError, KafkaException, Message, TopicPartition
 
 from cdc.config import Config
+from cdc.control import committed_reader
 from cdc.errors import TransientError
 from cdc.names import Control, control_topic
 
@@ -57,18 +58,7 @@ def _all(config: Config) -> Iterator[Parked]:
 
 def read_partition(config: Config, topic: str, partition: int, start: int) -> Iterator[Message]:
     """Every committed record of a partition up to its end as of now."""
-    consumer = Consumer(
-        {
-            **config.kafka.client_options(),
-            "group.id": "tailrace-unused",
-            "isolation.level": "read_committed",
-            "enable.auto.commit": False,
-            "enable.partition.eof": True,
-            "auto.offset.reset": "earliest",
-            "fetch.wait.max.ms": 20,
-            "log_level": 0,
-        }
-    )
+    consumer = committed_reader(config.kafka.client_options())
     try:
         if topic not in consumer.list_topics(timeout=_ANSWER_SECONDS).topics:
             return
