@@ -9,7 +9,7 @@ PYTEST_ARGS ?=
 WORKERS ?= 3
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test test-slow lint format golden bench bench-capture bench-snapshot bench-stores clean
+.PHONY: help setup demo test test-slow test-browser lint format golden bench bench-capture bench-snapshot bench-stores bench-audit clean
 
 help: ## Show this list
 	@awk 'BEGIN {FS = ":.*## "} /^[a-z-]+:.*## / {printf "  make %-14s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -28,10 +28,14 @@ demo: setup ## Local servers and a small shop that writes all the time (FOR=30 e
 	$(BIN)/tailrace demo $(if $(FOR),--for $(FOR))
 
 test: setup ## The whole suite against real servers
-	$(BIN)/pytest -m "not slow" -n $(WORKERS) $(PYTEST_ARGS)
+	$(BIN)/pytest -m "not slow" --ignore tests/browser -n $(WORKERS) $(PYTEST_ARGS)
 
 test-slow: setup ## What takes minutes
 	$(BIN)/pytest -m slow $(PYTEST_ARGS)
+
+test-browser: setup ## The dashboard's page in a real Chromium
+	@tests/browser/chromium.sh
+	$(BIN)/pytest tests/browser $(PYTEST_ARGS)
 
 lint: setup ## ruff and mypy
 	$(BIN)/ruff check .
@@ -45,7 +49,7 @@ format: setup ## Let ruff rewrite the code
 golden: setup ## Record the events of a real Debezium for the tests to compare with
 	$(BIN)/python -m tests.golden.record
 
-bench: bench-capture bench-snapshot bench-stores ## Every benchmark
+bench: bench-capture bench-snapshot bench-stores bench-audit ## Every benchmark
 
 bench-capture: setup ## Capture against pg_recvlogical and a tuned Debezium, one run
 	$(BIN)/python -m tests.bench.capture
@@ -55,6 +59,9 @@ bench-snapshot: setup ## The first copy against Debezium's snapshot and plain CO
 
 bench-stores: setup ## Bootstrap, sync and commit to visible in both stores, one run
 	$(BIN)/python -m tests.bench.stores
+
+bench-audit: setup ## An audit against a plain scan with a hash aggregate in Postgres, one run
+	$(BIN)/python -m tests.bench.audit
 
 clean: ## Stop the demo's servers and remove what was made here (downloads stay cached)
 	@if [ -x $(BIN)/tailrace ]; then $(BIN)/tailrace stack down --wipe; fi

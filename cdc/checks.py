@@ -14,10 +14,7 @@ from cdc.lsn import LSN
 from cdc.progress import Progress
 from cdc.topics import Topic, Topics
 
-_RECOVER = (
-    "Set a new [kafka] prefix and [source] slot, then run: tailrace run. It copies everything again. "
-    "(`tailrace recover`, which will mend this in place, is not in this version yet.)"
-)
+_RECOVER = "Run: tailrace recover (it shows what it will do, and asks). It copies every table again, in place."
 
 
 def check_cluster(progress: Progress, system_identifier: str) -> None:
@@ -62,6 +59,22 @@ def check_server(
         )
 
 
+def check_slot_name(progress: Progress, name: str) -> None:
+    """Only the slot that progress was made with is known to hold what comes next."""
+    if progress.slot not in ("", name):
+        raise RefusedError(
+            f"[source] slot is {name}, but progress was made with slot {progress.slot}, which goes on keeping WAL.",
+            remedy=f"Set [source] slot back to {progress.slot}. To rename it: {_RECOVER}",
+        )
+
+
+def check_state(progress: Progress) -> None:
+    if progress.state == "recovering":
+        raise RefusedError(
+            "A recovery of this pipeline was begun and has not ended.", remedy="Run it again: tailrace recover"
+        )
+
+
 def check_slot(progress: Progress | None, slot: Slot, *, name: str, database: str) -> None:
     if slot.plugin != "pgoutput" or slot.database != database:
         raise RefusedError(
@@ -73,8 +86,9 @@ def check_slot(progress: Progress | None, slot: Slot, *, name: str, database: st
         raise RefusedError(
             f"Slot {name} exists, but there is no progress record: it was made by someone else, "
             "or the progress topic was lost.",
-            remedy=f"If nothing was captured yet, drop the slot: select pg_drop_replication_slot('{name}'). "
-            f"Otherwise: {_RECOVER}",
+            remedy="If [kafka] prefix was changed, set it back; another prefix is another pipeline, and needs another "
+            f"[source] slot. If the progress topic was lost: {_RECOVER} If nothing was captured with this slot yet: "
+            f"select pg_drop_replication_slot('{name}').",
         )
     if slot.confirmed_flush_lsn is not None and slot.confirmed_flush_lsn > progress.confirmable:
         raise RefusedError(
@@ -125,7 +139,7 @@ def check_partitions_setting(progress: Progress, partitions: int) -> None:
         if len(offsets) != partitions:
             raise RefusedError(
                 f"[kafka] partitions is {partitions}, but topic {name} was made with {len(offsets)}.",
-                remedy=f"Set [kafka] partitions back to {len(offsets)}; to re-partition, use another prefix.",
+                remedy=f"Set [kafka] partitions back to {len(offsets)}. To re-partition every topic: {_RECOVER}",
             )
 
 
@@ -155,7 +169,7 @@ def _check_partitions(progress: Progress, described: Mapping[str, Topic]) -> Non
             raise RefusedError(
                 f"Topic {name} has {described[name].partitions} partitions, it was made with {len(offsets)}: "
                 "keys no longer go where they went.",
-                remedy="Re-partitioning needs a new prefix: change [kafka] prefix and start again.",
+                remedy=_RECOVER,
             )
 
 
@@ -164,5 +178,5 @@ def _check_policies(progress: Progress, topics: Topics) -> None:
         if policy != "compact":
             raise RefusedError(
                 f"Topic {name} has cleanup.policy={policy}, expected compact: rows may have been deleted from it.",
-                remedy=f"Set it back to compact. {_RECOVER}",
+                remedy=_RECOVER,
             )

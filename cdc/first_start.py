@@ -11,20 +11,18 @@ import threading
 import psycopg
 
 from cdc import catalog, schema
-from cdc.catalog import SourceTable
 from cdc.config import Config
 from cdc.copies import first
 from cdc.copies.described import DescribedTable
 from cdc.copies.envelope import full_copy_markers
 from cdc.copies.records import CopyState
-from cdc.errors import RefusedError
 from cdc.logs import get_logger
 from cdc.lsn import LSN, Version
-from cdc.masks import refuse_unfit
 from cdc.names import Control, control_topic, topic
-from cdc.postgres import explain
 from cdc.progress import KEY as PROGRESS_KEY
 from cdc.progress import Progress
+from cdc.published_tables import choose_tables, ensure_publication
+from cdc.published_versions import base_above, highest_version
 from cdc.publisher import Publisher
 from cdc.relations import Shape
 from cdc.replication import ReplicationStream
@@ -57,8 +55,8 @@ class FirstStart:
 
     def run(self, stream: ReplicationStream, system_identifier: str, timeline: int) -> Progress | None:
         """The progress record to stream from; None when asked to stop meanwhile."""
-        chosen = self._choose_tables()
-        publication = self._publication(chosen)
+        chosen = choose_tables(self._source, self._connection)
+        publication = ensure_publication(self._config, self._connection, chosen)
         names = [topic(self._prefix, table.schema, table.name) for table in chosen]
         made = self._topics.ensure_tables(names)
         progress = Progress(
@@ -67,6 +65,7 @@ class FirstStart:
             seq=0,
             base=0,
             confirm_lsn=0,
+            slot=self._source.slot,
             system_identifier=system_identifier,
             timeline=timeline,
             publication=publication.identity,
@@ -77,12 +76,18 @@ class FirstStart:
         self._write(progress)
         created = stream.create_slot(self._tell_what_it_waits_for, export=self._config.copy.first)
         log.info("slot_created", slot=self._source.slot, consistent_point=str(created.point))
+        progress = progress.with_base(self._base_above(created.point, progress.end_offsets), created.point)
         states = TableStates(tables=read_states(self._connection, publication.tables, prefix=self._prefix))
         if not self._config.copy.first:
             progress = progress.streaming_from(created.point)
             self._write(progress, states)
             return progress
         return self._copy_first(stream, progress, states, created.point, created.snapshot)
+
+    def _base_above(self, point: LSN, ends: dict[str, list[int]]) -> int:
+        """Topics of an earlier life may hold versions of a server whose LSNs were higher."""
+        held = {name: len(offsets) for name, offsets in ends.items() if any(offsets)}
+        return base_above(highest_version(self._config.kafka, held), point, 0) if held else 0
 
     def finish_interrupted(self, progress: Progress, states: TableStates) -> Progress:
         """The capture that held the snapshot has died in the middle of the first copy."""
@@ -150,20 +155,6 @@ class FirstStart:
             progress = progress.with_schema(table.topic, schema.digest(table))
         return progress
 
-    # -- what must be there ----------------------------------------------------------------------------------
-
-    def _publication(self, chosen: list[SourceTable]) -> catalog.Publication:
-        oids = [str(table.oid) for table in chosen]
-        refuse_unfit(self._config, read_states(self._connection, oids, prefix=self._prefix).values())
-        publication = catalog.publication(self._connection, self._source.publication)
-        if publication is None:
-            self._create_publication(chosen)
-            publication = catalog.publication(self._connection, self._source.publication)
-            log.info("publication_created", publication=self._source.publication, tables=len(chosen))
-        assert publication is not None  # noqa: S101  # just made
-        self._refuse_uncovered(chosen, publication)
-        return publication
-
     def _tell_what_it_waits_for(self) -> None:
         log.info(
             "waiting_for_open_transactions",
@@ -171,48 +162,6 @@ class FirstStart:
             reason="the slot is made once every transaction that is open now has ended",
             transactions=catalog.open_transactions(self._connection),
         )
-
-    def _choose_tables(self) -> list[SourceTable]:
-        """What the config selects. What cannot be captured: an error if named, a warning if under `schema.*`."""
-        named = {(selector.schema, selector.table) for selector in self._source.tables if selector.table is not None}
-        found = catalog.tables(self._connection, self._source.tables)
-        for schema_name, name in sorted(named - {(table.schema, table.name) for table in found}):
-            raise RefusedError(
-                f"Table {schema_name}.{name} of [source] tables does not exist (or is temporary or unlogged).",
-                remedy="Create it or take it out of the config.",
-            )
-        chosen = []
-        for table in found:
-            problem = catalog.why_not_captured(table)
-            if problem is None:
-                chosen.append(table)
-            elif (table.schema, table.name) in named:
-                raise RefusedError(f"Table {table} cannot be captured: {problem[0]}.", remedy=problem[1])
-            else:
-                log.warning("table_left_out", table=str(table), reason=problem[0], remedy=problem[1])
-        if not chosen:
-            raise RefusedError("No table to capture.", remedy="See [source] tables; each needs a primary key.")
-        return chosen
-
-    def _create_publication(self, chosen: list[SourceTable]) -> None:
-        name = self._source.publication
-        try:
-            catalog.create_publication(self._connection, name, chosen)
-        except psycopg.errors.InsufficientPrivilege as error:
-            tables = ", ".join(str(table) for table in chosen)
-            raise RefusedError(
-                f"The role may not make publication {name}: {explain(error)}.",
-                remedy=f"As the tables' owner run: create publication {name} for table {tables};",
-            ) from error
-
-    def _refuse_uncovered(self, chosen: list[SourceTable], publication: catalog.Publication) -> None:
-        missing = [str(table) for table in chosen if str(table.oid) not in publication.tables]
-        if missing:
-            raise RefusedError(
-                f"Publication {self._source.publication} exists, but lacks {', '.join(missing)}.",
-                remedy=f"Run: alter publication {self._source.publication} add table {', '.join(missing)}; "
-                "or drop it, and capture makes it anew.",
-            )
 
     def _write_copy(self, copy: CopyState) -> None:
         self._publisher.begin()

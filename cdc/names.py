@@ -45,6 +45,12 @@ class Control(Enum):
     PARKED = "__parked"
     #: Retained history of (LSN, time, end offsets), for lag and `wait`.
     POSITIONS = "__positions"
+    #: What is said about stores: which are paused, which is being built.
+    STORES = "__stores"
+    #: What the last audit of each store and table found.
+    AUDITS = "__audits"
+    #: What people have asked of later copies: to pause, to leave tables alone.
+    REQUESTS = "__requests"
 
 
 class TopicName(NamedTuple):

@@ -16,7 +16,8 @@ from cdc.lsn import LSN, Version
 
 replace = msgspec.structs.replace
 
-FORMAT = 1
+# 2: `slot`, `base_from`, `remade` and the state "recovering". A record of format 1 is one where none of that was used.
+FORMAT = 2
 KEY = b"progress"
 
 
@@ -24,14 +25,18 @@ class Progress(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     """`position`/`seq` is the version published up to; the slot may be confirmed up to `confirm_lsn`, no further."""
 
     format: int = FORMAT
-    state: str  # "creating" until the slot exists, "copying" until the first copy is through, then "streaming"
+    # "creating" until the slot exists, "copying" until the first copy is through, then "streaming"; "recovering" while
+    # `tailrace recover` is half-way
+    state: str
     position: int
     seq: int
-    base: int
+    base: int  # added to LSNs, so that versions rise for ever
+    base_from: int = 0  # the position from which on this base holds: before it, LSNs were perhaps another server's
     confirm_lsn: int
     commit_time_us: int = 0  # of the last published commit, microseconds since 1970
     messages: int = 0  # how many logical messages of the transaction at `position` are published
     inside_transaction: bool = False  # a source transaction too big for one Kafka transaction is half published
+    slot: str = ""  # its name; "" where an older Tailrace wrote the record
     system_identifier: str
     timeline: int
     publication: str  # its catalog row's oid and xmin: dropping, re-creating or altering it changes this
@@ -40,6 +45,8 @@ class Progress(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     end_offsets: dict[str, list[int]]
     copy: str = ""  # the id of the first copy, while that is under way
     schemas: dict[str, str] = {}  # topic -> digest of the last record on __schema
+    # topic -> the id that it got when a recovery made it anew: whoever has read an earlier one begins at its beginning
+    remade: dict[str, str] = {}
     written_ms: int = 0
 
     @property
@@ -59,6 +66,13 @@ class Progress(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     def streaming_from(self, consistent_point: LSN) -> Progress:
         point = int(consistent_point)
         return replace(self, state="streaming", copy="", position=self.base + point, confirm_lsn=point)
+
+    def with_base(self, base: int, point: LSN) -> Progress:
+        """From this LSN on."""
+        return self if base == self.base else replace(self, base=base, base_from=base + int(point))
+
+    def on_slot(self, slot: str) -> Progress:
+        return replace(self, slot=slot)
 
     def creating_again(self) -> Progress:
         return replace(self, state="creating", copy="", position=0, confirm_lsn=0)
@@ -106,12 +120,16 @@ class Progress(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
         return replace(self, schemas={**self.schemas, topic: digest})
 
 
+class UnreadableProgressError(RefusedError):
+    """There is a record, and it is none that any Tailrace has written."""
+
+
 class _Format(msgspec.Struct):
     format: int
 
 
 def decode(data: bytes) -> Progress:
-    """Refuses a record of a newer Tailrace instead of guessing what it means."""
+    """An older record is read as what it means now; one of a newer Tailrace is refused instead of guessed at."""
     try:
         found = msgspec.json.decode(data, type=_Format).format
         if found > FORMAT:
@@ -119,11 +137,10 @@ def decode(data: bytes) -> Progress:
                 f"The progress record has format {found}; this Tailrace knows up to {FORMAT}.",
                 remedy="Run the newer Tailrace that wrote it.",
             )
-        return msgspec.json.decode(data, type=Progress)
+        return replace(msgspec.json.decode(data, type=Progress), format=FORMAT)
     except msgspec.DecodeError as error:
-        raise RefusedError(
-            f"The progress record cannot be read: {error}.",
-            remedy="Restore the topic, or start again under a new [kafka] prefix and [source] slot.",
+        raise UnreadableProgressError(
+            f"The progress record cannot be read: {error}.", remedy="Restore the topic, or run: tailrace recover"
         ) from error
 
 

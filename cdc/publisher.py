@@ -40,6 +40,7 @@ PRODUCER_SETTINGS: dict[str, str | int] = {
 }
 # Room for what a record batch adds to a single record: headers of batch and record, varints.
 _RECORD_OVERHEAD_BYTES = 256
+_PARKED_FORMAT = 1
 _PARKED_KEY_BYTES = 512
 # librdkafka waits for a topic that was deleted as for one that is not made yet, for a minute and more.
 _LOOK_SECONDS = 3.0
@@ -141,6 +142,7 @@ class Publisher:
                 remedy="Raise [kafka] max_message_bytes.",
             )
         reason: dict[str, str | int] = {
+            "format": _PARKED_FORMAT,
             "topic": topic,
             "key": key.decode(),
             "version": headers[0][1].decode(),

@@ -17,7 +17,7 @@ from typing import Protocol, TypeVar
 import psycopg
 
 from cdc import catalog, checks
-from cdc.config import Config
+from cdc.config import Config, TableSelector
 from cdc.control import read_last
 from cdc.errors import TransientError
 from cdc.first_start import FirstStart
@@ -29,6 +29,7 @@ from cdc.progress import Progress, read_progress
 from cdc.publisher import Publisher
 from cdc.replication import ReplicationStream, SlotInUse
 from cdc.table_catalog import read_states
+from cdc.table_settings import follow_settings
 from cdc.table_states import KEY as STATES_KEY
 from cdc.table_states import TableStates
 from cdc.table_states import decode as decode_states
@@ -130,8 +131,20 @@ class _Start:
             topics=self._topics,
             catalog=self._connection,
             progress=progress,
-            states=self._attend(lambda: self._read_states(progress), stream),
+            states=self._followed(self._attend(lambda: self._read_states(progress), stream)),
         )
+
+    def _followed(self, states: TableStates) -> TableStates:
+        """What the config says now, against what it said when the tables were published."""
+        for state in states.tables.values():
+            if not any(selector.matches(state.schema, state.table) for selector in self._source.tables):
+                log.warning(
+                    "table_not_selected",
+                    table=f"{state.schema}.{state.table}",
+                    reason="[source] tables does not select it any more; it is captured until it is removed",
+                    remedy=f"Run: tailrace remove --table {TableSelector(state.schema, state.table)}",
+                )
+        return follow_settings(self._config, states, catalog.current_lsn(self._connection))
 
     def _take(self, stream: ReplicationStream) -> tuple[Publisher, Progress] | None:
         identity = stream.identify()
@@ -151,11 +164,13 @@ class _Start:
         if progress is not None and slot.confirmed_flush_lsn is not None:
             progress = self._attend(partial(self._read_up_to, slot.confirmed_flush_lsn, progress), stream)
         if progress is not None:
+            checks.check_state(progress)
             checks.check_cluster(progress, system_identifier)  # first: on another one, its slot is not ours to judge
+            checks.check_slot_name(progress, self._source.slot)
         if progress is not None and progress.state == "creating":
             # A first start that died between making the slot and saying so. Nothing was published from it.
             stream.close()
-            _drop_when_free(self._connection, self._source.slot)
+            drop_when_free(self._connection, self._source.slot)
             raise TransientError("The first start had died half-way; its slot was dropped to begin anew.")
         checks.check_slot(progress, slot, name=self._source.slot, database=catalog.database_name(self._connection))
         assert progress is not None  # noqa: S101  # check_slot refuses otherwise
@@ -167,7 +182,8 @@ class _Start:
             log_end=catalog.current_lsn(self._connection),
             forked_at=self._forked_at(timeline, progress),
         )
-        return publisher, self._checked(stream, publisher, progress.on_timeline(timeline))
+        progress = progress.on_timeline(timeline).on_slot(self._source.slot)
+        return publisher, self._checked(stream, publisher, progress)
 
     def _checked(self, stream: ReplicationStream, publisher: Publisher, progress: Progress) -> Progress:
         checks.check_publication(
@@ -204,7 +220,9 @@ class _Start:
         publisher = self._publisher()
         progress = self._fence_and_read(publisher)
         if progress is not None and progress.state != "creating":
+            checks.check_state(progress)
             checks.check_cluster(progress, system_identifier)
+            checks.check_slot_name(progress, self._source.slot)
             raise checks.missing_slot(self._source.slot, progress)
         first_start = FirstStart(self._config, self._topics, self._connection, publisher, self._stop)
         progress = first_start.run(stream, system_identifier, timeline)
@@ -266,7 +284,7 @@ def make_publisher(config: Config) -> Publisher:
     )
 
 
-def _drop_when_free(connection: psycopg.Connection, slot: str) -> None:
+def drop_when_free(connection: psycopg.Connection, slot: str) -> None:
     deadline = time.monotonic() + 10
     while True:
         try:

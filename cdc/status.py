@@ -6,6 +6,7 @@ from typing import Any
 
 from cdc.config import Config
 from cdc.control import read_last
+from cdc.copies.requests import CopyRequests, read_requests
 from cdc.lsn import LSN
 from cdc.names import Control, control_topic
 from cdc.progress import Progress, read_progress
@@ -41,12 +42,13 @@ def read_status(config: Config) -> dict[str, Any] | None:
     progress = read_progress(config.kafka.client_options(), name, timeout_seconds=10)
     if progress is None:
         return None
-    return _described(progress, read_states(config) or TableStates())
+    return _described(progress, read_states(config) or TableStates(), read_requests(config.kafka))
 
 
-def _described(progress: Progress, states: TableStates) -> dict[str, Any]:
+def _described(progress: Progress, states: TableStates, requests: CopyRequests) -> dict[str, Any]:
     return {
         "state": progress.state,
+        "copies_paused": requests.paused,
         "version": str(progress.version),
         "confirmed_lsn": str(progress.confirmable),
         "inside_transaction": progress.inside_transaction,
@@ -64,6 +66,7 @@ def _described(progress: Progress, states: TableStates) -> dict[str, Any]:
                     if progress.state != "streaming"
                     else {}
                 ),
+                **({"cancelled": True} if state.topic in requests.cancelled else {}),
             }
             for state in sorted(states.tables.values(), key=lambda state: state.topic)
         ],

@@ -11,12 +11,15 @@ from __future__ import annotations
 
 import time
 from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, closing
 from dataclasses import dataclass
 
 from cdc.config import Config
 from cdc.errors import TransientError, UsageError
 from cdc.lsn import LSN
+from cdc.names import Control, control_topic
+from cdc.progress import read_progress
 from sinks.contract import Position, Store
 from sinks.registry import open_store
 
@@ -25,15 +28,21 @@ _FIRST_PAUSE_SECONDS, _LONGEST_PAUSE_SECONDS = 0.02, 0.25
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StorePosition:
-    """`position` None: nothing is served yet, or `problem` says why nobody can tell."""
+    """`position` None: nothing is served yet, or `problem` says why nobody can tell.
+
+    `base_from`: where the pipeline's present base begins. LSNs from before it are perhaps another server's.
+    """
 
     name: str
     position: Position | None
     problem: str | None = None
+    base_from: int = 0
 
     @property
     def lsn(self) -> LSN:
-        return LSN(self.position.lsn if self.position is not None else 0)
+        """In the log of the present server: 0 for a store that has not come to that yet."""
+        position = self.position
+        return LSN(position.lsn if position is not None and position.version.position >= self.base_from else 0)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -47,11 +56,12 @@ class Waited:
         return self.reached
 
 
-def read_position(store: Store, name: str) -> StorePosition:
+def read_position(store: Store, name: str, base_from: int = 0) -> StorePosition:
     """Of what readers see."""
     try:
         serving = store.serving()
-        return StorePosition(name=name, position=store.position(serving) if serving is not None else None)
+        position = store.position(serving) if serving is not None else None
+        return StorePosition(name=name, position=position, base_from=base_from)
     except TransientError as error:
         return StorePosition(name=name, position=None, problem=error.message)
 
@@ -69,15 +79,25 @@ def wait_for(config: Config, names: Sequence[str], lsn: LSN, *, timeout_seconds:
     give_up_at = time.monotonic() + timeout_seconds
     pause_seconds = _FIRST_PAUSE_SECONDS
     with ExitStack() as opened:
+        asked = opened.enter_context(ThreadPoolExecutor(1)).submit(_base_from, config)  # while the stores are asked
         stores = {name: _open(config, name, opened) for name in names}
+        base_from = 0
         while True:
-            found = [read_position(store, name) for name, store in stores.items()]
+            found = [read_position(store, name, base_from) for name, store in stores.items()]
             if all(each.lsn >= lsn for each in found):
-                return Waited(reached=True, stores=found)
+                if base_from == asked.result():
+                    return Waited(reached=True, stores=found)
+                base_from = asked.result()
+                continue
             if time.monotonic() >= give_up_at:
                 return Waited(reached=False, stores=found)
             time.sleep(min(pause_seconds, max(0.0, give_up_at - time.monotonic())))
             pause_seconds = min(pause_seconds * 1.5, _LONGEST_PAUSE_SECONDS)
+
+
+def _base_from(config: Config) -> int:
+    progress = read_progress(config.kafka.client_options(), control_topic(config.kafka.prefix, Control.PROGRESS))
+    return 0 if progress is None else progress.base_from
 
 
 def _open(config: Config, name: str, opened: ExitStack) -> Store:

@@ -13,7 +13,8 @@ import msgspec
 
 from cdc.errors import RefusedError
 
-FORMAT = 1
+# 2: `settings`. A record of format 1 knows none.
+FORMAT = 2
 KEY = b'{"state":"tables"}'
 
 
@@ -63,6 +64,7 @@ class TableStates(msgspec.Struct, frozen=True, kw_only=True):
     tables: dict[str, TableState] = {}  # by oid
     pending: dict[str, Pending] = {}  # by topic
     emptying: dict[str, Gone] = {}  # by topic: emptied by the next heartbeat
+    settings: dict[str, str] = {}  # by topic: digest of the masks and columns under which it is published
 
     def encode(self) -> bytes:
         return msgspec.json.encode(self)
@@ -93,6 +95,9 @@ class TableStates(msgspec.Struct, frozen=True, kw_only=True):
         state = msgspec.structs.replace(state, leaves={**state.leaves, leaf: born})
         return self.with_tables({**self.tables, root: state})
 
+    def with_settings(self, topic: str, digest: str) -> TableStates:
+        return msgspec.structs.replace(self, settings={**self.settings, topic: digest})
+
     def emptied(self, topics: Collection[str]) -> TableStates:
         left = {topic: gone for topic, gone in self.emptying.items() if topic not in topics}
         return msgspec.structs.replace(self, emptying=left)
@@ -101,14 +106,18 @@ class TableStates(msgspec.Struct, frozen=True, kw_only=True):
         return msgspec.structs.replace(self, pending={k: v for k, v in self.pending.items() if k != topic})
 
 
+class _Format(msgspec.Struct):
+    format: int = 1
+
+
 def decode(data: bytes) -> TableStates:
-    found = msgspec.json.decode(data, type=TableStates)
+    found = msgspec.json.decode(data, type=_Format)
     if found.format > FORMAT:
         raise RefusedError(
             f"The tables' record on __schema has format {found.format}; this Tailrace knows up to {FORMAT}.",
             remedy="Run the newer Tailrace that wrote it.",
         )
-    return found
+    return msgspec.structs.replace(msgspec.json.decode(data, type=TableStates), format=FORMAT)
 
 
 def why_incomplete(before: TableState, now: TableState) -> str | None:

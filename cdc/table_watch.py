@@ -19,6 +19,7 @@ from cdc.logs import get_logger
 from cdc.masks import refuse_lost_mask
 from cdc.progress import Progress
 from cdc.table_catalog import read_states
+from cdc.table_settings import learn_settings
 from cdc.table_states import Gone, TableState, TableStates, why_incomplete
 
 log = get_logger("watch")
@@ -29,6 +30,7 @@ _LOCK_TIMEOUT = "2s"
 
 class TableWatch:
     def __init__(self, config: Config, connection: psycopg.Connection[Any]) -> None:
+        self._config = config
         self._source = config.source
         self._masks = config.mask
         self._prefix = config.kafka.prefix
@@ -48,7 +50,8 @@ class TableWatch:
         now = read_states(self._connection, publication.tables, prefix=self._prefix)
         for oid, state in now.items():
             refuse_lost_mask(self._masks, states.tables.get(oid), state)
-        return publication, _advance(states, now, lsn, complete, behind=catalog.current_lsn(self._connection))
+        states = _advance(states, now, lsn, complete, behind=catalog.current_lsn(self._connection))
+        return publication, learn_settings(self._config, states)
 
     def _add_new(self, publication: Publication | None, states: TableStates) -> set[str]:
         """Put new tables into the publication; returns those that were empty, and so need no copy."""

@@ -91,6 +91,9 @@ class Topics:
             Control.COPY: {"cleanup.policy": "delete", "retention.ms": str(_COPY_RETENTION_MS)},
             Control.PARKED: {"cleanup.policy": "delete", "retention.ms": "-1"},
             Control.POSITIONS: kept,
+            Control.STORES: compact,
+            Control.REQUESTS: compact,
+            Control.AUDITS: compact,
         }
         every = {**_BROKERS_CLOCK, **self._size()}
         wanted = {control_topic(prefix, control): {**value, **every} for control, value in settings.items()}
@@ -170,13 +173,13 @@ class Topics:
             if topic.partitions != partitions:
                 raise RefusedError(
                     f"Topic {name} has {topic.partitions} partitions, the config says {partitions}.",
-                    remedy="Set [kafka] partitions back; to re-partition, use another prefix.",
+                    remedy="Set [kafka] partitions back; to re-partition, run: tailrace recover",
                 )
             policy = wanted[name]["cleanup.policy"]
             if policies.get(name) != policy:
                 raise RefusedError(
                     f"Topic {name} has cleanup.policy={policies.get(name)}, expected {policy}: rows may be gone.",
-                    remedy=f"Set it back to {policy}, and start again under a new [kafka] prefix if rows were deleted.",
+                    remedy="Run: tailrace recover, which sets it back and copies what may be gone.",
                 )
 
     def _table_settings(self) -> dict[str, str]:

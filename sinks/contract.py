@@ -89,6 +89,8 @@ class TopicPosition(msgspec.Struct, frozen=True):
     topic_id: str
     #: Per partition, the first offset that is not applied yet.
     next_offsets: tuple[int, ...]
+    #: What the generation's rows of this topic were made with; "" is rows as they are (docs/shaping.md).
+    shape: str = ""
 
 
 class Position(msgspec.Struct, frozen=True, kw_only=True):

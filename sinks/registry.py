@@ -10,6 +10,7 @@ from sinks.contract import Store, StoreKind
 
 KINDS: Final = {
     "elasticsearch": "sinks.elasticsearch.store:ElasticsearchStore",
+    "iceberg": "sinks.iceberg.store:IcebergStore",
     "redis": "sinks.redis.store:RedisStore",
 }
 

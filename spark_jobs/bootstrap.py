@@ -16,6 +16,7 @@ from cdc.logs import get_logger
 from sinks.contract import Position
 from sinks.registry import open_store
 from spark_jobs.session import spark_session
+from spark_jobs.shape.fed import fed_tables
 from spark_jobs.stores.completeness import Verdict
 from spark_jobs.stores.generation_build import GenerationBuild, Options, Show
 from spark_jobs.stores.ledger import Ledger
@@ -57,7 +58,7 @@ class Report:
 def plan_bootstrap(config: Config, name: str) -> Plan:
     chosen_stores(config, [name])
     with Ledger(config) as ledger:
-        return _plan(config, name, Sources.read(config, ledger))
+        return _plan(config, name, Sources.read(config, name, ledger))
 
 
 def run_bootstrap(
@@ -67,7 +68,7 @@ def run_bootstrap(
     chosen_stores(config, [name])
     began = time.monotonic()
     with Ledger(config) as ledger:
-        sources = Sources.read(config, ledger)
+        sources = Sources.read(config, name, ledger)
         plan = _plan(config, name, sources)
         if plan.reasons and not options.anyway:
             raise RefusedError(
@@ -77,8 +78,9 @@ def run_bootstrap(
         session = spark or spark_session(sync_config(config, [name]), f"tailrace-bootstrap {name}")
         store = open_store(name, config.stores[name], config.kafka.prefix)
         try:
+            fed = fed_tables(config, name, session, sources.tables)
             checked(name, store)
-            build = GenerationBuild(config, name, store, ledger, sources, session, show)
+            build = GenerationBuild(config, name, store, ledger, sources, fed, show)
             verdict, switched = build.run(options)
         finally:
             store.close()

@@ -5,21 +5,20 @@ The catalog's name is part of its data (a JDBC catalog stores it with every tabl
 
 from __future__ import annotations
 
-from pathlib import Path
-from typing import Final
 from urllib.parse import unquote, urlsplit
 
 from cdc.config import Iceberg
+from sinks.iceberg.catalog import SQLITE_BUSY_MILLISECONDS, location, sqlite_file
+from sinks.iceberg.naming import CATALOG as NAME
 
-NAME: Final = "tailrace"
-# Another writer (a bootstrap beside the sync) may hold the file for as long as its commit takes.
-_SQLITE_BUSY_MILLISECONDS: Final = 30_000
+__all__ = ["NAME", "catalog_settings"]
 
 
 def catalog_settings(warehouse: Iceberg) -> dict[str, str]:
     """Properties for a session; they hold passwords, so they are set at run time and never on a command line."""
-    own = _catalog(warehouse)
-    own["warehouse"] = _location(warehouse)
+    # Other processes commit too: what was loaded a while ago is not what is there.
+    own = {"cache-enabled": "false", **dict(warehouse.options), **_catalog(warehouse)}
+    own["warehouse"] = location(warehouse)
     prefix = f"spark.sql.catalog.{NAME}"
     return {
         prefix: "org.apache.iceberg.spark.SparkCatalog",
@@ -27,14 +26,10 @@ def catalog_settings(warehouse: Iceberg) -> dict[str, str]:
     }
 
 
-def _location(warehouse: Iceberg) -> str:
-    return warehouse.path if "://" in warehouse.path else str(Path(warehouse.path).absolute())
-
-
 def _catalog(warehouse: Iceberg) -> dict[str, str]:
-    if warehouse.catalog_uri is None:
-        file = f"{_location(warehouse)}/catalog.db"
-        return {"type": "jdbc", "uri": f"jdbc:sqlite:{file}?busy_timeout={_SQLITE_BUSY_MILLISECONDS}"}
+    file = sqlite_file(warehouse)
+    if file is not None or warehouse.catalog_uri is None:
+        return {"type": "jdbc", "uri": f"jdbc:sqlite:{file}?busy_timeout={SQLITE_BUSY_MILLISECONDS}&journal_mode=WAL"}
     parts = urlsplit(warehouse.catalog_uri.reveal())
     if parts.scheme in ("http", "https"):
         return {"type": "rest", "uri": warehouse.catalog_uri.reveal(), **_rest_credential(warehouse)}

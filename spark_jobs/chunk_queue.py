@@ -66,7 +66,11 @@ Task = TypeVar("Task", bound=OfChunk)
 
 
 class ChunkQueue(Generic[Task]):
-    """`tick` is called twice a second from the thread that iterates, whatever the chunks do."""
+    """`tick` is called twice a second from the thread that iterates, whatever the chunks do.
+
+    `hold`: no chunk is begun while it says so; those that run go on. `skip`: chunks that are not wanted any more, asked
+    when their turn comes.
+    """
 
     def __init__(
         self,
@@ -76,7 +80,11 @@ class ChunkQueue(Generic[Task]):
         tick: Callable[[], None],
         stop: Callable[[], bool],
         cancel: Callable[[], None],
+        hold: Callable[[], bool] = lambda: False,
+        skip: Callable[[ChunkState], bool] = lambda _chunk: False,
     ) -> None:
+        self._hold = hold
+        self._skip = skip
         self._run = run
         self._at_once = at_once
         self._tick = tick
@@ -99,18 +107,21 @@ class ChunkQueue(Generic[Task]):
                 done, _ = wait(running, timeout=_TICK_SECONDS, return_when=FIRST_COMPLETED)
                 if not running:
                     time.sleep(_TICK_SECONDS)
-                self._tick()
+                ended = []
                 for future in done:
                     make = running.pop(future)
                     attempt = _outcome(future, make().chunk.number)
                     if attempt.ending is not Ending.FAILED:
                         last_success = time.monotonic()
-                        yield attempt
+                        ended.append(attempt)
                         continue
                     message = attempt.message
                     if time.monotonic() - last_success > _PATIENCE_SECONDS:
                         raise TransientError(f"No chunk could be copied for {_PATIENCE_SECONDS:.0f} seconds: {message}")
                     waiting.append((time.monotonic() + self._pause(make().chunk.number, message), make))
+                self._fill(pool, waiting, running)  # before anybody looks at what has ended: that takes a while
+                self._tick()
+                yield from ended
             if running:
                 self._cancel()
 
@@ -124,16 +135,23 @@ class ChunkQueue(Generic[Task]):
             if len(running) >= self._at_once:
                 return
             due, make = waiting.popleft()
-            if due > time.monotonic():
+            task = make()
+            if self._skip(task.chunk):
+                running[pool.submit(_skipped, task)] = make
+            elif due > time.monotonic() or self._hold():
                 waiting.append((due, make))
             else:
-                running[pool.submit(self._run, make())] = make
+                running[pool.submit(self._run, task)] = make
 
     def _pause(self, number: int, message: str) -> float:
         failures = self._failures[number] = self._failures.get(number, 0) + 1
         pause = min(_LONGEST_PAUSE_SECONDS, 0.5 * (1 << failures))
         log.warning("chunk_failed", chunk=number, failures=failures, reason=message, in_seconds=pause)
         return pause
+
+
+def _skipped(task: OfChunk) -> Attempt:
+    return Attempt(number=task.chunk.number, ending=Ending.SKIPPED, chunk=task.chunk)
 
 
 def _outcome(future: Future[Attempt], number: int) -> Attempt:

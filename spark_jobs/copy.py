@@ -99,6 +99,7 @@ class CopyDriver:
             parked_topic=control_topic(config.kafka.prefix, Control.PARKED),
         )
         self._recorded_at = 0.0
+        self._paused = False
 
     def __enter__(self) -> CopyDriver:
         name = f"tailrace:{self._config.source.slot}:copy"
@@ -202,7 +203,7 @@ class CopyDriver:
     def _record(self, meter: Meter, *, now: bool = False) -> None:
         """Shown each time, written down every other second."""
         is_due = now or time.monotonic() - self._recorded_at > _RECORD_SECONDS
-        progress = meter.progress(self._wal_held() if is_due else None)
+        progress = meter.progress(self._wal_held() if is_due else None, paused=self._paused)
         self._watch(progress)
         if is_due:
             self._recorded_at = time.monotonic()

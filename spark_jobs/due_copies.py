@@ -8,6 +8,7 @@ from functools import partial
 
 from cdc.config import Config
 from cdc.copies.records import CopyProgress
+from cdc.copies.requests import read_requests, write_requests
 from cdc.errors import TransientError, UsageError
 from cdc.logs import get_logger
 from cdc.status import read_states, read_status
@@ -66,7 +67,8 @@ class _Later:
         last: CopyProgress | None = None
         for _ in range(_MOST_ROUNDS):
             states = self._states()
-            due = {oid for oid, state in states.tables.items() if state.topic in states.pending}
+            wanted = states.pending.keys() - read_requests(self._config.kafka).cancelled.keys()
+            due = {oid for oid, state in states.tables.items() if state.topic in wanted}
             if not due or self._stop.is_set():
                 break
             last = self._copy(due, "") or last
@@ -81,6 +83,10 @@ class _Later:
                 raise UsageError(
                     f"Table {name} is not captured.", remedy=f"Captured are: {', '.join(sorted(oids)) or 'none'}."
                 )
+        requests = read_requests(self._config.kafka)
+        topics = [states.tables[oids[name]].topic for name in wanted]
+        if not requests.cancelled.keys().isdisjoint(topics):
+            write_requests(self._config.kafka, requests.wanting(topics))
         return self._copy({oids[name] for name in wanted}, where)
 
     def _copy(self, oids: Collection[str], where: str) -> CopyProgress | None:

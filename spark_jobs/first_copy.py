@@ -6,17 +6,18 @@ again, or ends with what stands and what does not: it never starts from zero wit
 
 from __future__ import annotations
 
+import os
 import signal
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import TYPE_CHECKING, Any, Protocol
 
 import psycopg
 
-from cdc.config import Config
+from cdc.config import Config, Spark
 from cdc.copies.host import FirstCopyHost, hosted_first_copy
 from cdc.copies.records import CopyProgress
 from cdc.errors import TransientError
@@ -84,7 +85,7 @@ def one_session(config: Config) -> Iterator[Session]:
     def session() -> SparkSession:
         if not started:
             with _kept_signals():
-                started.append(spark_session(config.spark, "tailrace snapshot"))
+                started.append(spark_session(_with_room(config), "tailrace snapshot"))
         return started[0]
 
     try:
@@ -157,3 +158,10 @@ class _Driving:
             return None
         kafka = self._config.kafka
         return read_progress(kafka.client_options(), control_topic(kafka.prefix, Control.PROGRESS), timeout_seconds=10)
+
+
+def _with_room(config: Config) -> Spark:
+    """A chunk waits as often as it computes (for its fence, its commit, the source): more of them than cores."""
+    if config.spark.master != "local[*]":
+        return config.spark
+    return replace(config.spark, master=f"local[{max(os.cpu_count() or 1, config.copy.connections)}]")

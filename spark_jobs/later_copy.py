@@ -28,6 +28,7 @@ from cdc.copies.log import CopyLog
 from cdc.copies.meter import Meter
 from cdc.copies.plan import Limits, plan_chunks, read_sizes, readers
 from cdc.copies.records import ChunkState, CopyState
+from cdc.copies.requests import RequestWatch
 from cdc.errors import TransientError, UsageError
 from cdc.logs import get_logger
 from cdc.names import Control, control_topic
@@ -46,6 +47,7 @@ _CHUNK_MB = 8
 _LOOK_SECONDS = 0.2
 _COMMIT_SECONDS = 60.0
 _WHERE_TIMEOUT = "10s"
+CANCELLED = "its copy was cancelled"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -62,6 +64,7 @@ class LaterDriver(CopyDriver):
         small = replace(config.copy, chunk_mb=min(config.copy.chunk_mb, _CHUNK_MB))
         super().__init__(replace(config, copy=small), watch=watch, stop=stop)
         self._outcomes = _Outcomes(config)
+        self._requests = RequestWatch(config.kafka)
 
     def close(self) -> None:
         self._outcomes.close()
@@ -75,7 +78,10 @@ class LaterDriver(CopyDriver):
         meter = Meter(later.copy, later.chunks)
         ending = self._run(later, unfinished, meter, session) if unfinished else Ending.DONE
         if ending is Ending.DONE and meter.is_through:
-            self._end(later, meter.left_out)
+            if later.tables and set(meter.left_out) == set(later.tables) == self._cancelled(later):
+                self._give_up(later.copy, CANCELLED)
+            else:
+                self._end(later, meter.left_out)
         self._record(meter, now=True)
         names = {oid: str(table.shape) for oid, table in later.tables.items()}
         return CopyRun(
@@ -94,17 +100,17 @@ class LaterDriver(CopyDriver):
         tables = describe_tables(self._connection, self._config, sorted(oids))
         if where:
             self._check_where(tables, where)
+        base = self._outcomes.base()
         earlier = [copy for copy in known.copies.values() if copy.kind == "later" and copy.state == "planned"]
         for copy in earlier:
-            if set(copy.tables) == set(tables) and copy.where == where:
+            if set(copy.tables) == set(tables) and copy.where == where and copy.base == base:
                 chunks = known.chunks.get(copy.id, {})
                 return _Later(copy=copy, chunks=tuple(chunks[number] for number in sorted(chunks)), tables=tables)
         for copy in earlier:
-            given_up = msgspec.structs.replace(copy, state="abandoned", reason="another copy was begun")
-            self._publisher.send(self._topic, given_up.key, given_up.encode(), [])
-        return self._plan_later(tables, int(began), where)
+            self._give_up(copy, "another copy was begun")
+        return self._plan_later(tables, int(began), base, where)
 
-    def _plan_later(self, tables: Mapping[str, DescribedTable], began: int, where: str) -> _Later:
+    def _plan_later(self, tables: Mapping[str, DescribedTable], began: int, base: int, where: str) -> _Later:
         sizes = read_sizes(self._connection, tables.values())
         total = sum(size.heap_bytes + size.toast_bytes for size in sizes.values())
         copy_id = uuid.uuid4().hex[:12]
@@ -116,6 +122,7 @@ class LaterDriver(CopyDriver):
             tables=sorted(tables),
             snapshot="",
             point=began,
+            base=base,
             chunks=len(chunks),
             size_bytes=total,
             started_ms=time.time_ns() // 1_000_000,
@@ -126,6 +133,19 @@ class LaterDriver(CopyDriver):
             self._publisher.send(self._topic, record.key, record.encode(), [])
         self._publisher.commit(_COMMIT_SECONDS)
         return _Later(copy=copy, chunks=tuple(chunks), tables=tables)
+
+    def _give_up(self, copy: CopyState, reason: str) -> None:
+        given_up = msgspec.structs.replace(copy, state="abandoned", reason=reason, ended_ms=time.time_ns() // 1_000_000)
+        self._publisher.send(self._topic, given_up.key, given_up.encode(), [])
+        self._publisher.commit(_COMMIT_SECONDS)
+        log.info("copy_given_up", copy=copy.id, reason=reason)
+
+    def give_up_planned(self, reason: str) -> None:
+        """Where nobody is at work on them (that is why this object could be entered)."""
+        self._publisher.fence(_COMMIT_SECONDS)
+        for copy in self._log.refresh_to_end().copies.values():
+            if copy.kind == "later" and copy.state == "planned":
+                self._give_up(copy, reason)
 
     def _check_where(self, tables: Mapping[str, DescribedTable], where: str) -> None:
         """Prepared, so that it is one expression and no second statement; planned, never run."""
@@ -159,6 +179,10 @@ class LaterDriver(CopyDriver):
     def _run(
         self, later: _Later, unfinished: Sequence[ChunkState], meter: Meter, session: Callable[[], SparkSession]
     ) -> Ending:
+        while self._is_held() and not self._cancelled(later) and not self._stop.wait(_LOOK_SECONDS):
+            self._record(meter)  # before Spark is started
+        if self._stop.is_set():
+            return Ending.STOPPED
         spark = session()
         queue = ChunkQueue[BesideTask](
             partial(self._read_and_wait, spark),
@@ -166,12 +190,26 @@ class LaterDriver(CopyDriver):
             tick=lambda: self._record(meter),
             stop=self._stop.is_set,
             cancel=spark.sparkContext.cancelAllJobs,
+            hold=self._is_held,
+            skip=partial(self._is_cancelled, later),
         )
         for attempt in queue.attempts([partial(self._task, later, chunk) for chunk in unfinished]):
-            ending = self._judge(attempt, meter)
+            ending = self._judge(_left_out(attempt), meter)
             if ending is not Ending.DONE:
                 return ending
         return Ending.DONE
+
+    def _is_held(self) -> bool:
+        self._paused = self._requests.look().paused
+        return self._paused
+
+    def _cancelled(self, later: _Later) -> set[str]:
+        """Those of its tables that somebody wants left alone."""
+        cancelled = self._requests.look().cancelled
+        return {oid for oid, table in later.tables.items() if table.shape.topic in cancelled}
+
+    def _is_cancelled(self, later: _Later, chunk: ChunkState) -> bool:
+        return {piece.table for piece in chunk.pieces} <= self._cancelled(later)
 
     def _task(self, later: _Later, chunk: ChunkState) -> BesideTask:
         return BesideTask(
@@ -201,6 +239,15 @@ class LaterDriver(CopyDriver):
         return Attempt(number=task.chunk.number, ending=Ending.STOPPED, message="asked to stop")
 
 
+def _left_out(attempt: Attempt) -> Attempt:
+    """A chunk that was skipped counts, without rows: its tables are left out."""
+    if attempt.ending is not Ending.SKIPPED or attempt.chunk is None:
+        return attempt
+    tables = dict.fromkeys((piece.table for piece in attempt.chunk.pieces), CANCELLED)
+    chunk = msgspec.structs.replace(attempt.chunk, rows=0, left_out=tables)
+    return Attempt(number=attempt.number, ending=Ending.DONE, chunk=chunk)
+
+
 class _Outcomes:
     """What capture has said, shared by the threads that wait for it."""
 
@@ -224,6 +271,11 @@ class _Outcomes:
     def copy(self, copy_id: str) -> CopyState | None:
         with self._lock:
             return self._log.refresh().copies.get(copy_id)
+
+    def base(self) -> int:
+        """Of the versions that capture gives now; a copy that was begun under another one is of no use."""
+        progress = read_progress(self._kafka.client_options(), self._progress_topic)
+        return 0 if progress is None else progress.base
 
     def has_passed(self, lsn: int) -> bool:
         """Asked before the log is read: what capture wrote when it passed is there then."""

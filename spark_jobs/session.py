@@ -20,6 +20,7 @@ from deploy.artifacts import Artifact, cache_folder, fetch
 from deploy.java import Java, find_java
 from deploy.progress import Progress, Quiet
 from deploy.versions import SPARK_PACKAGES
+from sinks.iceberg.catalog import prepare_sqlite, sqlite_file
 from spark_jobs.catalog import catalog_settings
 
 if TYPE_CHECKING:
@@ -56,7 +57,7 @@ def spark_session(
     with _launching(java, properties, local=_is_local(settings.master)):
         session = SparkSession.builder.getOrCreate()
     if warehouse is not None:
-        _use_warehouse(session, warehouse)
+        use_warehouse(session, warehouse)
     return session
 
 
@@ -103,9 +104,11 @@ def _only_warehouse(config: Config) -> Iceberg | None:
     return next(iter(found.values()), None)
 
 
-def _use_warehouse(session: SparkSession, warehouse: Iceberg) -> None:
-    if warehouse.catalog_uri is None:
-        Path(warehouse.path).mkdir(parents=True, exist_ok=True)  # SQLite makes its file, but no folder
+def use_warehouse(session: SparkSession, warehouse: Iceberg) -> None:
+    """The catalog `tailrace` of this session; a session made from it has to be told again."""
+    file = sqlite_file(warehouse)
+    if file is not None:
+        prepare_sqlite(file)
     for name, value in catalog_settings(warehouse).items():
         session.conf.set(name, value)
 

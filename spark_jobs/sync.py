@@ -6,6 +6,7 @@ import os
 import threading
 from collections.abc import Sequence
 from dataclasses import replace
+from functools import partial
 from typing import TYPE_CHECKING
 
 from cdc.config import Config
@@ -13,7 +14,9 @@ from cdc.config.stores import Fed
 from cdc.errors import TransientError, UsageError
 from cdc.logs import get_logger
 from cdc.secrets import Options
+from cdc.store_notes import PauseWatch
 from spark_jobs.session import spark_session
+from spark_jobs.shape.fed import refuse_bad_shapes
 from spark_jobs.stores.ledger import Ledger
 from spark_jobs.stores.store_sync import StoreSync
 
@@ -42,10 +45,18 @@ def run_sync(config: Config, names: Sequence[str], stop: threading.Event, *, gen
     log = get_logger("sync")
     spark = spark_session(sync_config(config, chosen), "tailrace-sync " + " ".join(chosen))
     try:
-        with Ledger(config) as ledger:
+        with Ledger(config) as ledger, PauseWatch(config) as pauses:
+            _refuse_bad_shapes(config, chosen, spark, ledger)
             syncs = [
                 StoreSync(
-                    name, feed_settings(config, name), config, spark=spark, ledger=ledger, stop=stop, number=generation
+                    name,
+                    feed_settings(config, name),
+                    config,
+                    spark=spark,
+                    ledger=ledger,
+                    stop=stop,
+                    number=generation,
+                    is_paused=partial(pauses.is_paused, name),
                 )
                 for name in chosen
             ]
@@ -63,6 +74,19 @@ def run_sync(config: Config, names: Sequence[str], stop: threading.Event, *, gen
     refused = [sync.name for sync in syncs if sync.refused is not None]
     log.info("stopped", refused=refused)
     return _EXIT_REFUSED if refused else 0
+
+
+def _refuse_bad_shapes(config: Config, names: Sequence[str], spark: SparkSession, ledger: Ledger) -> None:
+    """What is wrong in the config is said before anything runs, as far as it can be known by then."""
+    shaped = [name for name in names if config.stores[name].shape]
+    if not shaped:
+        return
+    try:
+        ledger.catch_up()
+        tables = ledger.tables()
+    except TransientError:  # before capture's first start, or while Kafka does not answer: the stores look again
+        tables = {}
+    refuse_bad_shapes(config, shaped, spark, tables)
 
 
 def _refuse_dead(spark: SparkSession) -> None:

@@ -11,6 +11,7 @@ import pyarrow  # noqa: F401
 import redis  # noqa: F401
 from pyspark.daemon import manager
 
+import spark_jobs.audit.comparing
 import spark_jobs.stores.tasks  # noqa: F401
 
 if __name__ == "__main__":

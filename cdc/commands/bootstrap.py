@@ -13,7 +13,8 @@ from typing import TYPE_CHECKING
 import click
 
 from cdc.commands.options import config_option, json_option
-from cdc.config import load_config
+from cdc.config import Config, load_config
+from cdc.errors import UsageError
 from cdc.lsn import LSN
 
 if TYPE_CHECKING:
@@ -29,6 +30,8 @@ if TYPE_CHECKING:
 @click.option("--keep-old", is_flag=True, help="Keep the generation that served before.")
 @click.option("--no-switch", is_flag=True, help="Build it, but leave readers where they are.")
 @click.option("--switch-to", type=click.IntRange(min=1), metavar="N", help="Only switch readers to generation N.")
+@click.option("--from", "source", type=click.Choice(["topics", "history"]), default="topics", show_default=True)
+@click.option("--as-of", metavar="LSN|TIME", help="With --from history: the past state that the store is to show.")
 @click.option("--anyway", is_flag=True, help="Build it although the topics are no whole copy of the tables.")
 def bootstrap(
     store: str,
@@ -39,6 +42,8 @@ def bootstrap(
     no_switch: bool,
     switch_to: int | None,
     anyway: bool,
+    source: str,
+    as_of: str | None,
 ) -> int:
     """Build STORE anew from the compacted topics alone; the database may be switched off.
 
@@ -53,6 +58,8 @@ def bootstrap(
     )
 
     config = load_config(config_path)
+    if source == "history":
+        return _replay(config, store, as_of, as_json)
     if switch_to is not None:
         switch_generation(config, store, switch_to, keep_old=keep_old)
         click.echo(f"{store}: readers see generation {switch_to} now.")
@@ -65,6 +72,29 @@ def bootstrap(
     report = run_bootstrap(config, store, options, _shower())
     click.echo(json.dumps(_as_json(report), indent=2) if as_json else _report_line(report))
     return 0 if report.verdict.complete else 1
+
+
+def _replay(config: Config, store: str, as_of: str | None, as_json: bool) -> int:
+    """The past, from a warehouse."""
+    from cdc.commands.query import base_of, warehouse_of  # noqa: PLC0415 - only for this
+    from spark_jobs.session import spark_session  # noqa: PLC0415 - Spark takes its time
+    from spark_jobs.sync import chosen_stores  # noqa: PLC0415 - as above
+    from spark_jobs.warehouse.query import parse_as_of  # noqa: PLC0415 - as above
+    from spark_jobs.warehouse.replay import run_replay  # noqa: PLC0415 - as above
+
+    if as_of is None:
+        raise UsageError("--from history needs --as-of: which state the store is to show.")
+    chosen_stores(config, [store])
+    warehouse, settings = warehouse_of(config, None)
+    past = parse_as_of(as_of, base_of(config))
+    spark = spark_session(config.spark, f"tailrace-replay {store}", warehouse=settings)
+    try:
+        done = run_replay(config, store, warehouse, past, spark, lambda line: click.echo(line, err=True))
+    finally:
+        spark.stop()
+    line = f"{store}: generation {done.generation} shows the state as of {as_of}, {done.rows:,} rows."
+    click.echo(json.dumps(asdict(done), indent=2) if as_json else line)
+    return 1 if done.rejected else 0
 
 
 def _plan_lines(plan: Plan) -> list[str]:

@@ -23,10 +23,12 @@ from cdc.demo.view import view_on
 from cdc.demo.writer import Writer
 from deploy.progress import Lines, Terminal
 from deploy.stack import NAMES, Stack, open_stack
+from deploy.stack.ports import choose_port, is_free
 
 _FOLDER = Path(".tailrace/stack")
 _FIRST_TRANSACTIONS = 150
 _ARRIVAL_SECONDS = 120.0
+_PAGE_PORT = 8787
 
 
 @click.command()
@@ -75,7 +77,7 @@ def demo(seconds: float | None, folder: Path, rate: float, seed: int | None, kee
         stack=stack,
         bring_up=bring_up,
         parts=lambda _: stage.parts(),
-        view=lambda: view_on(console, _hint(folder)),
+        view=lambda: view_on(console, _hint(folder, stage.page)),
         conclude=stage.conclude,
         say=_say,
         seconds=seconds,
@@ -95,6 +97,7 @@ class _Stage:
 
     def __init__(self, stack: Stack, *, stores: Sequence[str], seed: int, rate: float) -> None:
         self.writer: Writer | None = None
+        self.page = ""
         self._stack = stack
         self._config_file = stack.folder / "tailrace.toml"
         self._stores = stores
@@ -104,7 +107,10 @@ class _Stage:
     def parts(self) -> Sequence[Part]:
         addresses = {name: self._stack.server(name).address for name in NAMES}
         dsn = create_database(addresses["postgres"])
-        write_config(self._config_file, addresses, dsn=dsn, with_stores=bool(self._stores))
+        port = _PAGE_PORT if is_free(_PAGE_PORT) else choose_port(set())
+        self.page = f"http://127.0.0.1:{port}/"
+        write_config(self._config_file, addresses, dsn=dsn, page_port=port, with_stores=bool(self._stores))
+        _say(f"The page, once the pipeline runs: {self.page}")
         self.writer = Writer(dsn, seed=self._seed, rate=self._rate)
         if self._stores:
             self.writer.write(_FIRST_TRANSACTIONS)  # something for the first copy
@@ -127,11 +133,11 @@ def _say(line: str) -> None:
     click.echo(line, err=True)
 
 
-def _hint(folder: Path) -> str:
+def _hint(folder: Path, page: str) -> str:
     program = _program()
     inside = f"{program} stack sql --database {DATABASE}" + ("" if folder == _FOLDER else f" --folder {folder}")
     changes = f"{program} tail public.orders --config {folder / 'tailrace.toml'}"
-    return f"Look inside with `{inside}`, watch changes with `{changes}`; Ctrl-C stops the demo."
+    return f"Open {page}, look inside with `{inside}`, watch changes with `{changes}`; Ctrl-C stops the demo."
 
 
 def _program() -> str:

@@ -1,9 +1,8 @@
-"""`tailrace lag`: how far behind is each store?"""
+"""`tailrace lag`: how far behind is each hop, and is all well?"""
 
 from __future__ import annotations
 
 import json
-from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -14,54 +13,88 @@ from cdc.config import load_config
 from cdc.errors import UsageError
 
 if TYPE_CHECKING:
-    from cdc.store_lag import Lag, StoreLag
+    from cdc.seeing.record import Health, Record, Slot, Store, Topics
 
 
 @click.command()
 @click.argument("stores", nargs=-1, metavar="[STORE]...")
 @config_option
 @json_option
-@click.option("--max-seconds", type=click.FloatRange(min=0), help="Exit code 1 if a store is further behind.")
+@click.option("--max-seconds", type=click.FloatRange(min=0), help="Instead of [lag] max_seconds of the config.")
 def lag(stores: tuple[str, ...], config_path: Path, as_json: bool, max_seconds: float | None) -> int:
-    """Say how far STOREs (all, unless named) are behind the source: bytes of its log, records, seconds.
+    """Say how far the slot, the topics and the STOREs (all, unless named) are behind the source.
 
-    Heartbeats move an idle store on, so that its seconds stay below the heartbeat's interval. Exit code 1: a store is
-    further behind than --max-seconds, or nobody can tell.
+    In bytes of the source's log, records and seconds: the age of the oldest commit that a store may not have. It is 0
+    when nobody writes, and grows while a store or capture stands still. Exit code 1: something is further behind than
+    [lag] allows, stands still, is down, or nobody can tell.
     """
-    from cdc.store_lag import read_lag  # noqa: PLC0415 - the stores' clients take their time
+    from cdc.seeing.reading import look_once  # noqa: PLC0415 - the stores' clients take their time
 
     config = load_config(config_path)
     for name in stores:
         if name not in config.stores:
             raise UsageError(f"There is no [stores.{name}] in the config.")
-    found = read_lag(config, stores or list(config.stores))
-    click.echo(json.dumps(_as_json(found), indent=2) if as_json else "\n".join(_lines(found)))
-    too_far = [
-        each
-        for each in found.stores
-        if each.seconds is None or each.seconds > (max_seconds if max_seconds is not None else float("inf"))
-    ]
-    return 1 if max_seconds is not None and too_far else 0
+    record = look_once(config, stores or None)
+    click.echo(json.dumps(_as_json(record), indent=2) if as_json else "\n".join(_lines(record)))
+    return 0 if _is_well(record, config.lag.max_seconds if max_seconds is None else max_seconds) else 1
 
 
-def _as_json(found: Lag) -> dict[str, Any]:
-    return {
-        "source_lsn": str(found.source_lsn) if found.source_lsn is not None else None,
-        "topics_lsn": str(found.topics_lsn) if found.topics_lsn is not None else None,
-        "stores": [{**asdict(each), "lsn": str(each.lsn) if each.lsn is not None else None} for each in found.stores],
-    }
+def _is_well(record: Record, max_seconds: float) -> bool:
+    """Nothing served yet is an answer too: a store that nobody has built has no lag, but it is not well either."""
+    ages = [record.topics.seconds, *(store.seconds for store in record.stores)]
+    return all(age is not None and age <= max_seconds for age in ages) and all(
+        health.is_good for health in record.hops.values()
+    )
 
 
-def _lines(found: Lag) -> list[str]:
-    source = f"source at {found.source_lsn}" if found.source_lsn is not None else "the source does not answer"
+def _as_json(record: Record) -> dict[str, Any]:
+    plain = record.as_json()
+    for store in plain["stores"]:
+        store["problem"] = store["problem"] or (None if store["lsn"] is not None else "nothing is served yet")
+    return {"source_lsn": plain["source"]["lsn"], "topics_lsn": plain["topics"]["lsn"], **plain}
+
+
+def _lines(record: Record) -> list[str]:
+    source = f"at {record.source.lsn}" if record.source.lsn is not None else "does not answer"
     return [
-        f"{source}, topics at {found.topics_lsn if found.topics_lsn is not None else 'nothing yet'}",
-        *(_line(each) for each in found.stores),
+        f"source: {source}{_said(record.source.health)}",
+        f"slot: {_slot(record.slot)}{_said(record.slot.health)}",
+        f"topics: {_topics(record.topics)}{_said(record.topics.health)}",
+        *(f"{store.name}: {_store(store)}{_said(store.health)}" for store in record.stores),
     ]
 
 
-def _line(each: StoreLag) -> str:
-    if each.problem is not None or each.seconds is None:
-        return f"{each.name}: {each.problem}"
-    behind = f"{each.bytes:,} bytes" if each.bytes is not None else "unknown bytes"
-    return f"{each.name}: at {each.lsn}, {behind}, {each.records:,} records, {each.seconds:.1f} s behind"
+def _slot(slot: Slot) -> str:
+    from cdc.seeing.words import in_bytes, in_time  # noqa: PLC0415 - as above
+
+    if not slot.exists or slot.retained_bytes is None:
+        return "none" if not slot.exists else f"{slot.wal_status}"
+    left = f", {in_bytes(slot.left_bytes)} left" if slot.left_bytes is not None else ", no limit"
+    until = f" ({in_time(slot.seconds_left)} at the present rate)" if slot.seconds_left is not None else ""
+    return f"holds {in_bytes(slot.retained_bytes)} of the log{left}{until}"
+
+
+def _topics(topics: Topics) -> str:
+    if topics.lsn is None:
+        return "nothing yet"
+    return f"at {topics.lsn}, {_behind(topics.bytes, topics.seconds)}"
+
+
+def _store(store: Store) -> str:
+    if store.lsn is None:
+        return "nothing is served yet" if store.problem is None else "unknown"
+    parked = f", {store.parked:,} parked" if store.parked else ""
+    return f"at {store.lsn}, {store.records or 0:,} records, {_behind(store.bytes, store.seconds)}{parked}"
+
+
+def _behind(size: int | None, seconds: float | None) -> str:
+    from cdc.seeing.words import in_bytes, in_time  # noqa: PLC0415 - as above
+
+    of_log = in_bytes(size) if size is not None else "unknown bytes"
+    return f"{of_log}, {in_time(seconds) if seconds is not None else 'unknown time'} behind"
+
+
+def _said(health: Health) -> str:
+    if not health.reason:
+        return ""
+    return f"\n  {health.state.value}: {health.reason}" + (f"\n  {health.remedy}" if health.remedy else "")

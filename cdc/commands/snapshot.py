@@ -15,6 +15,8 @@ import click
 import msgspec
 import orjson
 
+from cdc.commands.copy_keys import copy_some
+from cdc.commands.copy_orders import carry_out
 from cdc.commands.options import config_option, json_option
 from cdc.config import load_config
 from cdc.copies.records import CopyProgress
@@ -34,8 +36,15 @@ _PLAIN_SECONDS = 5.0
     "--table", "tables", multiple=True, metavar="SCHEMA.TABLE", help="Copy this table again; may be repeated."
 )
 @click.option("--where", default="", metavar="SQL", help="Only its rows for which this condition holds.")
+@click.option("--keys", default="", metavar="KEY,KEY…|FILE", help="Only the rows with these keys, present or not.")
+@click.option("--status", "order", flag_value="status", help="Only say which copies are under way, due or cancelled.")
+@click.option("--pause", "order", flag_value="pause", help="Later copies begin no further chunk.")
+@click.option("--resume", "order", flag_value="resume", help="They go on, also those that were cancelled.")
+@click.option("--cancel", "order", flag_value="cancel", help="Give copies up: all, or those of --table.")
 @json_option
-def snapshot(config_path: Path, tables: tuple[str, ...], where: str, as_json: bool) -> int:
+def snapshot(
+    config_path: Path, tables: tuple[str, ...], where: str, keys: str, order: str | None, as_json: bool
+) -> int:
     """Copy the rows that are in the tables already to the topics, as a Spark job.
 
     A new pipeline begins with this: capture makes the slot, keeps its snapshot and publishes nothing until every row
@@ -45,9 +54,24 @@ def snapshot(config_path: Path, tables: tuple[str, ...], where: str, as_json: bo
     Afterwards it copies the tables that have become incomplete since (see `tailrace capture --status`), or those named
     with --table, while capture goes on: capture must be running then.
 
+    A copy that runs beside the stream can be paused, resumed and cancelled from elsewhere. What was cancelled stays
+    as incomplete as it was, and is not copied again until --resume, or --table names it.
+
+    With --keys, the rows of one table under these keys are copied as they are now, and those that the source does not
+    have are deleted from the topic: a value each, or for a key of several columns a JSON array of them, separated by
+    commas, or one on each line of a file. This needs no Spark.
+
     With --json: a line of JSON now and then, and one with the result at the end. Exit code 1: some tables are
     incomplete and must be copied again.
     """
+    if order is not None:
+        if where or (tables and order != "cancel"):
+            raise UsageError(f"--{order} takes no --where, and --table only goes with --cancel.")
+        return carry_out(order, load_config(config_path), tables, as_json=as_json)
+    if keys:
+        if len(tables) != 1 or where:
+            raise UsageError("--keys goes with one --table, and with no --where.")
+        return copy_some(load_config(config_path), tables[0], keys, as_json=as_json)
     from spark_jobs.due_copies import copy_what_is_due  # noqa: PLC0415 - Spark's session is not needed for --help
 
     if where and not tables:
@@ -88,7 +112,9 @@ def _lines(report: Report) -> list[str]:
     if report.stopped and not report.is_complete:
         lines.append("Stopped. What is copied stands; `tailrace snapshot` goes on from there while capture runs.")
     lines += [
-        f"  {table['table']}: incomplete since {table['since']}: {table['reason']}" for table in report.incomplete
+        f"  {table['table']}: incomplete since {table['since']}: {table['reason']}"
+        + ("; its copy was cancelled (--resume)" if table.get("cancelled") else "")
+        for table in report.incomplete
     ]
     return lines
 
@@ -101,7 +127,9 @@ def _figures(progress: CopyProgress) -> str:
         f"{progress.size_bytes / 1e6:,.0f} of {progress.total_bytes / 1e6:,.0f} MB",
         f"{progress.rows_per_second:,.0f} rows/s",
     ]
-    if progress.seconds_left:
+    if progress.paused:
+        parts.append("paused")
+    elif progress.seconds_left:
         parts.append(f"{_duration(progress.seconds_left)} left")
     if progress.wal_held_bytes is not None:
         parts.append(f"{progress.wal_held_bytes / 1e6:,.0f} MB of WAL held")

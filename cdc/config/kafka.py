@@ -83,6 +83,8 @@ class Kafka:
         """For confluent-kafka (librdkafka); holds passwords."""
         return kafka_clients.librdkafka(self.bootstrap, self.security_protocol, self.tls, self.sasl) | {
             "message.max.bytes": str(self.max_message_bytes),
+            # Connect at once: by default librdkafka looks once a second whether a connection is wanted.
+            "enable.sparse.connections": "false",
             **self.options,
         }
 

@@ -6,8 +6,10 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from cdc.config.audit import Audit
 from cdc.config.copy import Copy
 from cdc.config.kafka import Kafka
+from cdc.config.seeing import Alerts, Dashboard, Lag, Slot
 from cdc.config.settings import about, at_least, between, matching, not_empty
 from cdc.config.source import Source
 from cdc.config.stores import Store
@@ -64,5 +66,10 @@ class Config:
         ),
     )
     spark: Spark = field(default_factory=Spark, metadata=about("Where and how Spark runs"))
+    audit: Audit = field(default_factory=Audit, metadata=about("What is compared all the time"))
+    lag: Lag = field(default_factory=Lag, metadata=about("When a hop counts as behind or stalled"))
+    slot: Slot = field(default_factory=Slot, metadata=about("What is done before the slot is lost"))
+    alerts: Alerts = field(default_factory=Alerts, metadata=about("Who is told of trouble"))
+    dashboard: Dashboard = field(default_factory=Dashboard, metadata=about("Where the page is served"))
     #: The file that this was read from; not a key.
     file: Path | None = None

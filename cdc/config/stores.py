@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from typing import Literal
 
 from cdc.config.settings import Location, Problem, about, at_least, between, matching, not_empty, scheme
+from cdc.config.shape import Shaped, shape_problems
 from cdc.config.tables import ColumnName
 from cdc.config.tls import Tls
 from cdc.names import PREFIX_PATTERN, PREFIX_RULE
@@ -18,7 +19,7 @@ _OBJECT_TYPES = ("flattened", "nested", "object")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Fed:
+class Fed(Shaped):
     """How `tailrace sync` feeds a store; the same for every kind that is fed row by row."""
 
     trigger_milliseconds: int = field(
@@ -58,6 +59,7 @@ class Elasticsearch(Fed):
     )
 
     def problems(self) -> Iterator[Problem]:
+        yield from shape_problems(self)
         if self.api_key is not None and self.username is not None:
             yield "api_key", "give either an API key or a user, not both"
         if (self.username is None) != (self.password is None):
@@ -89,12 +91,13 @@ class Redis(Fed):
     )
 
     def problems(self) -> Iterator[Problem]:
+        yield from shape_problems(self)
         if self.tls is not None and not self.url.reveal().startswith("rediss:"):
             yield "tls", "needs a rediss:// url"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Iceberg:
+class Iceberg(Fed):
     kind: Literal["iceberg"] = field(default="iceberg", metadata=about("What the store is"))
     path: Location = field(metadata=about("Folder or URI of the warehouse's files", not_empty))
     catalog_uri: Url | None = field(
@@ -106,8 +109,28 @@ class Iceberg:
     )
     catalog_username: str | None = field(default=None, metadata=about("User of that catalog"))
     catalog_password: Secret | None = field(default=None, metadata=about("That user's password"))
+    options: Options = field(
+        default_factory=Options, metadata=about("More properties of the Iceberg catalog, such as its object storage's")
+    )
+    string_columns: tuple[ColumnName, ...] = field(
+        default=(), metadata=about("Columns that are kept as text, since their values do not fit a typed column")
+    )
+    trigger_milliseconds: int = field(
+        default=30_000, metadata=about("Shortest time between the starts of two batches", between(0, 3_600_000))
+    )
+    max_events_per_batch: int = field(default=500_000, metadata=about("Most events of one batch", at_least(1)))
+    target_file_bytes: int = field(
+        default=128 << 20, metadata=about("Size of the files that are written", between(1 << 20, 2 << 30))
+    )
+    maintain_hours: float = field(
+        default=24.0, metadata=about("How often `tailrace run` tidies the warehouse up; 0: never", between(0, 8760))
+    )
+    snapshot_hours: float = field(
+        default=120.0, metadata=about("How long snapshots are kept that are not the newest", between(0, 87_600))
+    )
 
     def problems(self) -> Iterator[Problem]:
+        yield from shape_problems(self)
         if "://" in self.path and self.catalog_uri is None:
             yield "catalog_uri", "needed when `path` is a URI: a SQLite catalog can only live in a local folder"
 

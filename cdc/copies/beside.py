@@ -11,7 +11,7 @@ was read already, is in the stream for that very reason. A rewrite moves rows wi
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -21,9 +21,10 @@ from confluent_kafka import KafkaError, KafkaException, Message, Producer
 
 from cdc.config import Config
 from cdc.copies import marks
+from cdc.copies.by_key import rows_by_key
 from cdc.copies.chunk import Attempt, Ending, Pace, attempted
 from cdc.copies.described import DescribedTable
-from cdc.copies.passage import CHUNK_HEADER, TOPIC_HEADER, chunk_tag
+from cdc.copies.passage import CHUNK_HEADER, GONE, TOPIC_HEADER, chunk_tag
 from cdc.copies.reading import Readable, at_snapshot, lines, lock
 from cdc.copies.records import ChunkState, Piece
 from cdc.copies.rows import LineEncoder
@@ -37,13 +38,18 @@ _FLUSH_SECONDS = 120.0
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BesideTask:
-    """All that an attempt needs; it travels to a Spark worker. `where`: SQL that narrows the rows of every table."""
+    """All that an attempt needs; it travels to a Spark worker. `where`: SQL that narrows the rows of every table.
+
+    `keys`: instead of the chunk's blocks, the rows of its one table under these record keys; those that the source does
+    not have are deleted.
+    """
 
     config: Config
     chunk: ChunkState
     attempt: int
     tables: Mapping[str, DescribedTable]
     where: str | None = None
+    keys: tuple[bytes, ...] | None = None
     rows_per_second: float = 0.0
 
 
@@ -86,6 +92,9 @@ class _Rows:
 
     def send_all(self, connection: psycopg.Connection[Any]) -> dict[str, str]:
         """Tables of which nothing could be read, and why."""
+        if self._task.keys is not None:
+            self._send_keys(connection, self._task.keys)
+            return {}
         left_out: dict[str, str] = {}
         locked: list[tuple[Piece, Readable, LineEncoder]] = []
         for piece in self._task.chunk.pieces:
@@ -101,6 +110,14 @@ class _Rows:
             if piece.table not in left_out:
                 self._send(connection, piece, readable, encoder)
         return left_out
+
+    def _send_keys(self, connection: psycopg.Connection[Any], keys: Sequence[bytes]) -> None:
+        (table,) = self._task.tables.values()
+        headers = [(TOPIC_HEADER, table.shape.topic.encode()), (CHUNK_HEADER, self._tag)]
+        found = rows_by_key(connection, table, keys)
+        for key in keys:
+            self._produce(key, found.get(key, GONE), headers)
+        self.count += len(keys)
 
     def _send(
         self, connection: psycopg.Connection[Any], piece: Piece, readable: Readable, encoder: LineEncoder

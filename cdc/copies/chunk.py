@@ -62,6 +62,7 @@ class Ending(Enum):
     LOST = "lost"  # the snapshot is gone; capture decides
     FAILED = "failed"  # worth another try
     REFUSED = "refused"  # a person must decide
+    SKIPPED = "skipped"  # not run: a person has cancelled the copy of its tables
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

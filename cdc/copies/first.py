@@ -125,7 +125,7 @@ def interrupted(config: Config, copy_id: str, write: Callable[[CopyState], None]
     """
     kafka, slot = config.kafka, config.source.slot
     options = kafka.client_options()
-    _fence(options, driver_transactional_id(kafka.prefix, slot))
+    cut_off(options, driver_transactional_id(kafka.prefix, slot))
     with CopyLog(kafka) as copies:
         copy = copies.refresh().copies.get(copy_id)
         if copy is None:
@@ -135,7 +135,7 @@ def interrupted(config: Config, copy_id: str, write: Callable[[CopyState], None]
             chunk_transactional_id(kafka.prefix, slot, copy_id, chunk.number) for chunk in copies.unfinished(copy)
         ]
         with ThreadPoolExecutor(_FENCES_AT_ONCE) as pool:
-            list(pool.map(lambda name: _fence(options, name), unfinished))
+            list(pool.map(lambda name: cut_off(options, name), unfinished))
         return _judged(copies.refresh_to_end(), copy)
 
 
@@ -163,7 +163,8 @@ def _judged(copies: CopyLog, copy: CopyState) -> Outcome:
     return Outcome(copy, missing, rows=rows, is_through=is_through)
 
 
-def _fence(options: dict[str, str], transactional_id: str) -> None:
+def cut_off(options: dict[str, str], transactional_id: str) -> None:
+    """Whoever wrote under this id cannot do so any more."""
     producer = Publisher(
         options, transactional_id=transactional_id, transaction_timeout_seconds=60, max_message_bytes=0, parked_topic=""
     )

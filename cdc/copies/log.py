@@ -29,6 +29,7 @@ class CopyLog:
         self._topic = control_topic(kafka.prefix, Control.COPIES)
         self._consumer = committed_reader(kafka.client_options())
         self._kafka = kafka
+        self._connected = False
         self.next_offset = start
 
     def close(self) -> None:
@@ -42,6 +43,7 @@ class CopyLog:
 
     def refresh(self, timeout_seconds: float = 30) -> CopyLog:
         """Up to an open transaction, if there is one: what is in it is not decided yet."""
+        self._connect(timeout_seconds)
         self._consumer.assign([TopicPartition(self._topic, 0, self.next_offset)])  # anew: so that the end is told again
         while True:
             message = self._consumer.poll(timeout_seconds)
@@ -58,6 +60,16 @@ class CopyLog:
                 continue
             else:
                 raise TransientError(f"{self._topic} could not be read: {error.str()}") from KafkaException(error)
+
+    def _connect(self, timeout_seconds: float) -> None:
+        """A consumer that is only assigned looks for its broker once a second; one that is asked, at once."""
+        if self._connected:
+            return
+        try:
+            self._consumer.get_watermark_offsets(TopicPartition(self._topic, 0), timeout=timeout_seconds)
+        except KafkaException as error:
+            raise TransientError(f"{self._topic} could not be read: {error.args[0].str()}") from error
+        self._connected = True
 
     def refresh_to_end(self, timeout_seconds: float = 60) -> CopyLog:
         """Everything that is there now: waits until the open transactions before it are decided."""

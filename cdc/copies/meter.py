@@ -46,7 +46,7 @@ class Meter:
         self._chunks += 1
         self._left_out |= chunk.left_out
 
-    def progress(self, wal_held_bytes: int | None) -> CopyProgress:
+    def progress(self, wal_held_bytes: int | None, *, paused: bool = False) -> CopyProgress:
         elapsed = max(self._clock() - self._started, 0.001)
         speed = (self._bytes - self._before_bytes) / elapsed
         left = self._total_bytes - self._bytes
@@ -61,4 +61,5 @@ class Meter:
             seconds_left=0.0 if self.is_through else round(left / speed, 1) if speed else None,
             wal_held_bytes=wal_held_bytes,
             written_ms=time.time_ns() // 1_000_000,
+            paused=paused,
         )

@@ -32,6 +32,8 @@ T = TypeVar("T")
 log = get_logger("copies")
 
 TOPIC_HEADER, CHUNK_HEADER = "topic", "chunk"
+#: Instead of a row: the source has none under this key.
+GONE = b"null"
 _READ_SECONDS = 30.0
 _SLICE_ROWS = 1000
 
@@ -120,7 +122,21 @@ class Passage:
     def _publish(self, waiting: WaitingRows, verdict: Verdict, lsn: LSN, states: TableStates) -> int:
         version = Version(self._changes.position, 0)
         headers = [("v", str(version).encode())]
-        events = {
+        events = {op: self._events(op, lsn, version, states) for op in ("r", "d")}
+        published = 0
+        while rows := self._call(waiting.next_slice):
+            for topic, key, row in rows:
+                if (topic, key) not in verdict.overtaken and topic in events["r"]:
+                    head, tail = events["d" if row == GONE else "r"][topic]
+                    self._changes.on_copied(Record(topic, key, head + row + tail, headers))
+                    if row == GONE:
+                        self._changes.on_copied(Record(topic, key, None, headers))
+                    published += 1
+        return published
+
+    def _events(self, op: str, lsn: LSN, version: Version, states: TableStates) -> dict[str, tuple[bytes, bytes]]:
+        """By topic, what stands before and after a row."""
+        return {
             state.topic: copied_event(
                 _shape(state),
                 pipeline=self._prefix,
@@ -128,20 +144,16 @@ class Passage:
                 lsn=lsn,
                 version=version,
                 taken_ms=self._changes.commit_ms,
+                op=op,
             )
             for state in states.tables.values()
         }
-        published = 0
-        while rows := self._call(waiting.next_slice):
-            for topic, key, row in rows:
-                if (topic, key) not in verdict.overtaken and topic in events:
-                    head, tail = events[topic]
-                    self._changes.on_copied(Record(topic, key, head + row + tail, headers))
-                    published += 1
-        return published
 
     def _on_end(self, mark: marks.End, lsn: LSN, states: TableStates) -> TableStates:
         """Rows that a whole copy did not bring are not there: what is older than its beginning is dead."""
+        if mark.copy.base != self._changes.base:
+            log.warning("mark_ignored", reason="its copy was begun before a recovery", copy=mark.copy.id, lsn=str(lsn))
+            return states
         self._introduce(mark.whole)
         for oid, began in mark.whole.items():
             state = states.tables.get(oid)
@@ -149,7 +161,7 @@ class Passage:
                 continue
             for record in full_copy_markers(
                 _shape(state),
-                msgspec.structs.replace(mark.copy, point=began, base=self._changes.base),
+                msgspec.structs.replace(mark.copy, point=began),
                 pipeline=self._prefix,
                 database=self._database,
                 partitions=self._kafka.partitions,

@@ -177,6 +177,11 @@ def lines(
     query = sql.SQL("copy (select {} from only {} where {}) to stdout").format(
         _list(columns), sql.SQL(readable.name), sql.SQL(" and ".join(conditions))
     )
+    yield from copy_out(connection, query)
+
+
+def copy_out(connection: psycopg.Connection[Any], query: sql.Composed) -> Iterator[list[bytes]]:
+    """The lines of a `COPY … TO STDOUT`."""
     pgconn = connection.pgconn
     _expect(pgconn.exec_(query.as_bytes(connection)), pq.ExecStatus.COPY_OUT)
     get = pgconn.get_copy_data

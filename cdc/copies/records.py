@@ -91,6 +91,7 @@ class CopyProgress(msgspec.Struct, frozen=True, kw_only=True):
     seconds_left: float | None
     wal_held_bytes: int | None
     written_ms: int
+    paused: bool = False  # somebody has asked for that; it goes on when somebody asks for that
 
     @property
     def key(self) -> bytes:

@@ -77,7 +77,9 @@ def compare(config: Config, name: str, store: Store) -> Comparison:
     rows, differing, tables = 0, [], 0
     with at_snapshot(config.source.conninfo(), None) as connection:
         chosen = catalog.tables(connection, config.source.tables)
-        for table in describe_tables(connection, config, [str(each.oid) for each in chosen]).values():
+        gets = config.stores[name].gets
+        oids = [str(each.oid) for each in chosen if gets(each.schema, each.name)]
+        for table in describe_tables(connection, config, oids).values():
             tables += 1
             expected = _source_rows(connection, table)
             rows += len(expected)

@@ -25,6 +25,9 @@ heartbeat_seconds = 2
 [kafka]
 bootstrap = "{bootstrap}"
 prefix = "shop"
+
+[dashboard]
+port = {page_port}
 """
 _STORES = """
 [stores.search]
@@ -44,8 +47,8 @@ _LOOK_SECONDS = 0.2
 _TELL_SECONDS = 3.0
 
 
-def write_config(file: Path, addresses: Mapping[str, str], *, dsn: str, with_stores: bool) -> None:
-    text = _CONFIG.format(file=file, dsn=dsn, bootstrap=addresses["kafka"])
+def write_config(file: Path, addresses: Mapping[str, str], *, dsn: str, page_port: int, with_stores: bool) -> None:
+    text = _CONFIG.format(file=file, dsn=dsn, bootstrap=addresses["kafka"], page_port=page_port)
     if with_stores:
         text += _STORES.format(search=addresses["elasticsearch"], cache=addresses["redis"])
     file.write_text(text, encoding="utf-8")

@@ -34,10 +34,7 @@ join pg_namespace n on n.oid = c.relnamespace
 where r.prpubid = %s::int8::oid
 order by 2
 """
-_ANEW = (
-    "A publication that is altered after capture's first start is refused; "
-    "start again under a new [kafka] prefix and [source] slot then."
-)
+_ANEW = "A publication that is altered after capture's first start is refused; run `tailrace recover` then."
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -12,7 +12,7 @@ from cdc import catalog
 from cdc.catalog import SourceTable
 from cdc.config import Config
 from cdc.errors import TailraceError
-from cdc.inspection import broker, publication, role, server, slot, stores, tables, topics
+from cdc.inspection import broker, publication, role, server, shapes, slot, stores, tables, topics
 from cdc.inspection.findings import Finding, fail, gather, refusal
 from cdc.inspection.publication import PublicationFacts
 from cdc.inspection.role import Identity, RoleFacts
@@ -59,7 +59,15 @@ def inspect(config: Config) -> list[Finding]:
             chosen = [] if isinstance(source, Finding) else list(source.chosen())
             names = [topic(config.kafka.prefix, table.schema, table.name) for table in chosen]
             findings += gather("topics", lambda: _judge_topics(config, kafka, names, recorded))
-        return findings + list(stores.judge_stores(config))
+        findings += stores.judge_stores(config)
+        return findings + gather("stores", lambda: _judge_shapes(config, source))
+
+
+def _judge_shapes(config: Config, source: _Source | Finding) -> Iterator[Finding]:
+    if isinstance(source, Finding):
+        yield from shapes.judge_shapes(config, None, [])
+    else:
+        yield from shapes.judge_shapes(config, source.connection, list(source.chosen()))
 
 
 def _look_at_source(config: Config, opened: ExitStack) -> _Source | Finding:

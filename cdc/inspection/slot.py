@@ -16,7 +16,7 @@ from cdc.progress import Progress
 
 _GIGABYTE = 1 << 30
 _MUCH_WAL = 10 * _GIGABYTE
-_NEW_LIFE = "Set a new [kafka] prefix and [source] slot, then run: tailrace run. It copies everything again."
+_RECOVER = "Run: tailrace recover"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -72,7 +72,7 @@ def _missing(place: str, name: str, progress: Progress | None, *, known: bool) -
         )
     if progress is None or progress.state == "creating":
         return ok(place, "capture makes it on its first start")
-    return refusal(place, checks.missing_slot(name, progress), _NEW_LIFE)
+    return refusal(place, checks.missing_slot(name, progress), _RECOVER)
 
 
 def _state(place: str, name: str, facts: SlotFacts, progress: Progress | None, *, known: bool) -> Finding:
@@ -88,7 +88,9 @@ def _state(place: str, name: str, facts: SlotFacts, progress: Progress | None, *
     try:
         checks.check_slot(progress, facts.slot, name=name, database=facts.database)
     except RefusedError as error:
-        return refusal(place, error, _NEW_LIFE)
+        return refusal(place, error, _RECOVER)
+    if progress is not None and progress.state == "recovering":
+        return fail(place, "A recovery was begun and has not ended.", _RECOVER)
     if progress is not None and progress.state == "copying":
         return warn(
             place, "It waits for the first copy; nothing is published yet.", "Run: tailrace snapshot, beside capture."
@@ -121,7 +123,7 @@ def _cluster(progress: Progress, identity: Identity) -> Finding:
         forked_at = identity.forks.get(progress.timeline)
         checks.check_server(progress, identity.system_identifier, identity.timeline, forked_at=forked_at)
     except RefusedError as error:
-        return refusal("server", error, _NEW_LIFE)
+        return refusal("server", error, _RECOVER)
     if identity.timeline != progress.timeline:
         return ok("server", "it was promoted, and has everything that was published")
     return ok("server", "it is the cluster and timeline that progress was made on")

@@ -19,6 +19,7 @@ from cdc.table_states import TableStates
 from cdc.topics import Topic, Topics
 
 _NEW_PREFIX = "Use another [kafka] prefix."
+_RECOVER = "Run: tailrace recover"
 _ALTER = "Run: kafka-configs --bootstrap-server … --alter --entity-type topics --entity-name {topic} --add-config {to}"
 
 
@@ -100,7 +101,7 @@ def judge_content(progress: Progress, topics: Topics) -> Finding:
     try:
         checks.check_topics(progress, topics)
     except RefusedError as error:
-        return refusal("topics", error, _NEW_PREFIX)
+        return refusal("topics", error, _RECOVER)
     return ok("topics", f"ids and end offsets of {len(progress.topic_ids)} topics are as progress recorded them")
 
 
@@ -114,7 +115,7 @@ def _shape(kafka: Kafka, name: str, facts: TopicFacts) -> Iterator[Finding]:
         yield fail(
             place,
             f"It has {facts.topic.partitions} partitions, [kafka] partitions is {kafka.partitions}.",
-            f"Set [kafka] partitions = {facts.topic.partitions}; to re-partition, use another prefix.",
+            f"Set [kafka] partitions = {facts.topic.partitions}; to re-partition, run: tailrace recover",
         )
     yield from _policy(name, facts)
     largest = int(settings.get("max.message.bytes", kafka.max_message_bytes))
@@ -155,7 +156,7 @@ def _policy(name: str, facts: TopicFacts) -> Iterator[Finding]:
         yield fail(
             f"topic {name}",
             f"Its cleanup.policy is {policy}, expected compact: rows may be gone.",
-            _alter(name, "cleanup.policy=compact") + " If rows were deleted from it, use another [kafka] prefix.",
+            _alter(name, "cleanup.policy=compact") + " If rows were deleted from it, run: tailrace recover",
         )
 
 

@@ -20,7 +20,7 @@ Status = Mapping[str, Any]
 
 @dataclass(frozen=True, slots=True)
 class CopiesDue:
-    """`first`: capture holds the snapshot and waits. `tables`: incomplete ones, and why."""
+    """`first`: capture holds the snapshot and waits. `tables`: incomplete ones, and why; not those cancelled."""
 
     first: bool = False
     tables: tuple[tuple[str, str], ...] = ()
@@ -31,13 +31,14 @@ class CopiesDue:
 
 def copies_due(status: Status | None) -> CopiesDue:
     """From what capture has written down (`cdc.status`); None before its first start."""
-    if status is None or status["state"] == "creating":
+    if status is None or status["state"] in ("creating", "recovering"):
         return CopiesDue()
     if status["state"] == "copying":
         return CopiesDue(first=True)
-    return CopiesDue(
-        tables=tuple((table["table"], table["reason"]) for table in status["tables"] if not table["complete"])
-    )
+    if status.get("copies_paused"):
+        return CopiesDue()
+    wanted = [table for table in status["tables"] if not table["complete"] and not table.get("cancelled")]
+    return CopiesDue(tables=tuple((table["table"], table["reason"]) for table in wanted))
 
 
 class CopyWatch:

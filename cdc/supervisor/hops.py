@@ -6,21 +6,17 @@ A server that is away makes its figures old, never the supervisor slow.
 from __future__ import annotations
 
 import threading
-import time
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
-from typing import TypeVar
-
-import psycopg
+from collections.abc import Sequence
+from dataclasses import dataclass
 
 from cdc.config import Config
-from cdc.errors import TailraceError
 from cdc.lsn import LSN
-from cdc.postgres import connect, explain
-from cdc.secrets import redact
-from cdc.store_lag import Lag, read_lag
+from cdc.seeing.reading import Observer
+from cdc.seeing.record import Record, Slot
+from cdc.store_lag import Lag, lag_of
 
-T = TypeVar("T")
+# A server that is away holds the others' figures up for no longer.
+_LOOK_SECONDS = 3.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -47,20 +43,20 @@ class Hops:
         return [problem for problem in (self.slot_problem, self.lag_problem) if problem is not None]
 
 
-_SLOT = """
-select confirmed_flush_lsn::text,
-       greatest(pg_wal_lsn_diff(pg_current_wal_lsn(), confirmed_flush_lsn), 0)::int8,
-       safe_wal_size
-from pg_replication_slots where slot_name = %s and confirmed_flush_lsn is not null
-"""
+def hops_of(record: Record) -> Hops:
+    return Hops(
+        slot=_slot(record.slot),
+        slot_problem=f"source: {record.source.problem}" if record.source.problem else None,
+        lag=lag_of(record),
+        lag_problem=record.topics.problem,
+        read_at=record.read_at,
+    )
 
 
-def _slot(config: Config) -> SlotLag | None:
-    with connect(config.source.conninfo(), application_name="tailrace run") as connection:
-        row = connection.execute(_SLOT, [config.source.slot]).fetchone()
-    if row is None:
+def _slot(slot: Slot) -> SlotLag | None:
+    if slot.confirmed is None or slot.bytes is None:
         return None
-    return SlotLag(confirmed=LSN.parse(row[0]), bytes=int(row[1]), left_bytes=None if row[2] is None else int(row[2]))
+    return SlotLag(confirmed=slot.confirmed, bytes=slot.bytes, left_bytes=slot.left_bytes)
 
 
 class HopWatch:
@@ -81,28 +77,10 @@ class HopWatch:
         self._stop.set()
 
     def _run(self) -> None:
-        while not self._stop.is_set():
-            self._read_slot()
-            self._read_lag()
-            self._stop.wait(self._interval_seconds)
-
-    def _read_slot(self) -> None:
-        slot, problem = _answer(lambda: _slot(self._config))
-        self.hops = replace(self.hops, slot=slot, slot_problem=f"source: {problem}" if problem else None)
-
-    def _read_lag(self) -> None:
-        """Of Kafka and the stores, so it may take a while where one of them is away; the slot does not wait for it."""
-        lag, problem = _answer(lambda: read_lag(self._config, self._stores))
-        self.hops = replace(self.hops, lag=lag, lag_problem=problem, read_at=time.time())
-
-
-def _answer(read: Callable[[], T]) -> tuple[T | None, str | None]:
-    """The answer, or why there is none. A driver's own error is no reason to show nothing ever again."""
-    try:
-        return read(), None
-    except TailraceError as error:
-        return None, error.message
-    except psycopg.Error as error:
-        return None, explain(error)
-    except Exception as error:
-        return None, redact(f"{type(error).__name__}: {error}".splitlines()[0])
+        observer = Observer(self._config, self._stores)
+        try:
+            while not self._stop.is_set():
+                self.hops = hops_of(observer.look(_LOOK_SECONDS))
+                self._stop.wait(self._interval_seconds)
+        finally:
+            observer.close()

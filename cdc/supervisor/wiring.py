@@ -10,6 +10,7 @@ from typing import Any
 from cdc.config import Config
 from cdc.config.stores import Fed
 from cdc.logs import get_logger
+from cdc.seeing.parts_file import parts_path, write_parts
 from cdc.supervisor.child import Child
 from cdc.supervisor.copies_due import CopyWatch
 from cdc.supervisor.hops import HopWatch
@@ -65,16 +66,25 @@ class Pipeline:
             **given,
         )
         self._sync = SyncPart(self._stores, [*common, "sync", *where], **given) if self._stores else None
+        self._dashboard = (
+            Part("dashboard", [*common, "dashboard", *where], **given) if config.dashboard.enabled else None
+        )
+        self._audit = (
+            Part("audit", [*common, "audit", "--continuous", *where], **given)
+            if config.audit.rows_per_second and self._stores
+            else None
+        )
 
     def run(self, view: View, *, stop: threading.Event, forgive: threading.Event) -> int:
         """Until `stop`; `forgive`: give those that refused another try. The exit code."""
         syncs: Sequence[Part] = [self._sync] if self._sync is not None else []
+        others: Sequence[Part] = [part for part in (self._dashboard, self._audit) if part is not None]
         hops = HopWatch(self._config, self._stores, view.interval_seconds)
         supervisor = Supervisor(
             steady=[self._capture, *syncs],
-            occasional=[self._copy],
-            stages=[[self._copy, *syncs], [self._capture]],
-            show=lambda to: to.show(self._report(hops)),
+            occasional=[self._copy, *others],
+            stages=[[self._copy, *syncs], [self._capture], others],
+            show=lambda to: self._show(to, self._report(hops)),
             stop=stop,
             forgive=forgive,
         )
@@ -86,8 +96,14 @@ class Pipeline:
             self._copies.stop()
             hops.stop()
 
+    def _show(self, view: View, report: Report) -> None:
+        write_parts(parts_path(self._config), report.as_json())
+        view.show(report)
+
     def _report(self, hops: HopWatch) -> Report:
-        parts = [self._capture, self._copy, *([self._sync] if self._sync is not None else [])]
+        parts = [
+            part for part in (self._capture, self._copy, self._sync, self._audit, self._dashboard) if part is not None
+        ]
         return Report(
             parts=tuple(part.state() for part in parts),
             hops=hops.hops,

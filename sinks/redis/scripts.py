@@ -11,6 +11,7 @@ from typing import Final
 # KEYS: the markers' hash, then one key per row. ARGV: the table's field in it, the generation, the tombstones' seconds,
 # then per row its version and the row, "" for a delete (JSON is never empty).
 # An older change still marks the row as seen: its key is in the topic, so it is no ghost.
+# Of the same version, the row of a newer generation stays: it may be in another shape.
 APPLY: Final = """
 local marker = redis.call('HGET', KEYS[1], ARGV[1]) or ''
 local generation, seconds = ARGV[2], ARGV[3]
@@ -27,7 +28,7 @@ for i = 2, #KEYS do
         redis.call('EXPIRE', key, seconds)
       end
     else
-      if version >= stored then
+      if version > stored or version == stored and tonumber(generation) >= tonumber(found[2] or '0') then
         if row ~= '' then
           redis.call('HSET', key, 'row', row, 'version', version)
           redis.call('PERSIST', key)

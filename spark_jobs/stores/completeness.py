@@ -51,10 +51,11 @@ def reasons_before(progress: Progress, topics: Mapping[str, TopicFacts], policie
 def reasons_after(
     states: TableStates | None, *, too_slow: str | None, expected: Mapping[str, range], found: Mapping[str, int]
 ) -> list[str]:
-    """What came to light while it was built. `expected` and `found`: live rows by table."""
+    """What came to light while it was built. `expected` (every table of the store) and `found`: live rows by table."""
     reasons = [
         f"{topic} is incomplete since {LSN(mark.since)}: {mark.reason}"
         for topic, mark in (states.pending if states is not None else {}).items()
+        if topic in expected
     ]
     if too_slow is not None:
         reasons.append(too_slow)

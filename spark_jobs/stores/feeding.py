@@ -22,17 +22,20 @@ from sinks.contract import (
     Position,
     PositionLostError,
     Store,
-    TableSchema,
     TakenOverError,
-    TopicPosition,
 )
+from sinks.iceberg.store import IcebergStore
+from spark_jobs.session import use_warehouse
+from spark_jobs.shape.fed import FedTables, chosen_tables
 from spark_jobs.stores.answers import Answers, read_answers
 from spark_jobs.stores.ledger import Ledger
+from spark_jobs.stores.parking import Parking
 from spark_jobs.stores.tasks import MARKERS_PROPERTY, Applying, markers_text
 from spark_jobs.stores.topic_stream import Ends
+from spark_jobs.warehouse.apply import WarehouseBatches
 
 if TYPE_CHECKING:
-    from pyspark.sql import DataFrame, SparkSession
+    from pyspark.sql import DataFrame
 
 # An idle store's position is written again when heartbeats have moved the LSN, at most this often.
 _IDLE_SAVE_SECONDS = 0.5
@@ -53,15 +56,17 @@ class Feeding:
         generation: Generation,
         position: Position,
         ledger: Ledger,
-        tables: dict[str, TableSchema],
-        spark: SparkSession,
+        fed: FedTables,
+        applying: Applying | WarehouseBatches,
         retention_ms: int,
     ) -> None:
         self._name = name
         self._config = config
         self._store = store
         self._ledger = ledger
-        self._spark = spark
+        self._fed = fed
+        self._applying = applying
+        self._spark = fed.spark
         self._retention_ms = retention_ms
         self._markers: dict[str, bytes] = {}
         self._goal = ledger.newest()
@@ -72,7 +77,7 @@ class Feeding:
         self._looked_ms = 0
         self._log = get_logger("sync").bind(store=name)
         self.generation = generation
-        self.tables = tables
+        self.tables = fed.schemas
         self.position = position
         self.saved: Position | None = None
 
@@ -89,8 +94,7 @@ class Feeding:
         self._batches += 1
         self.compare()
         self._ledger.catch_up()
-        if self._ledger.tables() != self.tables:
-            raise TablesChangedError("The tables have changed.")
+        self._compare_tables()
         result = self._run(answers)
         touched = [self.tables[topic] for topic in result.counts]
         self._store.publish(self.generation, touched)
@@ -108,8 +112,7 @@ class Feeding:
 
     def between_batches(self) -> None:
         """Notice what has happened to the store, and let heartbeats move the LSN of one that has nothing to do."""
-        if self._ledger.tables() != self.tables:
-            raise TablesChangedError("The tables have changed.")
+        self._compare_tables()
         if time.monotonic() - self._saved_at < _IDLE_SAVE_SECONDS:
             return
         self.compare()
@@ -134,6 +137,17 @@ class Feeding:
         if found != self.saved:
             raise PositionLostError("The store's position is not the one that was saved last.")
 
+    def _compare_tables(self) -> None:
+        """Are the tables, and their topics, those that this life began with?"""
+        known = self._ledger.tables()
+        settings = self._config.stores[self._name]
+        if chosen_tables(settings, known, self.position) != self._fed.source:
+            raise TablesChangedError("The tables have changed.")
+        progress = self._ledger.progress()
+        ids = progress.topic_ids if progress is not None else {}
+        if any(ids.get(topic, place.topic_id) != place.topic_id for topic, place in self.position.topics.items()):
+            raise TablesChangedError("A topic was made anew.")
+
     @property
     def is_caught_up(self) -> bool:
         """Everything that was published when this life began is applied: under load, the newest is always ahead."""
@@ -145,6 +159,8 @@ class Feeding:
         """The tasks; once more where they met a TRUNCATE, which is swept for in between, by the driver alone."""
         context = self._spark.sparkContext
         context.setLocalProperty("spark.scheduler.pool", self._name)
+        if isinstance(self._applying, WarehouseBatches):
+            return self._applying.apply(answers)
         context.setLocalProperty(MARKERS_PROPERTY, markers_text(self._markers))
         result = read_answers(answers)
         if not result.markers:
@@ -164,9 +180,10 @@ class Feeding:
             writer.close()
 
     def _moved(self, ends: Ends) -> Position:
-        point = self._ledger.covered(ends)
+        point = self._ledger.covered(ends, self._left_out())
         topics = {
-            topic: TopicPosition(place.topic_id, tuple(ends[topic])) for topic, place in self.position.topics.items()
+            topic: msgspec.structs.replace(place, next_offsets=tuple(ends[topic]))
+            for topic, place in self.position.topics.items()
         }
         if point is None or point.place < (self.position.version, self.position.lsn):
             caught_up_ms = max(self.position.caught_up_ms, self._at_end_ms)
@@ -179,6 +196,11 @@ class Feeding:
             version=point.version,
             caught_up_ms=max(point.written_ms, self._at_end_ms),
         )
+
+    def _left_out(self) -> set[str]:
+        """Topics that this store does not get: where they end is nothing to it."""
+        known = self._ledger.tables()
+        return known.keys() - chosen_tables(self._config.stores[self._name], known, self.position).keys()
 
     def _reap(self) -> None:
         if time.monotonic() < self._reap_at:
@@ -218,13 +240,17 @@ class TablesChangedError(TransientError):
 
 
 def applying_for(
-    name: str, config: Config, store: Store, generation: Generation, tables: dict[str, TableSchema], parked_topic: str
-) -> Applying:
+    name: str, config: Config, store: Store, generation: Generation, fed: FedTables, parked_topic: str
+) -> Applying | WarehouseBatches:
+    if isinstance(store, IcebergStore):
+        use_warehouse(fed.spark, store.settings)
+        return WarehouseBatches(store, generation, fed, Parking(config.kafka.client_options(), parked_topic))
     return Applying(
         # A number may come again, after everything was lost: the time tells such generations apart.
-        id=f"{name} {generation.number} {generation.created_ms} {abs(hash(tuple(tables.values()))):x}",
+        id=f"{name} {generation.number} {generation.created_ms} {abs(hash(tuple(fed.schemas.values()))):x}",
         store=name,
-        tables=tables,
+        tables=fed.schemas,
+        shapes=fed.rows,
         writer_factory=store.writer_factory(generation),
         kafka_options=config.kafka.client_options(),
         parked_topic=parked_topic,

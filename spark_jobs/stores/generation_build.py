@@ -22,7 +22,10 @@ from cdc.logs import get_logger
 from cdc.lsn import LSN, Version
 from cdc.names import Control, control_topic
 from cdc.status import read_states
-from sinks.contract import Generation, Position, Store, TopicPosition
+from cdc.store_notes import BuildNotes
+from sinks.contract import Generation, Position, Store, TableSchema, TopicPosition
+from sinks.iceberg.store import IcebergStore
+from spark_jobs.shape.fed import FedTables
 from spark_jobs.stores.completeness import Verdict, reasons_after, why_too_slow
 from spark_jobs.stores.feeding import applying_for
 from spark_jobs.stores.ledger import Ledger
@@ -31,10 +34,14 @@ from spark_jobs.stores.parked_rows import read_parked
 from spark_jobs.stores.points import Point
 from spark_jobs.stores.sources import Sources, ends_for
 from spark_jobs.stores.store_sync import BOOTSTRAP_OWNER
+from spark_jobs.stores.tasks import Applying
 from spark_jobs.stores.topic_facts import read_topic_facts
+from spark_jobs.warehouse.apply import WarehouseBatches
+from spark_jobs.warehouse.load import WarehouseLoading
+from spark_jobs.warehouse.takeover import take_over_history
 
 if TYPE_CHECKING:
-    from pyspark.sql import SparkSession
+    pass
 
 log = get_logger("bootstrap")
 
@@ -42,6 +49,7 @@ _SAVE_SECONDS = 10.0
 _MOST_ROUNDS = 50
 # So few records behind, a sync is there in a moment.
 _NEARLY_THERE = 2_000
+_LARGEST = Version((1 << 64) - 1, (1 << 32) - 1)
 
 Show = Callable[[LoadProgress], None]
 
@@ -63,7 +71,7 @@ class GenerationBuild:
         store: Store,
         ledger: Ledger,
         sources: Sources,
-        spark: SparkSession,
+        fed: FedTables,
         show: Show,
     ) -> None:
         self._config = config
@@ -73,17 +81,22 @@ class GenerationBuild:
         self._sources = sources
         self._show = show
         self._markers: dict[str, bytes] = {}
-        self._loading = Loading(spark, config, self._between)
+        self._fed = fed
+        loading = WarehouseLoading if isinstance(store, IcebergStore) else Loading
+        self._loading = loading(fed, config, self._between)
         self._saved_at = time.monotonic()
         self._parked: dict[str, int] = {}
+        self._notes: BuildNotes | None = None
         self.generation: Generation
         self._position: Position
 
     def run(self, options: Options) -> tuple[Verdict, bool]:
         old = self._store.serving()
+        before = self._store.position(old) if old is not None else None
         self._drop_half_built()
-        self.generation = self._store.create_generation(self._sources.tables.values())
+        self.generation = self._store.create_generation(self._fed.schemas.values())
         log.info("generation_created", store=self._name, generation=self.generation.number)
+        self._notes = BuildNotes(self._config, self._name, self.generation.number)
         owner = f"{BOOTSTRAP_OWNER}{socket.gethostname()}:{os.getpid()}:{uuid.uuid4().hex[:12]}"
         self._position = self._store.take(self.generation, owner)
         expected = self._load_everything()
@@ -95,7 +108,10 @@ class GenerationBuild:
             self._sweep_ghosts()
         switch = options.switch and too_slow is None
         if switch:
+            self._hand_over_history(before)
             self._switch(old, keep_old=options.keep_old)
+            if self._store.rebuilds_in_place:
+                self._sweep_left_out(before)
         else:
             self._store.settle(self.generation)
         return verdict, switch
@@ -120,16 +136,17 @@ class GenerationBuild:
         log.info("loaded", store=self._name, lsn=str(LSN(point.lsn)), rows=sum(rows.values()))
         return rows
 
+    def _applying(self) -> Applying | WarehouseBatches:
+        parked_topic = control_topic(self._config.kafka.prefix, Control.PARKED)
+        return applying_for(self._name, self._config, self._store, self.generation, self._fed, parked_topic)
+
+    def _hand_over_history(self, before: Position | None) -> None:
+        """Only a warehouse has one; it is kept from generation to generation."""
+        if isinstance(self._store, IcebergStore):
+            take_over_history(self._store, self.generation, self._applying(), self._fed, before, self._sources.point)
+
     def _load(self, start: dict[str, list[int]], end: dict[str, list[int]], *, count: bool) -> dict[str, int]:
-        applying = applying_for(
-            self._name,
-            self._config,
-            self._store,
-            self.generation,
-            self._sources.tables,
-            control_topic(self._config.kafka.prefix, Control.PARKED),
-        )
-        loaded = self._loading.load(applying, start, end, self._markers, count=count)
+        loaded = self._loading.load(self._applying(), start, end, self._markers, count=count)
         for topic, each in loaded.answers.counts.items():
             self._parked[topic] = self._parked.get(topic, 0) + each.parked
         self._sweep(loaded.answers.markers)
@@ -169,7 +186,9 @@ class GenerationBuild:
         """A parked row may be in the store in an earlier state, or not at all."""
         wanted = {topic: range(rows - self._parked.get(topic, 0), rows + 1) for topic, rows in expected.items()}
         reasons = reasons_after(read_states(self._config), too_slow=too_slow, expected=wanted, found=found)
-        parked = sum(self._parked.values()) + sum(not row.store for row in read_parked(self._config))
+        parked = sum(self._parked.values()) + sum(
+            not row.store and row.topic in wanted for row in read_parked(self._config)
+        )
         return Verdict(
             lsn=self._sources.point.lsn,
             rows=sum(found.values()) if found else sum(expected.values()),
@@ -187,16 +206,27 @@ class GenerationBuild:
         """Nobody else writes to a generation that is built aside; rows that readers see move while they are counted."""
         if self._store.rebuilds_in_place:
             return {}
-        return {topic: self._store.count(self.generation, table) for topic, table in self._sources.tables.items()}
+        return {topic: self._store.count(self.generation, table) for topic, table in self._fed.schemas.items()}
 
     def _sweep_ghosts(self) -> None:
         for table in self._sources.tables.values():
-            swept = self._store.sweep_ghosts(self.generation, table, self._sources.point.version)
-            if swept:
-                log.info("ghosts_swept", store=self._name, table=str(table), rows=swept)
+            self._sweep_ghosts_of(table, self._sources.point.version)
+
+    def _sweep_left_out(self, before: Position | None) -> None:
+        """Tables that the store had and does not get any more: all of their rows, and after a sync has let go."""
+        for topic, table in self._sources.others.items():
+            if before is not None and topic in before.topics:
+                self._sweep_ghosts_of(table, _LARGEST)
+
+    def _sweep_ghosts_of(self, table: TableSchema, below: Version) -> None:
+        swept = self._store.sweep_ghosts(self.generation, table, below)
+        if swept:
+            log.info("ghosts_swept", store=self._name, table=str(table), rows=swept)
 
     def _switch(self, old: Generation | None, *, keep_old: bool) -> None:
         self._store.switch(self.generation)
+        if self._notes is not None:
+            self._notes.end()
         log.info("switched", store=self._name, generation=self.generation.number)
         if old is not None and not keep_old:
             self._store.drop(old)
@@ -206,7 +236,8 @@ class GenerationBuild:
         start = {topic: facts.starts for topic, facts in self._sources.facts.items()}
         ends = ends_for(point, start)
         topics = {
-            topic: TopicPosition(facts.topic.id, tuple(ends[topic])) for topic, facts in self._sources.facts.items()
+            topic: TopicPosition(facts.topic.id, tuple(ends[topic]), self._fed.texts[topic])
+            for topic, facts in self._sources.facts.items()
         }
         position = msgspec.structs.replace(
             self._position, topics=topics, version=point.version, lsn=point.lsn, caught_up_ms=looked_ms
@@ -215,6 +246,8 @@ class GenerationBuild:
 
     def _between(self, progress: LoadProgress) -> None:
         self._show(progress)
+        if self._notes is not None:
+            self._notes.step(progress.events * progress.tasks_done // max(1, progress.tasks), progress.events)
         if time.monotonic() - self._saved_at > _SAVE_SECONDS:
             # A sign of life, so that a sync that is started meanwhile leaves this generation alone.
             self._position = self._store.save_position(self.generation, self._position)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 import time
+from collections.abc import Collection
 from types import TracebackType
 
 import msgspec
@@ -81,9 +82,10 @@ class Ledger:
             known = self._progress.end_offsets if self._progress is not None else {}
             return {topic: self._schemas[topic][1] for topic in sorted(known) if topic in self._schemas}
 
-    def covered(self, offsets: Offsets) -> Point | None:
+    def covered(self, offsets: Offsets, left_out: Collection[str] = ()) -> Point | None:
+        """`left_out`: topics that the reader of these offsets does not get."""
         with self._changed:
-            return self._points.covered(offsets)
+            return self._points.covered(offsets, left_out)
 
     def newest(self) -> Point | None:
         with self._changed:

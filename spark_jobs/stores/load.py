@@ -9,12 +9,14 @@ from typing import TYPE_CHECKING
 
 from cdc.config import Config
 from cdc.errors import TransientError
+from spark_jobs.shape.fed import FedTables
 from spark_jobs.stores.answers import Answers, read_answers
 from spark_jobs.stores.tasks import ANSWER, MARKERS_PROPERTY, Applying, markers_text
 from spark_jobs.stores.topic_stream import offsets_json, read_topics
+from spark_jobs.warehouse.apply import WarehouseBatches
 
 if TYPE_CHECKING:
-    from pyspark.sql import DataFrame, SparkSession
+    from pyspark.sql import DataFrame
 
 Offsets = Mapping[str, Sequence[int]]
 
@@ -41,13 +43,20 @@ class Loaded:
 class Loading:
     """`between` is called about every second while a job runs."""
 
-    def __init__(self, spark: SparkSession, config: Config, between: Callable[[LoadProgress], None]) -> None:
-        self._spark = spark
+    def __init__(self, fed: FedTables, config: Config, between: Callable[[LoadProgress], None]) -> None:
+        self._fed = fed
+        self._spark = fed.spark
         self._config = config
         self._between = between
 
     def load(
-        self, applying: Applying, start: Offsets, end: Offsets, markers: Mapping[str, bytes], *, count: bool
+        self,
+        applying: Applying | WarehouseBatches,
+        start: Offsets,
+        end: Offsets,
+        markers: Mapping[str, bytes],
+        *,
+        count: bool,
     ) -> Loaded:
         """Everything from `start` up to `end`. Rows below a marker are left out or made deletes."""
         moved = {topic: offsets for topic, offsets in end.items() if list(offsets) != list(start[topic])}
@@ -62,8 +71,16 @@ class Loading:
             return job.result()
 
     def _run(
-        self, applying: Applying, start: Offsets, end: Offsets, markers: Mapping[str, bytes], events: int, count: bool
+        self,
+        applying: Applying | WarehouseBatches,
+        start: Offsets,
+        end: Offsets,
+        markers: Mapping[str, bytes],
+        events: int,
+        count: bool,
     ) -> Loaded:
+        if not isinstance(applying, Applying):
+            raise TypeError("the warehouse loads in its own way")
         self._spark.sparkContext.setLocalProperty(MARKERS_PROPERTY, markers_text(markers))
         source = read_topics(
             self._spark.read,
@@ -72,7 +89,8 @@ class Loading:
             endingOffsets=offsets_json(end),
             minPartitions=str(max(1, events // _TASK_OFFSETS)),
         )
-        answers = source.mapInArrow(replace(applying, with_keys=count, ahead_of_markers=True), ANSWER)  # type: ignore[arg-type]
+        shaped = self._fed.evaluated(source)
+        answers = shaped.mapInArrow(replace(applying, with_keys=count, ahead_of_markers=True), ANSWER)  # type: ignore[arg-type]
         try:
             if not count:
                 return Loaded(answers=read_answers(answers), rows={})

@@ -11,6 +11,8 @@ from cdc.config import Config
 from cdc.control import committed_reader
 from cdc.errors import TransientError
 from cdc.names import Control, control_topic
+from sinks.contract import refuse_newer
+from spark_jobs.stores.parking import FORMAT
 
 _ANSWER_SECONDS = 15.0
 
@@ -52,6 +54,7 @@ def _all(config: Config) -> Iterator[Parked]:
     for message in read_partition(config, name, 0, OFFSET_BEGINNING):
         value = message.value()
         if value is not None:
+            refuse_newer(msgspec.json.decode(value).get("format", FORMAT), FORMAT, f"a record on {name}")
             parked = msgspec.json.decode(value, type=Parked)
             yield msgspec.structs.replace(parked, place=message.offset())
 

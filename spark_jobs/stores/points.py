@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from bisect import bisect_right
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 
 from cdc.lsn import Version
@@ -42,8 +42,9 @@ class Point:
         """Points in order. The version rises for ever; LSNs may fall, where a server took the place of another."""
         return self.version, self.lsn
 
-    def covered_by(self, offsets: Offsets) -> bool:
-        return all(_reaches(offsets.get(topic), ends) for topic, ends in self.end_offsets.items())
+    def covered_by(self, offsets: Offsets, left_out: Collection[str] = ()) -> bool:
+        """`left_out`: topics that the reader of these offsets does not get."""
+        return all(topic in left_out or _reaches(offsets.get(topic), ends) for topic, ends in self.end_offsets.items())
 
 
 class Points:
@@ -56,8 +57,8 @@ class Points:
         last = self._points[-1] if self._points else None
         if last is not None and point.place < last.place:
             return  # read again after the connection was lost
-        if last is not None and not last.end_offsets.keys() <= point.end_offsets.keys():
-            self._points.clear()  # a table was removed: nobody reaches the older ones any more
+        if last is not None and not _goes_on(last.end_offsets, point.end_offsets):
+            self._points.clear()  # a table was removed, or its topic made anew: the older ones say nothing any more
         self._points.append(point)
         if len(self._points) > _MOST_POINTS:
             self._points = self._points[: -_MOST_POINTS // 2 : 2] + self._points[-_MOST_POINTS // 2 :]
@@ -66,10 +67,14 @@ class Points:
     def newest(self) -> Point | None:
         return self._points[-1] if self._points else None
 
-    def covered(self, offsets: Offsets) -> Point | None:
+    def covered(self, offsets: Offsets, left_out: Collection[str] = ()) -> Point | None:
         """The newest one that these offsets reach. End offsets only ever rise, so that halving finds it."""
-        reached = bisect_right(self._points, False, key=lambda point: not point.covered_by(offsets))
+        reached = bisect_right(self._points, False, key=lambda point: not point.covered_by(offsets, left_out))
         return self._points[reached - 1] if reached else None
+
+
+def _goes_on(before: Offsets, now: Offsets) -> bool:
+    return before.keys() <= now.keys() and all(_reaches(now[topic], ends) for topic, ends in before.items())
 
 
 def _reaches(applied: Sequence[int] | None, ends: Sequence[int]) -> bool:

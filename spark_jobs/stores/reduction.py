@@ -6,7 +6,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import msgspec
 
@@ -34,6 +34,8 @@ class Held(NamedTuple):
     row: bytes | None
     partition: int
     offset: int
+    #: What Spark says of the row, where the store has a shape for its table.
+    shaped: dict[str, Any] | None = None
 
 
 class Reduction:
@@ -50,7 +52,16 @@ class Reduction:
         self.size_bytes = 0
         self.events: dict[str, int] = {}
 
-    def add(self, topic: str, partition: int, offset: int, key: bytes, value: bytes | None, stamp: bytes) -> None:
+    def add(
+        self,
+        topic: str,
+        partition: int,
+        offset: int,
+        key: bytes,
+        value: bytes | None,
+        stamp: bytes,
+        shaped: dict[str, Any] | None = None,
+    ) -> None:
         rows = self._rows.get(topic)
         if rows is None:
             rows = self._rows[topic] = {}
@@ -68,7 +79,7 @@ class Reduction:
         before = rows.get(key)
         if before is not None and before.stamp > stamp:
             return
-        rows[key] = Held(stamp, row, partition, offset)
+        rows[key] = Held(stamp, row, partition, offset, shaped)
         self.size_bytes += len(key) + _OBJECT_BYTES + (len(row) if row is not None else 0)
 
     def take(self) -> Iterator[tuple[str, dict[bytes, Held]]]:

@@ -1,18 +1,24 @@
 """Parked rows tried again: the row as it stands in its topic now goes to the store, and what it takes is settled.
 
-No Spark: there are few of them. The version guards as always, so that a sync may run beside it.
+There are few of them: Spark is needed only where the store has them in a shape of its own. The version guards as
+always, so that a sync may run beside it.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 
 from cdc.config import Config
 from cdc.errors import RefusedError
 from cdc.names import Control, control_topic
-from sinks.contract import Change, TableSchema, Writer
+from sinks.contract import Change, Position, TableSchema, Writer
 from sinks.registry import open_store
+from spark_jobs.shape.borrowed import borrowed_session
+from spark_jobs.shape.fed import FedTables, fed_tables
+from spark_jobs.shape.few import shape_few
+from spark_jobs.shape.rows import Troubled
 from spark_jobs.stores.ledger import Ledger
 from spark_jobs.stores.parked_rows import Parked, read_partition
 from spark_jobs.stores.parking import ParkedRow, Parking
@@ -32,16 +38,20 @@ def retry(config: Config, store_name: str, rows: Sequence[Parked]) -> list[Retri
     try:
         with Ledger(config) as ledger:
             ledger.catch_up()
-            tables = ledger.tables()
+            known = ledger.tables()
         generation = store.serving()
-        if generation is None:
+        position = store.position(generation) if generation is not None else None
+        if generation is None or position is None:
             raise RefusedError(f"Store {store_name} serves nothing yet.", remedy=f"tailrace sync {store_name}")
-        writer = store.writer_factory(generation)()
-        try:
-            results = [_retry_one(config, writer, tables.get(row.topic), row) for row in rows]
-        finally:
-            writer.close()
-        store.publish(generation, {tables[row.topic] for row in rows if row.topic in tables})
+        wanted = {row.topic for row in rows}
+        tables = {topic: table for topic, table in known.items() if topic in wanted and topic in position.topics}
+        with _shaping(config, store_name, tables, position) as fed:
+            writer = store.writer_factory(generation)()
+            try:
+                results = [_retry_one(config, writer, tables.get(row.topic), fed, row) for row in rows]
+            finally:
+                writer.close()
+        store.publish(generation, {fed.schemas[topic] if fed is not None else tables[topic] for topic in tables})
     finally:
         store.close()
     parking = Parking(config.kafka.client_options(), control_topic(config.kafka.prefix, Control.PARKED))
@@ -49,7 +59,21 @@ def retry(config: Config, store_name: str, rows: Sequence[Parked]) -> list[Retri
     return results
 
 
-def _retry_one(config: Config, writer: Writer, table: TableSchema | None, row: Parked) -> Retried:
+@contextmanager
+def _shaping(
+    config: Config, name: str, tables: dict[str, TableSchema], position: Position
+) -> Iterator[FedTables | None]:
+    """None where the store has these tables' rows as they are."""
+    if not any(position.topics[topic].shape for topic in tables):
+        yield None
+        return
+    with borrowed_session(config, f"tailrace-parked {name}") as spark:
+        yield fed_tables(config, name, spark, tables, position)
+
+
+def _retry_one(
+    config: Config, writer: Writer, table: TableSchema | None, fed: FedTables | None, row: Parked
+) -> Retried:
     if table is None:
         return Retried(parked=row, settled=True, reason="the table is gone")
     if row.key_bytes:
@@ -57,6 +81,13 @@ def _retry_one(config: Config, writer: Writer, table: TableSchema | None, row: P
     change = _last_change(config, row)
     if change is None:
         return Retried(parked=row, settled=True, reason="the row is gone")
+    if fed is not None:
+        table = fed.schemas[row.topic]
+        if change.row is not None:
+            shaped = shape_few(fed, [(row.topic, change.row)])[0]
+            if isinstance(shaped, Troubled):
+                return Retried(parked=row, settled=False, reason=shaped.reason)
+            change = change._replace(row=shaped)
     rejected = writer.apply(table, [change])
     if rejected:
         return Retried(parked=row, settled=False, reason=rejected[0].reason)

@@ -10,6 +10,7 @@ from cdc.errors import RefusedError
 from cdc.lsn import Version
 from cdc.topics import Topics
 from sinks.contract import TableSchema
+from spark_jobs.shape.fed import chosen_tables
 from spark_jobs.stores.completeness import reasons_before
 from spark_jobs.stores.ledger import Ledger
 from spark_jobs.stores.points import Point
@@ -25,12 +26,14 @@ class Sources:
 
     point: Point
     tables: dict[str, TableSchema]
+    #: Tables that are published, and that the store does not get.
+    others: dict[str, TableSchema]
     facts: dict[str, TopicFacts]
     reasons: list[str]
     began_ms: int
 
     @classmethod
-    def read(cls, config: Config, ledger: Ledger) -> Sources:
+    def read(cls, config: Config, name: str, ledger: Ledger) -> Sources:
         began_ms = time.time_ns() // 1_000_000
         give_up_at = time.monotonic() + _FIRST_PROGRESS_SECONDS
         while ledger.progress() is None and time.monotonic() < give_up_at:
@@ -39,9 +42,12 @@ class Sources:
         if progress is None:
             raise RefusedError("Capture has published nothing yet.", remedy="Start it first: tailrace capture")
         ledger.catch_up()
-        tables = ledger.tables()
-        if not tables:
+        known = ledger.tables()
+        if not known:
             raise RefusedError("Capture has published no table yet.", remedy="Start it first: tailrace capture")
+        tables = chosen_tables(config.stores[name], known)
+        if not tables:
+            raise RefusedError(f"None of the tables that store {name} lists is published.")
         facts = read_topic_facts(config, tables)
         topics = Topics(config.kafka)
         try:
@@ -51,6 +57,7 @@ class Sources:
         return cls(
             point=Point.of(progress) or _whatever_is_there(facts),
             tables=tables,
+            others={topic: table for topic, table in known.items() if topic not in tables},
             facts=facts,
             reasons=reasons_before(progress, facts, policies),
             began_ms=began_ms,

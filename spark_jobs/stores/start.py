@@ -9,6 +9,8 @@ from cdc.errors import RefusedError
 from cdc.topics import Topic
 from sinks.contract import Position, TopicPosition
 
+_NONE_REMADE: Mapping[str, str] = {}
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TopicFacts:
@@ -20,13 +22,26 @@ class TopicFacts:
     delete_retention_ms: int
 
 
-def starting_position(store: str, position: Position, topics: Mapping[str, TopicFacts], *, now_ms: int) -> Position:
+def starting_position(
+    store: str,
+    position: Position,
+    topics: Mapping[str, TopicFacts],
+    *,
+    now_ms: int,
+    remade: Mapping[str, str] = _NONE_REMADE,
+) -> Position:
     """The position to go on from, with every topic in it: new ones from their beginning, those that are gone left out.
 
-    Refuses where going on could keep rows that were deleted, or leave rows out.
+    Refuses where going on could keep rows that were deleted, or leave rows out. `remade`: topics that a recovery has
+    made anew, and their ids: a whole copy of the table is in them, so whoever knew the old one begins at the beginning.
     """
     fresh = not position.topics
-    places = {name: _place(store, position.topics.get(name), name, facts) for name, facts in topics.items()}
+    known = {
+        name: place
+        for name, place in position.topics.items()
+        if name not in topics or place.topic_id == topics[name].topic.id or remade.get(name) != topics[name].topic.id
+    }
+    places = {name: _place(store, known.get(name), name, facts) for name, facts in topics.items()}
     caught_up_ms = now_ms if fresh else position.caught_up_ms
     _refuse_too_old(store, places, topics, caught_up_ms, now_ms)
     return Position(

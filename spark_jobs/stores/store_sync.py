@@ -7,6 +7,7 @@ import socket
 import threading
 import time
 import uuid
+from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from cdc.config import Config
@@ -17,6 +18,7 @@ from cdc.lsn import LSN
 from cdc.names import Control, control_topic
 from sinks.contract import Generation, PositionLostError, Store, StoreCheck, TableSchema
 from sinks.registry import open_store
+from spark_jobs.shape.fed import FedTables, chosen_tables, fed_tables
 from spark_jobs.stores.feeding import Feeding, TablesChangedError, applying_for
 from spark_jobs.stores.ledger import Ledger
 from spark_jobs.stores.start import starting_position
@@ -37,6 +39,10 @@ class MovedError(TransientError):
     """Readers see another generation now: follow them."""
 
 
+class PausedError(TransientError):
+    """Somebody wants this store to rest."""
+
+
 class StoreSync:
     """`number`: feed this generation, whatever serves; None: the serving one, and the next when it is switched."""
 
@@ -50,8 +56,10 @@ class StoreSync:
         ledger: Ledger,
         stop: threading.Event,
         number: int | None,
+        is_paused: Callable[[], bool] = lambda: False,
     ) -> None:
         self.name = name
+        self._is_paused = is_paused
         self.refused: RefusedError | None = None
         self._config = config
         self._settings = settings
@@ -63,12 +71,16 @@ class StoreSync:
         self._owner = f"{socket.gethostname()}:{os.getpid()}:{uuid.uuid4().hex[:12]}"
         self._pause_seconds = _SHORTEST_PAUSE_SECONDS
         self._warned: set[StoreCheck] = set()
+        self._told_due: set[str] = set()
         self.thread = threading.Thread(target=self._run, name=f"tailrace-sync-{name}", daemon=True)
 
     def _run(self) -> None:
         while not self._stop.is_set():
+            self._rest_while_paused()
             try:
                 self._live()
+            except PausedError:
+                continue
             except (TablesChangedError, MovedError) as change:
                 self._log.info("starting_over", reason=change.message)
             except (RefusedError, UsageError) as error:
@@ -79,6 +91,14 @@ class StoreSync:
                 self._retry(str(error))
             except Exception as error:  # a library's own: this store must go on, and the others do not notice
                 self._retry(f"{type(error).__name__}: {error}".splitlines()[0][:300])
+
+    def _rest_while_paused(self) -> None:
+        if not self._is_paused():
+            return
+        self._log.info("paused", remedy=f"tailrace resume {self.name}")
+        while self._is_paused() and not self._stop.is_set():
+            self._stop.wait(_TICK_SECONDS)
+        self._log.info("resumed")
 
     def _retry(self, reason: str) -> None:
         if self._stop.is_set():
@@ -99,15 +119,14 @@ class StoreSync:
                     self._log.warning("store_check", what=warning.what, remedy=warning.remedy)
             generation = self._choose(store, tables)
             if generation is not None:
-                self._feed(store, generation, tables)
+                self._feed(store, generation)
         finally:
             store.close()
 
     def _wait_for_tables(self) -> dict[str, TableSchema] | None:
         told = False
         while not self._stop.is_set():
-            tables = self._ledger.tables()
-            if tables:
+            if chosen_tables(self._settings, self._ledger.tables()):
                 self._ledger.catch_up()
                 return self._ledger.tables()
             if not told:
@@ -136,30 +155,38 @@ class StoreSync:
                 return None
             if position is not None:
                 return newest
-        return store.create_generation(tables.values())
+        fed = fed_tables(self._config, self.name, self._spark, tables)
+        return store.create_generation(fed.schemas.values())
 
-    def _feed(self, store: Store, generation: Generation, tables: dict[str, TableSchema]) -> None:
+    def _feed(self, store: Store, generation: Generation) -> None:
+        progress = self._ledger.progress()
+        if progress is not None and progress.state == "recovering":
+            raise TransientError("The pipeline is being recovered.", remedy="Let `tailrace recover` end.")
         taken = store.take(generation, self._owner)
-        facts = read_topic_facts(self._config, tables)
-        position = starting_position(self.name, taken, facts, now_ms=time.time_ns() // 1_000_000)
+        fed = fed_tables(self._config, self.name, self._spark, self._ledger.tables(), taken)
+        self._tell_due(fed)
+        facts = read_topic_facts(self._config, fed.source)
+        remade = progress.remade if progress is not None else {}
+        position = starting_position(self.name, taken, facts, now_ms=time.time_ns() // 1_000_000, remade=remade)
+        parked_topic = control_topic(self._config.kafka.prefix, Control.PARKED)
+        applying = applying_for(self.name, self._config, store, generation, fed, parked_topic)
         feeding = Feeding(
             name=self.name,
             config=self._config,
             store=store,
             generation=generation,
-            position=position,
+            position=fed.placed(position),
             ledger=self._ledger,
-            tables=tables,
-            spark=self._spark,
+            fed=fed,
+            applying=applying,
             retention_ms=min(each.delete_retention_ms for each in facts.values()),
         )
         feeding.begin()
         starting = {topic: place.next_offsets for topic, place in position.topics.items()}
-        parked_topic = control_topic(self._config.kafka.prefix, Control.PARKED)
         stream = TopicStream(
-            self._spark,
             self._config,
-            applying_for(self.name, self._config, store, generation, tables, parked_topic),
+            applying,
+            fed,
             starting=starting,
             events_per_batch=self._settings.max_events_per_batch,
             trigger_milliseconds=self._settings.trigger_milliseconds,
@@ -167,10 +194,16 @@ class StoreSync:
             on_batch=feeding.batch,
         )
         try:
-            self._log.info("syncing", generation=generation.number, lsn=str(LSN(position.lsn)), tables=len(tables))
+            self._log.info("syncing", generation=generation.number, lsn=str(LSN(position.lsn)), tables=len(fed.source))
             self._attend(store, feeding, stream)
         finally:
             stream.close()
+
+    def _tell_due(self, fed: FedTables) -> None:
+        for what in fed.due:
+            if what not in self._told_due:
+                self._told_due.add(what)
+                self._log.warning("bootstrap_due", reason=what, remedy=f"tailrace bootstrap {self.name}")
 
     def _attend(self, store: Store, feeding: Feeding, stream: TopicStream) -> None:
         """Until it is stopped, or there is trouble."""
@@ -185,6 +218,8 @@ class StoreSync:
                 raise MovedError("Readers see another generation now.")
 
         while not self._stop.wait(_TICK_SECONDS):
+            if self._is_paused():
+                raise PausedError("It is paused.")
             stream.idle(look)
             trouble = stream.trouble()
             if trouble is not None:

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from cdc.errors import RefusedError, TailraceError, TransientError
 from sinks.contract import PositionLostError, TableSchema, TakenOverError, Writer, WriterFactory
+from spark_jobs.shape.rows import RowShape, Troubled, shaped_row
 from spark_jobs.stores.parking import ParkedRow, Parking
 from spark_jobs.stores.reduction import Held, Reduction, change_of
 
@@ -62,6 +63,8 @@ class Applying:
     writer_factory: WriterFactory
     kafka_options: dict[str, str] = field(repr=False)
     parked_topic: str
+    #: By topic: those whose rows the store has in a shape of its own.
+    shapes: Mapping[str, RowShape] = field(default_factory=dict)
     slice_bytes: int = 32_000_000
     #: Report each key, so that Spark can count the rows that the store must have (a bootstrap).
     with_keys: bool = False
@@ -69,7 +72,7 @@ class Applying:
     ahead_of_markers: bool = False
 
     def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        """For `mapInArrow`. Columns: topic, partition, offset, key, value, stamp."""
+        """For `mapInArrow`. Columns: topic, partition, offset, key, value, stamp; shaped, where there are shapes."""
         task = _Task(self, _markers())
         try:
             for batch in batches:
@@ -92,8 +95,9 @@ class _Task:
         self._writer_id = f"{applying.id} {sorted(markers.items())}"
 
     def flush(self) -> Iterator[pa.RecordBatch]:
-        for topic, held in self.reduction.take():
+        for topic, last in self.reduction.take():
             if topic not in self.reduction.found or self.applying.ahead_of_markers:
+                held = self._shaped(topic, last)
                 self._apply(topic, held)
                 if self.applying.with_keys:
                     yield _of_keys(topic, held)
@@ -117,7 +121,30 @@ class _Task:
         ]
         yield _answer(*rows)
 
+    def _shaped(self, topic: str, held: dict[bytes, Held]) -> dict[bytes, Held]:
+        """As the store is to have them: a row that it is not to have is a delete. What fails is parked, not written."""
+        shape = self.applying.shapes.get(topic)
+        if shape is None:
+            return held
+        found: dict[bytes, Held] = {}
+        troubled: list[tuple[bytes, str]] = []
+        for key, last in held.items():
+            if last.row is None:
+                found[key] = last
+                continue
+            row = shaped_row(shape, last.row, last.shaped)
+            if isinstance(row, Troubled):
+                troubled.append((key, row.reason))
+            else:
+                found[key] = last._replace(row=row)
+        if troubled:
+            self.counts.setdefault(topic, Count()).add(Count(0, 0, 0, len(troubled)))
+            self._park(topic, held, troubled)
+        return found
+
     def _apply(self, topic: str, held: dict[bytes, Held]) -> None:
+        if not held:
+            return
         table = self.applying.tables[topic]
         one_column = len(table.key) == 1
         changes = [change_of(key, last, one_column=one_column) for key, last in held.items()]
@@ -189,9 +216,12 @@ def _markers() -> dict[str, bytes]:
     return {topic: stamp.encode() for topic, _, stamp in pairs}
 
 
-def _rows(batch: pa.RecordBatch) -> Iterator[tuple[str, int, int, bytes, bytes | None, bytes]]:
-    columns = [batch.column(name).to_pylist() for name in ("topic", "partition", "offset", "key", "value", "stamp")]
-    return zip(*columns, strict=True)
+def _rows(batch: pa.RecordBatch) -> Iterator[tuple[Any, ...]]:
+    """The arguments of `Reduction.add`."""
+    names = ["topic", "partition", "offset", "key", "value", "stamp"]
+    if "shaped" in batch.schema.names:
+        names.append("shaped")
+    return zip(*(batch.column(name).to_pylist() for name in names), strict=True)
 
 
 def _of_keys(topic: str, held: dict[bytes, Held]) -> pa.RecordBatch:

@@ -15,10 +15,12 @@ from typing import TYPE_CHECKING, Any, Final
 
 from cdc.config import Config
 from cdc.errors import TailraceError, TransientError
+from spark_jobs.shape.fed import FedTables
 from spark_jobs.stores.tasks import ANSWER, Applying
+from spark_jobs.warehouse.apply import WarehouseBatches
 
 if TYPE_CHECKING:
-    from pyspark.sql import DataFrame, SparkSession
+    from pyspark.sql import DataFrame
     from pyspark.sql.streaming.query import StreamingQuery
 
 #: Where each partition of each topic stands.
@@ -41,9 +43,9 @@ class TopicStream:
 
     def __init__(
         self,
-        spark: SparkSession,
         config: Config,
-        applying: Applying,
+        applying: Applying | WarehouseBatches,
+        fed: FedTables,
         *,
         starting: Mapping[str, Sequence[int]],
         events_per_batch: int,
@@ -58,8 +60,8 @@ class TopicStream:
         self._closing = False
         self._trouble: TailraceError | None = None
         self._checkpoint = tempfile.mkdtemp(prefix="tailrace-checkpoint-")
-        source = read_topics(spark.readStream, config, starting, maxOffsetsPerTrigger=str(events_per_batch))
-        answers = applied(source, applying, parallelism)
+        source = read_topics(fed.spark.readStream, config, starting, maxOffsetsPerTrigger=str(events_per_batch))
+        answers = applied(fed.evaluated(source), applying, parallelism)
         self._query: StreamingQuery = (
             answers.writeStream.queryName(applying.id)
             .foreachBatch(self._batch)
@@ -134,11 +136,13 @@ def read_topics(reader: Any, config: Config, starting: Mapping[str, Sequence[int
         .options(**options)
         .load()
     )
-    return frame.selectExpr("topic", "partition", "offset", "key", "value", "headers[0].value AS stamp")
+    return frame.selectExpr("topic", "partition", "offset", "key", "value", "headers[0].value AS stamp", "timestamp")
 
 
-def applied(source: DataFrame, applying: Applying, parallelism: int) -> DataFrame:
+def applied(source: DataFrame, applying: Applying | WarehouseBatches, parallelism: int) -> DataFrame:
     """Spark gives a partition of a topic to one task, in order; `coalesce` gives several of them to one."""
+    if isinstance(applying, WarehouseBatches):
+        return source
     return source.coalesce(parallelism).mapInArrow(applying, ANSWER)  # type: ignore[arg-type]
 
 

@@ -5,17 +5,23 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from contextlib import suppress
 from pathlib import Path
+from typing import TYPE_CHECKING
 from urllib.parse import urlsplit
 
 import psycopg
 import pytest
 
+from tests.harness.command import run_command
 from tests.harness.database import Database
+from tests.harness.later_copy import copy_due
 from tests.harness.own_postgres import OwnPostgres
 from tests.harness.pipeline import Pipeline
 from tests.harness.process import Process, StartProcess
 from tests.harness.waiting import eventually
 from tests.harness.writer import SCHEMA, Writer
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
 
 SYNCED = {"sync_replication_slots": "on"}
 
@@ -159,3 +165,31 @@ def test_a_promoted_standby_that_lacks_published_changes_is_refused(
     assert "timeline" in capture.errors
     again = pipeline.launch()
     again.expect_exit(3)
+
+
+@pytest.mark.slow
+def test_a_promoted_standby_that_lacks_published_changes_is_recovered(
+    pair: Pair, make_own_pipeline: Callable[[], Pipeline], spark: SparkSession
+) -> None:
+    """`tailrace recover`: what was published and is lost goes from the topics, and what the new primary writes wins."""
+    pair.replicate()
+    pipeline = make_own_pipeline()
+    capture = pipeline.start()
+    pipeline.database.execute("INSERT INTO items VALUES (1, 0, 'kept'), (2, 0, 'kept')")
+    pipeline.assert_same("items", while_running=capture)
+    pair.standby.wait_to_have(str(pipeline.database.lsn()))
+    pair.standby.stop()
+    pipeline.database.execute("INSERT INTO items VALUES (3, 0, 'published, then lost')")
+    pipeline.database.execute("UPDATE items SET grp = 1 WHERE id = 1")
+    pipeline.assert_same("items", while_running=capture)
+    pair.primary.kill()
+    pair.standby.start()
+    pair.fail_over()
+    capture.expect_exit(3, 60)
+    run_command("recover", pipeline.config, "--yes")
+    capture = pipeline.start()
+    eventually(lambda: pipeline.database.execute("UPDATE items SET grp = 7 WHERE id = 2") == [], what="the new primary")
+    assert copy_due(pipeline, spark).is_complete
+    pipeline.assert_same("items", while_running=capture)
+    capture.terminate()
+    capture.expect_exit(0)

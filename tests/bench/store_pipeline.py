@@ -77,8 +77,8 @@ class BenchPipeline:
         self.addresses = addresses
         self._folder = folder / name
         self._folder.mkdir()
-        self._config = self._folder / "tailrace.toml"
-        self._config.write_text(
+        self.config = self._folder / "tailrace.toml"
+        self.config.write_text(
             f'[source]\ndsn = "{addresses.dsn}"\nslot = "{name}"\npublication = "{name}"\n'
             f"tables = {json.dumps([f'public.{table}' for table in tables])}\nheartbeat_seconds = 1\n"
             f'[kafka]\nbootstrap = "{addresses.kafka}"\nprefix = "{name}"\npartitions = {PARTITIONS}\n'
@@ -140,7 +140,7 @@ class BenchPipeline:
 
     def _start(self, arguments: Sequence[str], log: Path) -> subprocess.Popen[bytes]:
         """Its log is new each time."""
-        command = [*_COMMAND, *arguments, "--config", str(self._config)]
+        command = [*_COMMAND, *arguments, "--config", str(self.config)]
         with log.open("wb") as errors:
             return subprocess.Popen(command, cwd=ROOT, stdin=subprocess.DEVNULL, stdout=errors, stderr=errors)
 

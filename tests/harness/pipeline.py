@@ -62,6 +62,7 @@ class Pipeline:
         kafka: Section | None = None,
         capture: Section | None = None,
         copy: Section | None = None,
+        **others: Section,
     ) -> None:
         """Write the config file; the sections' keys override what suits a test. With `proxy`, Postgres is behind it.
 
@@ -77,6 +78,9 @@ class Pipeline:
             "kafka": {"bootstrap": self.bootstrap, "prefix": self.prefix, "partitions": 2, **(kafka or {})},
             "capture": dict(capture or {}),
             "copy": {"first": False} if copy is None else dict(copy),
+            # Several pipelines are tested at once, and there is one default port.
+            "dashboard": {"enabled": False},
+            **others,
         }
         lines = [
             line
@@ -94,6 +98,10 @@ class Pipeline:
         process = self.launch()
         process.wait_for_line('"streaming"', deadline_seconds)
         return process
+
+    def run(self, command: str, *arguments: str) -> Process:
+        """Another `tailrace` command on this pipeline."""
+        return self._start(command, "--config", str(self.config), *arguments)
 
     def lives(self, process: Process) -> int:
         """How many times it has come to stream: once, and once more after every trouble that it mended itself."""

@@ -79,6 +79,12 @@ class StorePipeline:
                 for sync in syncs.values():
                     sync.thread.join(60)
 
+    def replace(self, old: str, new: str) -> None:
+        """In the config file, once; what is syncing goes on with what it has read."""
+        text = self.pipeline.config.read_text()
+        assert text.count(old) == 1, f"{old!r} is there {text.count(old)} times:\n{text}"
+        self.pipeline.config.write_text(text.replace(old, new))
+
     def bootstrap(self, name: str, **options: bool) -> Report:
         return run_bootstrap(self.config, name, Options(**options), spark=self._spark)
 
@@ -109,6 +115,12 @@ class StorePipeline:
             return {tuple(row[column] for column in table.key): row for row in read_rows}
 
         return read
+
+    def rows(self, name: str, table: str) -> dict[str, str]:
+        """What the store's readers see of a table: each row's JSON as it is stored, by id."""
+        schema = self.tables()[self.pipeline.topic(f"public.{table}")]
+        with self.opened(name) as (store, generation):
+            return {each.id: (each.row or b"").decode() for each in store.contents(generation, schema)}
 
     def wait(self, *names: str, deadline_seconds: float = 60.0) -> LSN:
         """Until everything committed so far is in these stores; all of them, unless named."""
@@ -156,5 +168,5 @@ def _section(name: str, keys: Mapping[str, Any]) -> list[str]:
 
 def _inline(value: Any) -> str:
     if isinstance(value, Mapping):
-        return "{" + ", ".join(f"{key} = {json.dumps(each)}" for key, each in value.items()) + "}"
+        return "{" + ", ".join(f"{json.dumps(key)} = {_inline(each)}" for key, each in value.items()) + "}"
     return json.dumps(value)

@@ -3,7 +3,16 @@
 from __future__ import annotations
 
 from confluent_kafka import IsolationLevel, KafkaException, TopicPartition
-from confluent_kafka.admin import AdminClient, NewTopic, OffsetSpec  # type: ignore[attr-defined]
+from confluent_kafka.admin import (  # type: ignore[attr-defined]
+    AdminClient,
+    AlterConfigOpType,
+    ConfigEntry,
+    ConfigResource,
+    NewPartitions,
+    NewTopic,
+    OffsetSpec,
+    ResourceType,
+)
 
 from tests.harness.waiting import eventually
 
@@ -58,3 +67,25 @@ def _ends(admin: AdminClient, partitions: list[TopicPartition], isolation: Isola
         except KafkaException:
             continue
     return ends
+
+
+def delete_topic(bootstrap: str, topic: str) -> None:
+    admin = AdminClient({"bootstrap.servers": bootstrap})  # kept: its answers die with it
+    (deleted,) = admin.delete_topics([topic], operation_timeout=10).values()
+    deleted.result(30)
+    eventually(lambda: topic not in list_topics(bootstrap), what=f"{topic} to be gone")
+
+
+def alter_topic(bootstrap: str, topic: str, name: str, value: str) -> None:
+    """One setting of it."""
+    change = ConfigEntry(name, value, incremental_operation=AlterConfigOpType.SET)
+    resource = ConfigResource(ResourceType.TOPIC, topic, incremental_configs=[change])
+    admin = AdminClient({"bootstrap.servers": bootstrap})
+    (altered,) = admin.incremental_alter_configs([resource]).values()
+    altered.result(30)
+
+
+def grow_topic(bootstrap: str, topic: str, partitions: int) -> None:
+    admin = AdminClient({"bootstrap.servers": bootstrap})
+    (grown,) = admin.create_partitions([NewPartitions(topic, partitions)]).values()
+    grown.result(30)

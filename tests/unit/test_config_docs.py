@@ -8,7 +8,7 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any, Literal, get_args, get_origin
 
-from cdc.config import ColumnName, Config, Mask, TableName, TableSelector, parse_config
+from cdc.config import ColumnName, Config, Mask, TableName, TableSelector, TableShape, parse_config
 from cdc.config.reader import settings_of
 from cdc.config.report import plain_value, toml_value
 from cdc.config.settings import Location
@@ -30,6 +30,8 @@ _TYPES = {
     Dsn: "connection string",
     Options: "table of strings",
     tuple[TableSelector, ...]: "array of strings",
+    tuple[str, ...]: "array of strings",
+    Mapping[str, str]: "table of strings",
 }
 
 
@@ -44,7 +46,9 @@ def declared_rows(kind: type = Config, section: str = "", note: str = "") -> Ite
             yield inner, '"schema.table"', "array of strings", "", declared.metadata["doc"]
         elif wanted == Mapping[ColumnName, Options]:
             yield inner, '"schema.table.column"', "table of strings", "", declared.metadata["doc"]
-        elif get_origin(wanted) is Mapping:
+        elif wanted == Mapping[TableName, TableShape]:
+            yield from declared_rows(TableShape, f'{inner}."schema.table"')
+        elif get_origin(wanted) is Mapping and wanted not in _TYPES:
             for store in get_args(get_args(wanted)[1]):
                 store_kind = get_args(settings_of(store)["kind"][1])[0]
                 yield from declared_rows(store, f"{inner}.NAME", f" with kind = {store_kind}")

@@ -155,3 +155,30 @@ def test_a_failed_job_says_what_is_wrong() -> None:
     )
     assert "ModuleNotFoundError" in chunk_queue._gist(text)
     assert chunk_queue._gist("") == "no reason given"
+
+
+def test_a_queue_that_is_held_begins_nothing_and_skips_what_nobody_wants() -> None:
+    """What is cancelled ends while the rest waits; the rest runs once it is let go."""
+    held = threading.Event()
+    held.set()
+    ran: list[int] = []
+
+    def run(given: ChunkTask) -> Attempt:
+        ran.append(given.chunk.number)
+        return done(given)
+
+    waiting = ChunkQueue(
+        run,
+        at_once=2,
+        tick=lambda: None,
+        stop=lambda: False,
+        cancel=lambda: None,
+        hold=held.is_set,
+        skip=lambda chunk: chunk.number == 2,
+    )
+    attempts = waiting.attempts([task(1), task(2), task(3)])
+    skipped = next(attempts)
+    assert (skipped.number, skipped.ending, ran) == (2, Ending.SKIPPED, [])
+    held.clear()
+    assert {attempt.number for attempt in attempts} == {1, 3}
+    assert sorted(ran) == [1, 3]

@@ -61,3 +61,13 @@ def test_what_could_leave_ghosts_or_holes_is_refused(
 def test_who_has_read_everything_is_never_too_old() -> None:
     """Nothing was written while it was away, so nothing was missed."""
     starting_position("s", _position(5, caught_up_ms=1), _facts(ends=[5]), now_ms=9 * HOUR_MS)
+
+
+def test_a_topic_that_a_recovery_has_made_anew_is_read_from_its_beginning() -> None:
+    """It holds a whole copy; one that anybody else has made anew is refused as ever."""
+    position, facts = _position(3, 3), _facts(ends=[5, 5], topic_id="new")
+    name = next(iter(facts))
+    found = starting_position("s", position, facts, now_ms=7, remade={name: "new"})
+    assert found.topics[name] == TopicPosition("new", (0, 0))
+    with pytest.raises(RefusedError):
+        starting_position("s", position, facts, now_ms=7, remade={name: "another"})

@@ -1,0 +1,85 @@
+"""When are two rows the same? Rows are JSON objects in bytes; what counts is their values, digit by digit. Pure.
+
+A table whose columns never changed has rows that are the same bytes everywhere, so bytes are compared, which is quick.
+Once columns came or went, older rows lack the new ones (NULL until somebody writes them) and still have the old ones:
+then NULL and absent are the same, and columns that the table no longer has do not count.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection
+from dataclasses import dataclass
+from typing import Any
+
+import msgspec
+import orjson
+import xxhash
+
+#: The seed of Spark's own `xxhash64`, so that the JVM and Python give the same number.
+SEED = 42
+
+_decode_members = msgspec.json.Decoder(dict[str, msgspec.Raw]).decode
+_NULL = b"null"
+
+
+def digest(data: bytes, _hash: Callable[[bytes, int], int] = xxhash.xxh64_intdigest) -> int:
+    return _hash(data, SEED)
+
+
+@dataclass(frozen=True, slots=True)
+class Content:
+    """How rows of one table are compared. `former`: columns that it had once and has no longer."""
+
+    exact: bool = True
+    former: frozenset[str] = frozenset()
+
+    @classmethod
+    def of(cls, columns: Collection[str], ever: Collection[Collection[str]]) -> Content:
+        """`ever`: the columns of every state that the table had, and of every partition, in their order."""
+        former = frozenset(name for each in ever for name in each) - frozenset(columns)
+        exact = all(list(each) == list(columns) for each in ever)
+        return cls(exact, former)
+
+    def canonical(self, row: bytes) -> bytes:
+        """Equal for rows that are the same; the row itself where bytes are compared."""
+        return row if self.exact else self.ordered(row)
+
+    def ordered(self, row: bytes) -> bytes:
+        """Members by name, without NULLs and former columns; a row that is no JSON object stays as it is."""
+        try:
+            members = _decode_members(row)
+        except msgspec.DecodeError:
+            return row
+        kept = sorted((name, bytes(value)) for name, value in members.items() if name not in self.former)
+        return b",".join([orjson.dumps(name) + b":" + _plain(value) for name, value in kept if value != _NULL])
+
+    def digest(self, row: bytes) -> int:
+        return digest(self.canonical(row))
+
+    def same(self, one: bytes | None, other: bytes | None) -> bool:
+        if one is None or other is None:
+            return one is other
+        return one == other or self.ordered(one) == self.ordered(other)
+
+    def differing_fields(self, one: bytes, other: bytes) -> list[str]:
+        """Names only: what differs, never how."""
+        try:
+            first, second = _decode_members(one), _decode_members(other)
+        except msgspec.DecodeError:
+            return ["(not a JSON object)"]
+        names = dict.fromkeys([*first, *second])
+        return [
+            name for name in names if name not in self.former and _value(first.get(name)) != _value(second.get(name))
+        ]
+
+
+def _value(raw: msgspec.Raw | None) -> bytes:
+    return _NULL if raw is None else _plain(bytes(raw))
+
+
+def _plain(value: bytes) -> bytes:
+    """Without the freedom that JSON leaves inside a value: escapes, spaces, the order of members."""
+    if value[0] in b"-0123456789tfn":
+        return value
+    decoded: Any = orjson.loads(value)
+    return orjson.dumps(decoded, option=orjson.OPT_SORT_KEYS)

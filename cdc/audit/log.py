@@ -1,0 +1,59 @@
+"""Keeping audits' records on `<prefix>.__audits`, and reading them: the dashboard shows the last of each."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+import msgspec
+from confluent_kafka import Producer, TopicPartition
+
+from cdc.audit.records import FORMAT, AuditRecord
+from cdc.audit.topic_records import messages_to_end
+from cdc.config import Config
+from cdc.control import committed_reader
+from cdc.errors import RefusedError
+from cdc.logs import get_logger
+from cdc.names import Control, control_topic
+
+log = get_logger("audit")
+_FLUSH_SECONDS = 15.0
+
+
+def keep(config: Config, records: Iterable[AuditRecord]) -> None:
+    """A record that cannot be kept is said, and no more: the audit itself stands."""
+    topic = control_topic(config.kafka.prefix, Control.AUDITS)
+    producer = Producer({**config.kafka.client_options(), "log_level": 0, "allow.auto.create.topics": False})
+    failed: list[str] = []
+    for record in records:
+        producer.produce(
+            topic,
+            record.encode(),
+            record.key,
+            on_delivery=lambda error, _: failed.append(error.str()) if error is not None else None,
+        )
+    if producer.flush(_FLUSH_SECONDS) or failed:
+        log.warning("audit_not_kept", topic=topic, reason=failed[0] if failed else "Kafka does not answer")
+
+
+def read_audits(config: Config) -> list[AuditRecord]:
+    """The last of each store and table, whole audits and sampled ones; none before the first."""
+    topic = control_topic(config.kafka.prefix, Control.AUDITS)
+    consumer = committed_reader(config.kafka.client_options())
+    last: dict[bytes, AuditRecord] = {}
+    try:
+        if topic not in consumer.list_topics(timeout=_FLUSH_SECONDS).topics:
+            return []
+        consumer.assign([TopicPartition(topic, 0, 0)])
+        for message in messages_to_end(consumer, topic):
+            key, value = message.key(), message.value()
+            if key is not None and value is not None:
+                last[key] = _decoded(topic, value)
+    finally:
+        consumer.close()
+    return list(last.values())
+
+
+def _decoded(topic: str, value: bytes) -> AuditRecord:
+    if msgspec.json.decode(value).get("format", 0) > FORMAT:
+        raise RefusedError(f"A record on {topic} is of a newer format than {FORMAT}.", remedy="Run the newer Tailrace.")
+    return msgspec.json.decode(value, type=AuditRecord)

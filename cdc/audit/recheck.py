@@ -1,0 +1,193 @@
+"""Looks again at rows that were not the same at first sight, until each is known to be right, wrong, or ever moving.
+
+In each round the source is asked for all of them in one new snapshot; the topic and the stores are waited for until
+they have everything that it shows; the stores are asked; then the topic is read on to its end, so that whatever a store
+rightly has is known. `judging` then decides. A difference counts when two rounds say the same.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Protocol
+
+from cdc.audit.content import Content
+from cdc.audit.fences import wait_for_stores, wait_for_topics
+from cdc.audit.judging import Case, Kind, Moment, judge_store, judge_topic
+from cdc.audit.records import TOPIC
+from cdc.audit.source_rows import SourceLook, fence, look
+from cdc.audit.topic_records import Schemas, TopicTail, read_schemas
+from cdc.config import Config
+from cdc.copies.described import DescribedTable
+from cdc.errors import TransientError
+from cdc.lsn import Version
+from cdc.names import Control, control_topic
+from cdc.status import incomplete, read_states
+from cdc.table_states import why_incomplete
+from sinks.contract import StoredRow, TableSchema
+from sinks.rows import row_id
+from sinks.scanning import StoreScan
+
+MOST_ROUNDS = 8
+_AGREEING_ROUNDS = 2
+
+
+class Expected(Protocol):
+    """What a store must hold of a row of the topic; None: not this row. `learn` prepares many at once."""
+
+    def learn(self, rows: Collection[bytes]) -> None: ...
+
+    def __call__(self, row: bytes) -> bytes | None: ...
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Audited:
+    """A table, and the stores that are compared; `expected`: of stores that do not take its rows as they are.
+
+    `schemas`: the table as such a store sees it.
+    """
+
+    oid: str
+    schema: TableSchema
+    scans: Mapping[str, StoreScan] = field(default_factory=dict)
+    schemas: Mapping[str, TableSchema] = field(default_factory=dict)
+    expected: Mapping[str, Expected] = field(default_factory=dict)
+    timeout_seconds: float = 60.0
+
+    def schema_in(self, store: str) -> TableSchema:
+        return self.schemas.get(store, self.schema)
+
+
+@dataclass(slots=True)
+class Verdict:
+    """Of one case: by side, what is wrong, and what was seen when that was decided."""
+
+    kinds: dict[str, Kind] = field(default_factory=dict)
+    agreeing: int = 0
+    row: bytes | None = None
+    held: dict[str, StoredRow | None] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Outcome:
+    """`wrong`: cases that truly differ, by id. `incomplete`: why the table cannot be judged at all, or ""."""
+
+    wrong: dict[str, tuple[Case, Verdict]]
+    moving: int
+    incomplete: str
+    lsn: int
+
+
+class Recheck:
+    """`tail` stands where the topic was read to; `marker`: the last TRUNCATE's version up to there."""
+
+    def __init__(self, config: Config, audited: Audited, tail: TopicTail, marker: Version) -> None:
+        self._config = config
+        self._audited = audited
+        self._tail = tail
+        self._marker = marker
+
+    def settle(self, cases: Mapping[str, Case]) -> Outcome:
+        """Cases by id."""
+        open_cases = {name: (case, Verdict()) for name, case in cases.items()}
+        wrong: dict[str, tuple[Case, Verdict]] = {}
+        lsn, reason = 0, ""
+        for _ in range(MOST_ROUNDS):
+            if not open_cases:
+                break
+            lsn, reason = self._round(open_cases)
+            if reason:
+                break
+            wrong |= {name: each for name, each in open_cases.items() if each[1].agreeing >= _AGREEING_ROUNDS}
+            open_cases = {name: each for name, each in open_cases.items() if each[1].kinds and name not in wrong}
+        return Outcome(wrong={} if reason else wrong, moving=len(open_cases), incomplete=reason, lsn=lsn)
+
+    def _round(self, cases: Mapping[str, tuple[Case, Verdict]]) -> tuple[int, str]:
+        config, audited = self._config, self._audited
+        keys = {case.key for case, _ in cases.values() if case.key is not None}
+        seen = look(config, audited.oid, keys)
+        if seen.table is None:
+            return seen.ended, "the table is gone, or has no key any more"
+        fence(config)
+        progress = wait_for_topics(config, seen.ended, audited.timeout_seconds)
+        reason = why_unjudged(config, audited.oid, audited.schema.topic, seen)
+        if reason:
+            return seen.ended, reason
+        wait_for_stores(config, list(audited.scans), seen.ended, audited.timeout_seconds)
+        held = {name: scan.rows(audited.schema_in(name), list(cases)) for name, scan in audited.scans.items()}
+        ends = progress.end_offsets.get(audited.schema.topic, [])
+        self._follow(cases, [max(each) for each in zip(self._tail.ends(), ends, strict=True)])
+        now = fence(config)
+        moment = Moment(
+            snapshot=seen.snapshot,
+            began=progress.base + seen.began,
+            ended=progress.base + seen.ended,
+            now=progress.base + now,
+        )
+        content = content_of(seen.table, read_schemas_of(config).get(audited.schema.topic))
+        rows_said = [
+            state.row for case, _ in cases.values() for state in case.states(self._marker) if state.row is not None
+        ]
+        for expected in audited.expected.values():
+            expected.learn(rows_said)
+        for case, verdict in cases.values():
+            row = seen.rows.get(case.key) if case.key is not None else None
+            self._judge(case, verdict, row, {name: rows.get(case.id) for name, rows in held.items()}, moment, content)
+        return seen.ended, ""
+
+    def _judge(
+        self,
+        case: Case,
+        verdict: Verdict,
+        row: bytes | None,
+        held: dict[str, StoredRow | None],
+        moment: Moment,
+        content: Content,
+    ) -> None:
+        states = case.states(self._marker)
+        kinds: dict[str, Kind | None] = {TOPIC: judge_topic(case, states, row, moment, content)}
+        for name, stored in held.items():
+            kinds[name] = judge_store(states, stored, moment, content, self._audited.expected.get(name))
+        found = {side: kind for side, kind in kinds.items() if kind is not None}
+        verdict.agreeing = verdict.agreeing + 1 if found and found == verdict.kinds else int(bool(found))
+        verdict.kinds, verdict.row, verdict.held = found, row, held
+
+    def _follow(self, cases: Mapping[str, tuple[Case, Verdict]], ends: Sequence[int]) -> None:
+        for record in self._tail.read_to(ends):
+            if record.is_marker:
+                for case, _ in cases.values():
+                    case.records.append(record)
+                continue
+            found = cases.get(row_id(record.key))
+            if found is not None:
+                found[0].key = record.key
+                found[0].records.append(record)
+
+
+def why_unjudged(config: Config, oid: str, topic: str, seen: SourceLook) -> str:
+    """Rows have changed without row events, and the copy that brings them is not through: no drift, and not equal.
+
+    Capture may not have noticed yet: so the catalog is compared as capture itself will do.
+    """
+    states = read_states(config)
+    if states is None:
+        raise TransientError("Capture has not described its tables yet.")
+    mark = states.pending.get(topic)
+    if mark is not None:
+        return incomplete(mark)
+    before = states.tables.get(oid)
+    if before is None or seen.state is None:
+        return "capture does not know the table"
+    return why_incomplete(before, seen.state) or ""
+
+
+def read_schemas_of(config: Config) -> Mapping[str, Schemas]:
+    return read_schemas(config.kafka, control_topic(config.kafka.prefix, Control.SCHEMA))
+
+
+def content_of(table: DescribedTable, schemas: Schemas | None) -> Content:
+    """How its rows are compared, by all the states that it had."""
+    of_leaves = [[name for name, _, _ in table.table(leaf.relation).columns()] for leaf in table.leaves]
+    present = [name for name, _, _ in table.table(table.relation).columns()]
+    ever = [present, *of_leaves, *(schemas.columns if schemas is not None else ())]
+    return Content.of(present, ever)

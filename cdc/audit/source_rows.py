@@ -1,0 +1,61 @@
+"""Rows of the source by their keys, all at one new snapshot, in the copy's own encoding."""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from dataclasses import dataclass
+
+import psycopg
+
+from cdc import catalog
+from cdc.config import Config
+from cdc.copies.by_key import rows_by_key
+from cdc.copies.described import DescribedTable, describe_tables
+from cdc.copies.reading import at_snapshot
+from cdc.errors import TransientError
+from cdc.heartbeat import PREFIX as HEARTBEAT_PREFIX
+from cdc.lsn import LSN
+from cdc.postgres import connect, explain
+from cdc.snapshots import Snapshot
+from cdc.table_catalog import read_states
+from cdc.table_states import TableState
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SourceLook:
+    """What the source had: `rows` by record key. `began` and `ended` are LSNs before and after the snapshot was taken.
+
+    `state`: the table's catalog as of the snapshot, to tell changes that no row event says.
+    """
+
+    rows: dict[bytes, bytes]
+    snapshot: Snapshot
+    began: LSN
+    ended: LSN
+    table: DescribedTable | None
+    state: TableState | None
+
+
+def look(config: Config, oid: str, keys: Collection[bytes]) -> SourceLook:
+    with connect(config.source.conninfo(), application_name="tailrace audit") as other:
+        began = catalog.current_lsn(other)
+        try:
+            with at_snapshot(config.source.conninfo(), None) as connection:
+                row = connection.execute("select pg_current_snapshot()::text").fetchone()
+                assert row is not None  # noqa: S101  # a select without FROM has one row
+                ended = catalog.current_lsn(other)
+                table = describe_tables(connection, config, [oid]).get(oid)
+                rows = {} if table is None else rows_by_key(connection, table, keys)
+                state = read_states(connection, [oid], prefix=config.kafka.prefix).get(oid)
+        except psycopg.Error as error:
+            raise TransientError(f"Postgres: {explain(error)}") from error
+    return SourceLook(rows=rows, snapshot=Snapshot.parse(row[0]), began=began, ended=ended, table=table, state=state)
+
+
+def fence(config: Config) -> LSN:
+    """An LSN behind everything committed so far, which capture and the stores reach also if nobody writes."""
+    with connect(config.source.conninfo(), application_name="tailrace audit") as connection:
+        lsn = catalog.current_lsn(connection)
+        connection.execute("set synchronous_commit = off")
+        connection.execute("select pg_logical_emit_message(true, %s, '{}'::text)", [HEARTBEAT_PREFIX])
+        return lsn

@@ -1,0 +1,85 @@
+"""What of the source's tables goes to a store: `tables`, and `[stores.NAME.shape."schema.table"]`.
+
+Expressions are Spark SQL; they are kept as text here and understood by `spark_jobs.shape` (docs/shaping.md).
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+
+from cdc.config.settings import Problem, about, not_empty
+from cdc.config.tables import TableName, TableSelector
+
+
+def _not_blank(text: str) -> str | None:
+    return None if text.strip() else "must not be empty"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TableShape:
+    """Of one table in one store. `columns` None: all of them, also those that come later."""
+
+    columns: tuple[str, ...] | None = field(
+        default=None, metadata=about("Columns that the store gets, beside those of the key; without it all")
+    )
+    where: str | None = field(
+        default=None,
+        metadata=about("Rows that the store has: a Spark SQL expression; a row that leaves it is deleted", _not_blank),
+    )
+    select: Mapping[str, str] = field(
+        default_factory=dict, metadata=about("Computed fields, each a Spark SQL expression", names=not_empty)
+    )
+
+    def problems(self) -> Iterator[Problem]:
+        if self.columns is None and self.where is None and not self.select:
+            yield "", "needs `columns`, `where` or `select`"
+        for name, expression in self.select.items():
+            if _not_blank(expression) is not None:
+                yield "select", f"`{name}` must not be empty"
+
+    def text(self) -> str:
+        """The same for the same shape: what a store remembers of how its rows were made."""
+        parts = {
+            "columns": None if self.columns is None else sorted(self.columns),
+            "where": self.where,
+            "select": dict(self.select),
+        }
+        said = {name: part for name, part in parts.items() if part is not None and part != {}}
+        return json.dumps(said, sort_keys=True, ensure_ascii=False)
+
+    @classmethod
+    def from_text(cls, text: str) -> TableShape:
+        parts = json.loads(text)
+        columns = parts.get("columns")
+        return cls(
+            columns=None if columns is None else tuple(columns),
+            where=parts.get("where"),
+            select=parts.get("select", {}),
+        )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Shaped:
+    """Keys that every kind of store has."""
+
+    tables: tuple[TableSelector, ...] = field(
+        default=(), metadata=about("Which of the source's tables it gets: `schema.table` or `schema.*`; empty is all")
+    )
+    shape: Mapping[TableName, TableShape] = field(
+        default_factory=dict, metadata=about("What of a table it gets, and in which form")
+    )
+
+    def gets(self, schema: str, table: str) -> bool:
+        """Whether it is fed with this table."""
+        return not self.tables or any(selector.matches(schema, table) for selector in self.tables)
+
+    def shape_of(self, schema: str, table: str) -> TableShape | None:
+        return self.shape.get(TableName(schema, table))
+
+
+def shape_problems(store: Shaped) -> Iterator[Problem]:
+    for name in store.shape:
+        if not store.gets(*name):
+            yield "shape", f"{name} is not among this store's `tables`"

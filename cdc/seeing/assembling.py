@@ -1,0 +1,316 @@
+"""Puts what was read together into one record. Remembers only what rates and standstills need; asks nobody anything."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass, field
+
+from cdc.config import Config
+from cdc.lsn import LSN
+from cdc.names import parse_topic
+from cdc.seeing import record
+from cdc.seeing.clock import LogClock
+from cdc.seeing.judging import Judge
+from cdc.seeing.log_facts import LogFacts
+from cdc.seeing.source_facts import SourceFacts
+from cdc.seeing.store_facts import StoreFacts
+from cdc.seeing.trends import Motion, Trends
+
+_WINDOW_SECONDS = 60.0
+_SPEED_SECONDS = 15.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Readings:
+    """What each reader has said last; where it has said nothing of late, the problem says why."""
+
+    now: float
+    source: SourceFacts | None
+    log: LogFacts | None
+    stores: Mapping[str, StoreFacts | None]
+    problems: Mapping[str, str] = field(default_factory=dict)  # under "source", "log" and the stores' names
+    troubles: Sequence[record.Trouble] = ()
+
+
+class Assembler:
+    def __init__(self, config: Config, clock: LogClock) -> None:
+        self._config = config
+        self._clock = clock
+        self._speeds = Trends(_SPEED_SECONDS)
+        self._falls = Trends(_WINDOW_SECONDS)
+        self._motion = Motion()
+        self._judge = Judge(config)
+
+    def assemble(self, readings: Readings) -> record.Record:
+        if readings.source is not None and "source" not in readings.problems:
+            self._clock.see(int(readings.source.lsn), readings.source.time)
+        source = self._source(readings)
+        slot = self._slot(readings)
+        topics = self._topics(readings, slot)
+        stores = tuple(self._store(name, readings, topics) for name in readings.stores)
+        return record.Record(
+            read_at=readings.now,
+            prefix=self._config.kafka.prefix,
+            source=source,
+            slot=slot,
+            topics=topics,
+            stores=stores,
+            tables=self._tables(readings),
+            copies=_copies(readings.log),
+            troubles=tuple(readings.troubles),
+        )
+
+    def _source(self, readings: Readings) -> record.Source:
+        problem = readings.problems.get("source")
+        lsn = readings.source.lsn if readings.source is not None and problem is None else None
+        rate = self._clock.bytes_per_second(readings.now, _WINDOW_SECONDS) if lsn is not None else None
+        return self._judge.source(record.Source(lsn=lsn, wal_bytes_per_second=rate, problem=problem))
+
+    def _slot(self, readings: Readings) -> record.Slot:
+        name = self._config.source.slot
+        facts = readings.source
+        if facts is None or facts.slot is None:
+            has_begun = readings.log is not None and readings.log.progress is not None
+            known = facts is not None and "source" not in readings.problems
+            return self._judge.slot(record.Slot(name=name, exists=False), is_known=known, has_begun=has_begun)
+        row = facts.slot
+        retained = max(0, facts.lsn - row.restart) if row.restart is not None else None
+        left, limit = row.left_bytes, None
+        if left is None and self._config.slot.max_bytes and retained is not None:
+            left = max(0, self._config.slot.max_bytes - retained)
+        if left is not None and retained is not None:
+            limit = max(0, left) + retained
+        found = record.Slot(
+            name=name,
+            exists=True,
+            active=row.active,
+            confirmed=row.confirmed,
+            bytes=max(0, facts.lsn - row.confirmed) if row.confirmed is not None else None,
+            retained_bytes=retained,
+            left_bytes=left,
+            limit_bytes=limit,
+            seconds_left=self._seconds_left(left, readings.now, active=row.active),
+            wal_status=row.wal_status,
+            invalidation_reason=row.invalidation_reason,
+        )
+        return self._judge.slot(found, is_known="source" not in readings.problems, has_begun=True)
+
+    def _seconds_left(self, left: int | None, now: float, *, active: bool) -> float | None:
+        fall = self._falls.rate("left", now, left)
+        if fall is None and not active and left is not None:  # seen once: nobody reads it, so it falls as the log grows
+            rate = self._clock.bytes_per_second(now, _WINDOW_SECONDS)
+            fall = -rate if rate is not None else None
+        if left is None or fall is None or fall >= 0:
+            return None
+        return max(0.0, left / -fall)
+
+    def _topics(self, readings: Readings, slot: record.Slot) -> record.Topics:
+        now, problem = readings.now, readings.problems.get("log")
+        progress = readings.log.progress if readings.log is not None else None
+        if readings.log is None or progress is None:
+            return self._judge.topics(record.Topics(problem=problem), slot, is_reading=False, still_seconds=0.0)
+        source = self._source_lsn(readings)
+        until, seconds = self._age(progress.confirm_lsn, source, now, progress.commit_time_us / 1e6)
+        written = progress.written_ms / 1000
+        idle = source is None or progress.confirm_lsn >= source
+        place = (progress.position, progress.seq, progress.confirm_lsn)
+        still = now - self._motion.still_since("topics", place, idle=idle, now=now, at_first=written)
+        found = record.Topics(
+            lsn=LSN(progress.confirm_lsn),
+            state=progress.state,
+            bytes=max(0, source - progress.confirm_lsn) if source is not None else None,
+            seconds=seconds,
+            applied_until=until,
+            heartbeat_seconds=max(0.0, now - written),
+            records_per_second=self._speeds.rate("topics", now, sum(map(sum, readings.log.ends.values()))),
+            problem=problem,
+        )
+        is_reading = slot.exists and slot.active
+        return self._judge.topics(found, slot, is_reading=is_reading, still_seconds=still)
+
+    def _store(self, name: str, readings: Readings, topics: record.Topics) -> record.Store:
+        log = readings.log or LogFacts()
+        problem = readings.problems.get(name)
+        facts = readings.stores[name]
+        common = {
+            "name": name,
+            "kind": self._config.stores[name].kind,
+            "parked": log.parked.get(name, 0) if readings.log is not None else None,
+            "paused": name in log.paused,
+            "building": _building(name, facts, log),
+            "audit": log.audits.get(name),
+            "problem": problem,
+        }
+        if facts is None or facts.position is None:
+            self._speeds.rate(f"store {name}", readings.now, None)
+            found = record.Store(**common)  # type: ignore[arg-type]
+            return self._judge.store(found, topics, still_seconds=0.0, own_seconds=None)
+        return self._served(name, readings, topics, facts, log, common)
+
+    def _served(
+        self,
+        name: str,
+        readings: Readings,
+        topics: record.Topics,
+        facts: StoreFacts,
+        log: LogFacts,
+        common: Mapping[str, object],
+    ) -> record.Store:
+        position, now = facts.position, readings.now
+        assert position is not None  # noqa: S101 - as the caller has seen
+        source = self._source_lsn(readings)
+        published, base = (log.progress.confirm_lsn, log.progress.base) if log.progress is not None else (0, 0)
+        # What it has from a server that another one took the place of says nothing about this one's log.
+        lsn = position.lsn if int(position.version.position) >= base else 0
+        until, seconds = self._age(lsn, source, now, position.caught_up_ms / 1000)
+        applied = {topic: place.next_offsets for topic, place in position.topics.items()}
+        records = _behind(log, applied, self._left_out(name, log))
+        own_seconds = 0.0 if lsn >= published and not records else seconds
+        still = now - self._motion.still_since(
+            f"store {name}",
+            (lsn, tuple(applied.items())),
+            idle=not records and lsn >= published,
+            now=now,
+            at_first=position.written_ms / 1000,
+        )
+        found = record.Store(
+            lsn=LSN(position.lsn),
+            bytes=max(0, source - lsn) if source is not None else None,
+            records=records,
+            seconds=seconds,
+            applied_until=until,
+            records_per_second=self._speeds.rate(f"store {name}", now, sum(map(sum, applied.values()))),
+            generation=facts.serving.number if facts.serving is not None else None,
+            **common,  # type: ignore[arg-type]
+        )
+        return self._judge.store(found, topics, still_seconds=still, own_seconds=own_seconds)
+
+    def _left_out(self, name: str, log: LogFacts) -> set[str]:
+        """Topics of tables that the store does not get."""
+        parsed = {topic: parse_topic(topic) for topic in log.ends}
+        gets = self._config.stores[name].gets
+        return {topic for topic, table in parsed.items() if table is not None and not gets(table.schema, table.table)}
+
+    def _source_lsn(self, readings: Readings) -> int | None:
+        known = readings.source is not None and "source" not in readings.problems
+        return int(readings.source.lsn) if known and readings.source is not None else None
+
+    def _age(self, lsn: int, source: int | None, now: float, otherwise: float) -> tuple[float | None, float | None]:
+        """Until when whoever is at `lsn` has everything, and how long ago that was.
+
+        While the source does not answer, what was seen of it last is what there is to have. `otherwise`: a time that is
+        good enough for what is older than every sighting.
+        """
+        newest = source if source is not None else self._clock.newest_lsn
+        if newest is None or lsn >= newest:
+            return now, 0.0
+        until = self._clock.until(lsn) or otherwise
+        return (until, max(0.0, now - until)) if until else (None, None)
+
+    def _tables(self, readings: Readings) -> tuple[record.Table, ...]:
+        log = readings.log
+        if log is None:
+            return ()
+        names = {state.topic: f"{state.schema}.{state.table}" for state in log.states.tables.values()}
+        found = []
+        for topic in sorted(log.ends):
+            mark = log.states.pending.get(topic)
+            found.append(
+                record.Table(
+                    name=names.get(topic) or _readable(topic),
+                    topic=topic,
+                    records_per_second=self._speeds.rate(("table", topic), readings.now, sum(log.ends[topic])),
+                    partitions=_partitions(log.ends[topic], topic, readings.stores),
+                    incomplete=mark.reason if mark is not None else None,
+                )
+            )
+        return tuple(found)
+
+
+def _behind(log: LogFacts, applied: Mapping[str, Sequence[int]], left_out: Collection[str]) -> int:
+    """Who has read to the end that progress names has everything; a transaction's own marker behind it is no record.
+
+    Topics that the store does not read are not its business; one that has read nothing yet has all of it to go.
+    """
+    behind = 0
+    for topic, ends in log.ends.items():
+        if applied and topic not in applied:
+            continue
+        written = log.progress.end_offsets.get(topic, ends) if log.progress is not None else ends
+        if topic not in applied and topic in left_out:
+            continue
+        offsets = applied.get(topic, [0] * len(ends))
+        for end, committed, offset in zip(ends, written, offsets, strict=False):
+            if offset < end and not (
+                log.progress is not None and log.progress.state == "streaming" and offset >= committed
+            ):
+                behind += end - offset
+    return behind
+
+
+def _partitions(
+    ends: Sequence[int], topic: str, stores: Mapping[str, StoreFacts | None]
+) -> tuple[record.Partition, ...]:
+    places = {
+        name: facts.position.topics[topic].next_offsets
+        for name, facts in stores.items()
+        if facts is not None and facts.position is not None and topic in facts.position.topics
+    }
+    return tuple(
+        record.Partition(
+            number=number,
+            end=end,
+            applied={name: offsets[number] for name, offsets in places.items() if number < len(offsets)},
+        )
+        for number, end in enumerate(ends)
+    )
+
+
+def _readable(topic: str) -> str:
+    parsed = parse_topic(topic)
+    return f"{parsed.schema}.{parsed.table}" if parsed is not None else topic
+
+
+def _building(name: str, facts: StoreFacts | None, log: LogFacts) -> record.Building | None:
+    """From the store itself that something is being built; from the builder's notes how far it is."""
+    if facts is None or facts.loading is None:
+        return None
+    generation = facts.loading
+    note = log.builds.get(name)
+    if note is None or note.done or note.generation != generation.number:
+        return record.Building(generation=generation.number, began=generation.created_ms / 1000)
+    seconds = (note.written_ms - note.began_ms) / 1000
+    left = note.total_records - note.records
+    return record.Building(
+        generation=generation.number,
+        began=note.began_ms / 1000,
+        records=note.records,
+        total_records=note.total_records,
+        seconds_left=seconds * left / note.records if note.records and seconds > 0 else None,
+    )
+
+
+def _copies(log: LogFacts | None) -> tuple[record.Copy, ...]:
+    if log is None:
+        return ()
+    under_way = []
+    for copy in log.copies.values():
+        if copy.state not in ("open", "planned"):
+            continue
+        seen = log.copy_progress.get(copy.id)
+        began = copy.started_ms / 1000
+        under_way.append(
+            record.Copy(id=copy.id, kind=copy.kind, began=began, total_bytes=copy.size_bytes)
+            if seen is None
+            else record.Copy(
+                id=copy.id,
+                kind=copy.kind,
+                began=began,
+                rows=seen.rows,
+                size_bytes=seen.size_bytes,
+                total_bytes=seen.total_bytes,
+                rows_per_second=seen.rows_per_second,
+                seconds_left=seen.seconds_left,
+            )
+        )
+    return tuple(under_way)

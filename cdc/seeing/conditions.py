@@ -1,0 +1,51 @@
+"""What is wrong at one moment, each thing under a name that stays while it lasts: what alerts and the journal go by."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from cdc.seeing.record import Record, State
+
+#: The states that a person is told of, and how grave they are.
+GRAVITY = {State.BEHIND: 1, State.UNKNOWN: 2, State.STALLED: 3, State.DOWN: 4}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Condition:
+    where: str
+    state: State
+    reason: str
+    remedy: str = ""
+
+    @property
+    def gravity(self) -> int:
+        return GRAVITY[self.state]
+
+
+def conditions_of(record: Record) -> dict[str, Condition]:
+    found = {
+        hop: Condition(where=hop, state=health.state, reason=health.reason, remedy=health.remedy)
+        for hop, health in record.hops.items()
+        if health.state in GRAVITY
+    }
+    for store in record.stores:
+        if store.parked:
+            reason = f"{store.parked:,} rows could not be delivered and are parked."
+            where = f"store {store.name}"
+            remedy = f"tailrace parked list --store {store.name}"
+            found[f"{where} parked"] = Condition(where=where, state=State.BEHIND, reason=reason, remedy=remedy)
+        if store.audit is not None and store.audit.differences:
+            reason = f"The last audit found {store.audit.differences:,} rows that differ from the source."
+            where = f"store {store.name}"
+            remedy = f"tailrace audit {store.name} --repair"
+            found[f"{where} audit"] = Condition(where=where, state=State.BEHIND, reason=reason, remedy=remedy)
+    for table in record.tables:
+        if table.incomplete is not None:
+            name = f"table {table.name}"
+            reason = f"Incomplete: {table.incomplete}."
+            found[name] = Condition(where=name, state=State.BEHIND, reason=reason, remedy="tailrace snapshot")
+    for trouble in record.troubles:
+        found[f"{trouble.where} said"] = Condition(
+            where=trouble.where, state=State.DOWN, reason=trouble.reason, remedy=trouble.remedy
+        )
+    return found

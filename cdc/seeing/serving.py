@@ -1,0 +1,67 @@
+"""Puts the dashboard together and runs it until a signal ends it."""
+
+from __future__ import annotations
+
+import socket
+
+import uvicorn
+
+from cdc.config import Config
+from cdc.seeing.actions import Actions
+from cdc.seeing.delivery import Delivery
+from cdc.seeing.history import open_history, state_folder
+from cdc.seeing.journal import Journal
+from cdc.seeing.mirror import GroupMirror
+from cdc.seeing.parts_file import parts_path, read_troubles
+from cdc.seeing.reading import Observer
+from cdc.seeing.server import Server
+from cdc.seeing.watch import Looks, Watch
+
+# Streams of events never end by themselves.
+_GRACE_SECONDS = 2
+
+
+class _Uvicorn(uvicorn.Server):
+    """Tells the streams to end before it waits for them."""
+
+    def __init__(self, config: uvicorn.Config, server: Server) -> None:
+        super().__init__(config)
+        self._served = server
+
+    async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
+        self._served.closing = True
+        await super().shutdown(sockets)
+
+
+def serve(config: Config, listener: socket.socket, observer: Looks | None = None) -> None:
+    """`observer`: for tests of the page; without it, the real one."""
+    actions = Actions(config)
+    watch = make_watch(config, observer)
+    server = Server(config, watch, actions)
+    settings = uvicorn.Config(
+        server.app,
+        log_config=None,
+        log_level="warning",
+        access_log=False,
+        server_header=False,
+        lifespan="off",
+        timeout_graceful_shutdown=_GRACE_SECONDS,
+    )
+    watch.start()
+    try:
+        _Uvicorn(settings, server).run(sockets=[listener])
+    finally:
+        watch.stop()
+        actions.stop()
+
+
+def make_watch(config: Config, observer: Looks | None = None) -> Watch:
+    parts = parts_path(config)
+    return Watch(
+        config,
+        observer or Observer(config, troubles=lambda: read_troubles(parts)),
+        history=open_history(config),
+        journal=Journal(state_folder(config) / f"journal-{config.kafka.prefix}.json"),
+        delivery=Delivery(config.alerts),
+        mirror=GroupMirror(config) if config.lag.consumer_groups and observer is None else None,
+    )

@@ -1,0 +1,22 @@
+"""Figures as people say them; the page does the same in its own script."""
+
+from __future__ import annotations
+
+_UNITS = ((86_400, "d"), (3600, "h"), (60, "min"))
+
+
+def in_time(seconds: float) -> str:
+    """`3 s`, `12 min`, `2.5 h`."""
+    for size, unit in _UNITS:
+        if seconds >= 2 * size:
+            return f"{seconds / size:.1f} {unit}".replace(".0 ", " ")
+    return f"{seconds:.1f} s" if seconds < 10 else f"{seconds:.0f} s"
+
+
+def in_bytes(count: int) -> str:
+    size = float(count)
+    for unit in ("bytes", "kB", "MB", "GB"):
+        if size < 1000:
+            return f"{size:.0f} {unit}" if unit == "bytes" or size >= 100 else f"{size:.1f} {unit}"
+        size /= 1000
+    return f"{size:.1f} TB"

@@ -1,0 +1,221 @@
+"""A table's documents for the audit: in slices at one point in time, by id, and written over by force.
+
+The contract is `sinks.scanning.StoreScan`. A document's version is twice there, as `_version` and inside it; where the
+two do not say the same, `_version` counts, since Elasticsearch decides by that one.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any, Final
+
+import msgspec
+import orjson
+from elasticsearch import Elasticsearch
+
+from cdc.config.stores import Elasticsearch as Settings
+from cdc.errors import RefusedError, TransientError
+from cdc.lsn import Version
+from sinks.contract import Generation, StoredRow, TableSchema
+from sinks.elasticsearch import bulk
+from sinks.elasticsearch.client import open_client, translated
+from sinks.elasticsearch.documents import Documents, external_version, live
+from sinks.elasticsearch.naming import index_of, writer_alias
+from sinks.scanning import Forced, ReadSlice
+
+_KEEP_ALIVE: Final = "10m"
+_PAGE_ROWS: Final = 5000
+_IDS_AT_ONCE: Final = 1000
+_FORGET_SECONDS: Final = 90.0
+
+
+class _Hit(msgspec.Struct):
+    id: str = msgspec.field(name="_id")
+    version: int = msgspec.field(name="_version", default=0)
+    source: msgspec.Raw = msgspec.field(name="_source", default_factory=msgspec.Raw)
+    sort: list[Any] = []
+    found: bool = True
+    seq_no: int = msgspec.field(name="_seq_no", default=-1)
+    primary_term: int = msgspec.field(name="_primary_term", default=-1)
+
+
+class _Hits(msgspec.Struct):
+    hits: list[_Hit] = []
+
+
+class _Page(msgspec.Struct):
+    hits: _Hits
+    pit_id: str = ""
+
+
+class _Docs(msgspec.Struct):
+    docs: list[_Hit] = []
+
+
+class _Opened(msgspec.Struct):
+    id: str
+
+
+_decode_page = msgspec.json.Decoder(_Page).decode
+_decode_docs = msgspec.json.Decoder(_Docs).decode
+_decode_opened = msgspec.json.Decoder(_Opened).decode
+
+
+@dataclass(frozen=True, slots=True)
+class ElasticsearchSlice:
+    settings: Settings
+    table: TableSchema
+    point: str
+    number: int
+    count: int
+
+    def __call__(self) -> Iterator[list[StoredRow]]:
+        client = open_client(self.settings, raw=True)
+        documents = Documents(self.table)
+        own = {"slice": {"id": self.number, "max": self.count}} if self.count > 1 else {}
+        after: list[Any] | None = None
+        try:
+            while True:
+                with translated():
+                    body = client.search(
+                        pit={"id": self.point, "keep_alive": _KEEP_ALIVE},
+                        query=live(),
+                        sort=["_shard_doc"],
+                        search_after=after,
+                        size=_PAGE_ROWS,
+                        version=True,
+                        track_total_hits=False,
+                        allow_partial_search_results=False,
+                        **own,  # type: ignore[arg-type]  # one option, or none
+                    ).body
+                hits = _decode_page(body).hits.hits
+                if not hits:
+                    return
+                yield [_row(documents, hit) for hit in hits]
+                after = hits[-1].sort
+        finally:
+            client.close()
+
+
+class ElasticsearchScan:
+    def __init__(self, name: str, settings: Settings, prefix: str, generation: Generation) -> None:  # noqa: ARG002
+        self._settings = settings
+        self._prefix = settings.prefix or prefix
+        self._generation = generation
+        self._client: Elasticsearch = open_client(settings)
+        self._raw: Elasticsearch = open_client(settings, raw=True)
+
+    @contextmanager
+    def slices(self, table: TableSchema, count: int) -> Iterator[list[ReadSlice]]:
+        index = self._index(table)
+        with translated():
+            self._client.indices.refresh(index=index)
+            opened = self._raw.open_point_in_time(index=index, keep_alive=_KEEP_ALIVE).body
+        point = _decode_opened(opened).id
+        try:
+            yield [ElasticsearchSlice(self._settings, table, point, number, count) for number in range(count)]
+        finally:
+            self._client.options(ignore_status=404).close_point_in_time(id=point)
+
+    def rows(self, table: TableSchema, ids: Sequence[str]) -> dict[str, StoredRow]:
+        """Straight from the documents, not from the last refresh."""
+        documents = Documents(table)
+        return {hit.id: _row(documents, hit) for hit in self._hits(table, ids)}
+
+    def sample(self, table: TableSchema, count: int) -> list[StoredRow]:
+        documents = Documents(table)
+        chance = {"function_score": {"query": live(), "random_score": {}, "boost_mode": "replace"}}
+        with translated():
+            body = self._raw.search(index=self._index(table), query=chance, size=count, version=True).body
+        return [_row(documents, hit) for hit in _decode_page(body).hits.hits]
+
+    def force(self, table: TableSchema, forced: Sequence[Forced]) -> None:
+        """A real delete, then the document at its own version.
+
+        Elasticsearch remembers a delete's version for `index.gc_deletes`, and refuses a smaller one until then; so that
+        time is set to nothing for the moment. (Our own deletes are documents, and do not depend on it.)
+        """
+        wanted = {each.held.id: each for each in forced}
+        documents = Documents(table)
+        found = [hit for hit in self._hits(table, list(wanted)) if _row(documents, hit) == wanted[hit.id].held]
+        if not found:
+            return
+        index, target = self._index(table), writer_alias(self._prefix, table, self._generation)
+        self._remember_deletes(index, "0s")
+        try:
+            self._send(target, [(_delete_line(hit), hit.id) for hit in found])
+            again = [wanted[hit.id].change for hit in found if wanted[hit.id].change.row is not None]
+            now_ms = time.time_ns() // 1_000_000
+            self._write_when_forgotten(
+                index, target, [(documents.lines(change, now_ms), change.id) for change in again]
+            )
+        finally:
+            self._remember_deletes(index, None)
+        with translated():
+            self._client.indices.refresh(index=index)
+
+    def close(self) -> None:
+        self._client.close()
+        self._raw.close()
+
+    def _index(self, table: TableSchema) -> str:
+        return index_of(self._prefix, table, self._generation.number)
+
+    def _hits(self, table: TableSchema, ids: Sequence[str]) -> Iterator[_Hit]:
+        for start in range(0, len(ids), _IDS_AT_ONCE):
+            with translated():
+                body = self._raw.mget(index=self._index(table), ids=list(ids[start : start + _IDS_AT_ONCE])).body
+            yield from (hit for hit in _decode_docs(body).docs if hit.found)
+
+    def _write_when_forgotten(self, index: str, target: str, lines: Sequence[tuple[bytes, str]]) -> None:
+        """A refresh makes the server forget deletes; a version conflict (which counts as done) would hide that."""
+        give_up_at = time.monotonic() + _FORGET_SECONDS
+        left = list(lines)
+        while left:
+            with translated():
+                self._client.indices.refresh(index=index)
+            self._send(target, left)
+            ids = [row_id for _, row_id in left]
+            with translated():
+                body = self._raw.mget(index=index, ids=ids).body
+            there = {hit.id for hit in _decode_docs(body).docs if hit.found}
+            left = [each for each in left if each[1] not in there]
+            if left and time.monotonic() > give_up_at:
+                raise TransientError("Elasticsearch still remembers the deletes of rows that must be written again.")
+            if left:
+                time.sleep(0.2)
+
+    def _send(self, target: str, lines: Sequence[tuple[bytes, str]]) -> None:
+        items = [bulk.Item(line, what) for line, what in lines]
+        for portion in bulk.requests(items, self._settings.bulk_bytes):
+            bulk.send(self._raw, target, portion)
+
+    def _remember_deletes(self, index: str, time_value: str | None) -> None:
+        with translated():
+            self._client.indices.put_settings(index=index, settings={"index.gc_deletes": time_value})
+
+
+def _row(documents: Documents, hit: _Hit) -> StoredRow:
+    source = bytes(hit.source)
+    try:
+        version, row = documents.row_of(source)
+    except (msgspec.DecodeError, ValueError, KeyError):  # somebody else's document
+        version, row = Version(0, 0), source
+    if not _says(hit.version, version):
+        version = Version(hit.version >> 12 << 3, hit.version & 0xFFF)
+    return StoredRow(hit.id, version, row)
+
+
+def _says(number: int, version: Version) -> bool:
+    try:
+        return number == external_version(version)
+    except RefusedError:  # past what a number can hold: no version of ours
+        return False
+
+
+def _delete_line(hit: _Hit) -> bytes:
+    action = {"_id": hit.id, "if_seq_no": hit.seq_no, "if_primary_term": hit.primary_term}
+    return orjson.dumps({"delete": action}) + b"\n"

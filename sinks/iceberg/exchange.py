@@ -1,0 +1,64 @@
+"""Names that point at other tables from one moment to the next: how readers are switched.
+
+In a catalog that is a database all names are exchanged in one transaction: no reader finds a table missing, or tables
+of two generations. Other catalogs rename table by table; a name is missing for the moment in between.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Any
+
+from cdc.errors import TransientError
+from sinks.iceberg.catalog import iceberg_trouble
+from sinks.iceberg.naming import Identifier
+
+if TYPE_CHECKING:
+    from pyiceberg.catalog import Catalog
+
+Aside = Callable[[str], str]
+
+
+def exchange_tables(
+    catalog: Catalog, pairs: Sequence[tuple[Identifier, Identifier]], *, aside: Aside | None = None
+) -> None:
+    """Each (from, to): what is at `from` is found at `to`; what was there goes to `aside(namespace)`, or is dropped."""
+    names = {to[0] for _, to in pairs} | ({aside(to[0]) for _, to in pairs} if aside is not None else set())
+    with iceberg_trouble():
+        for name in sorted(names):
+            catalog.create_namespace_if_not_exists(name)
+        engine = getattr(catalog, "engine", None)
+        if engine is None:
+            _rename(catalog, pairs, aside)
+        else:
+            _update(engine, catalog.name, pairs, aside)
+
+
+def _update(
+    engine: Any, catalog_name: str, pairs: Sequence[tuple[Identifier, Identifier]], aside: Aside | None
+) -> None:
+    from pyiceberg.catalog.sql import IcebergTables as Names  # noqa: PLC0415 - see catalog.py
+    from sqlalchemy import delete, update  # noqa: PLC0415 - see catalog.py
+
+    def at(name: Identifier) -> Any:
+        return (Names.catalog_name == catalog_name) & (Names.table_namespace == name[0]) & (Names.table_name == name[1])
+
+    with engine.begin() as connection:
+        for source, target in pairs:
+            if aside is None:
+                connection.execute(delete(Names).where(at(target)))
+            else:
+                connection.execute(update(Names).where(at(target)).values(table_namespace=aside(target[0])))
+            moved = connection.execute(update(Names).where(at(source)).values(table_namespace=target[0]))
+            if moved.rowcount != 1:
+                raise TransientError(f"The warehouse's table {'.'.join(source)} is gone.")
+
+
+def _rename(catalog: Catalog, pairs: Sequence[tuple[Identifier, Identifier]], aside: Aside | None) -> None:
+    for source, target in pairs:
+        if catalog.table_exists(target):
+            if aside is None:
+                catalog.drop_table(target)
+            else:
+                catalog.rename_table(target, (aside(target[0]), target[1]))
+        catalog.rename_table(source, target)

@@ -1,0 +1,116 @@
+"""Iceberg schemas of a table's current rows and of its history, and how one becomes another in place.
+
+Columns of the source are all optional: what Postgres calls NOT NULL may change without a word. A column is kept by its
+name. What Iceberg can widen (int to bigint, float to double, a decimal's digits) is widened. Another change of type
+needs a new generation; the history renames the old column and has the new one beside it.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Collection
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Final
+
+from sinks.contract import TableSchema
+from sinks.iceberg import naming
+from sinks.typed_columns import STRING, element_type, spark_type
+
+if TYPE_CHECKING:
+    from pyiceberg.schema import Schema
+    from pyiceberg.types import IcebergType
+
+_DECIMAL: Final = re.compile(r"decimal\((\d+),(\d+)\)")
+_WIDENED: Final = {("int", "bigint"), ("float", "double")}
+
+CURRENT_OWN: Final = {naming.POSITION: "bigint", naming.SEQ: "int", naming.AT: "timestamp"}
+HISTORY_OWN: Final = {
+    naming.POSITION: "bigint",
+    naming.SEQ: "int",
+    naming.OP: "string",
+    naming.TRANSACTION: "bigint",
+    naming.VALID_FROM: "timestamp",
+    naming.VALID_TO: "timestamp",
+    naming.TO_POSITION: "bigint",
+    naming.TO_SEQ: "int",
+    naming.OPEN: "boolean",
+}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WarehouseColumn:
+    """`source`: the column's name in Postgres; `name`: in the warehouse; `type`: in Spark's words."""
+
+    source: str
+    name: str
+    type: str
+
+
+def warehouse_columns(table: TableSchema, as_text: Collection[str] = ()) -> list[WarehouseColumn]:
+    names = naming.column_names([column.name for column in table.columns])
+    return [
+        WarehouseColumn(source=column.name, name=name, type=STRING if column.name in as_text else spark_type(column))
+        for column, name in zip(table.columns, names, strict=True)
+    ]
+
+
+def key_columns(table: TableSchema, columns: list[WarehouseColumn]) -> list[WarehouseColumn]:
+    by_source = {column.source: column for column in columns}
+    return [by_source[name] for name in table.key]
+
+
+def iceberg_schema(columns: list[WarehouseColumn], own: dict[str, str]) -> Schema:
+    from pyiceberg.schema import Schema  # noqa: PLC0415 - see catalog.py
+    from pyiceberg.types import NestedField  # noqa: PLC0415 - see catalog.py
+
+    named = [(column.name, column.type) for column in columns] + list(own.items())
+    fields = []
+    next_id = len(named) + 1
+    for number, (name, kind) in enumerate(named, 1):
+        element = element_type(kind)
+        fields.append(NestedField(number, name, iceberg_type(kind, next_id), required=False))
+        next_id += element is not None
+    return Schema(*fields)
+
+
+def iceberg_type(kind: str, element_id: int = -1) -> IcebergType:
+    from pyiceberg import types  # noqa: PLC0415 - see catalog.py
+
+    element = element_type(kind)
+    if element is not None:
+        return types.ListType(element_id, iceberg_type(element), element_required=False)
+    decimal = _DECIMAL.fullmatch(kind)
+    if decimal is not None:
+        return types.DecimalType(int(decimal[1]), int(decimal[2]))
+    plain: dict[str, type[IcebergType]] = {
+        "int": types.IntegerType,
+        "bigint": types.LongType,
+        "float": types.FloatType,
+        "double": types.DoubleType,
+        "boolean": types.BooleanType,
+        "date": types.DateType,
+        "timestamp": types.TimestamptzType,
+        "timestamp_ntz": types.TimestampType,
+        "binary": types.BinaryType,
+        STRING: types.StringType,
+    }
+    return plain[kind]()
+
+
+def spark_name(kind: IcebergType) -> str:
+    """The other way round."""
+    text = str(kind)
+    if text.startswith("list<"):
+        return f"array<{spark_name(kind.element_type)}>"  # type: ignore[attr-defined]
+    decimal = re.fullmatch(r"decimal\((\d+), ?(\d+)\)", text)
+    if decimal is not None:
+        return f"decimal({decimal[1]},{decimal[2]})"
+    return {"long": "bigint", "timestamptz": "timestamp", "timestamp": "timestamp_ntz"}.get(text, text)
+
+
+def widens(old: str, new: str) -> bool:
+    """Whether Iceberg changes the type in place, every value staying what it is."""
+    if (old, new) in _WIDENED:
+        return True
+    before, after = _DECIMAL.fullmatch(old), _DECIMAL.fullmatch(new)
+    return bool(before and after and before[2] == after[2] and int(before[1]) < int(after[1]))

@@ -1,0 +1,213 @@
+"""The SQL that moves rows inside the warehouse, as text in Spark's dialect. Pure.
+
+Each statement changes nothing when it is run again, and a statement that was planned before somebody else's commit
+fails at its own (serializable isolation) or finds what that commit has left:
+
+- A version is inserted into the history only if neither it nor a newer one is there, and closes the open one only if
+  it is newer: a key has one open version.
+- The current table takes from a batch only the rows that the history holds as the newest. The target is looked up
+  before the history is (Spark resolves a MERGE's target first): who has seen an old history has seen an old target.
+"""
+
+# ruff: noqa: S608 - identifiers pass through `quoted`, and everything else is a number
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from sinks.iceberg.naming import (
+    AT,
+    CATALOG,
+    OP,
+    OPEN,
+    POSITION,
+    SEQ,
+    TO_POSITION,
+    TO_SEQ,
+    VALID_FROM,
+    VALID_TO,
+    Identifier,
+)
+from sinks.iceberg.schemas import CURRENT_OWN, HISTORY_OWN
+
+#: The parts of a history's row that a batch gives; the rest follows from them.
+_ENDS = f"array_min(filter(s.ends, e -> e.position > t.{POSITION} OR (e.position = t.{POSITION} AND e.seq > t.{SEQ})))"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Target:
+    """A table's names and columns. `bounds`: smallest and largest of the first key column in the batch, as literals."""
+
+    current: Identifier
+    history: Identifier
+    columns: Sequence[str]
+    key: Sequence[str]
+    least_position: int
+    bounds: tuple[str, str] | None = None
+
+
+def quoted(name: str) -> str:
+    return "`" + name.replace("`", "``") + "`"
+
+
+def full_name(name: Identifier) -> str:
+    return ".".join(quoted(part) for part in (CATALOG, *name))
+
+
+def merge_history(target: Target, inserts: str, closings: str) -> str:
+    """`inserts`: a view of versions, whole rows of the history; `closings`: one row per key, with its `ends`."""
+    own = list(HISTORY_OWN)
+    columns = [quoted(each) for each in [*target.columns, *own]]
+    listed = ", ".join(columns)
+    keys = {quoted(each) for each in target.key}
+    empty = ", ".join(each if each in keys else f"NULL AS {each}" for each in columns)
+    newer = f"(h.{POSITION} > b.{POSITION} OR (h.{POSITION} = b.{POSITION} AND h.{SEQ} > b.{SEQ}))"
+    known = (
+        f"SELECT /*+ BROADCAST(b) */ {_of('b', [*target.key, POSITION, SEQ])} FROM {full_name(target.history)} h"
+        f" JOIN (SELECT {_plain([*target.key, POSITION, SEQ])} FROM {inserts}) b ON {_equal('h', 'b', target.key)}"
+        f" AND ((h.{POSITION} = b.{POSITION} AND h.{SEQ} = b.{SEQ}) OR (h.{OPEN} AND {newer}))"
+        f" WHERE h.{POSITION} >= {target.least_position}"
+    )
+    return (
+        f"MERGE INTO {full_name(target.history)} t USING ("
+        f" SELECT {_of('i', [*target.columns, *own])}, false AS closing, i.ends, CAST(NULL AS bigint) AS last_position,"
+        f" CAST(NULL AS int) AS last_seq FROM {inserts} i"
+        f" LEFT ANTI JOIN ({known}) k ON {_equal('i', 'k', [*target.key, POSITION, SEQ])}"
+        f" UNION ALL SELECT {empty}, true AS closing, ends, last_position, last_seq FROM {closings}"
+        f") s ON s.closing AND t.{OPEN} = true AND {_equal('t', 's', target.key)}{_bounded(target)}"
+        f" AND (t.{POSITION} < s.last_position OR (t.{POSITION} = s.last_position AND t.{SEQ} < s.last_seq))"
+        f" WHEN MATCHED THEN UPDATE SET t.{OPEN} = false, t.{TO_POSITION} = {_ENDS}.position,"
+        f" t.{TO_SEQ} = {_ENDS}.seq, t.{VALID_TO} = {_ENDS}.at"
+        f" WHEN NOT MATCHED AND NOT s.closing THEN INSERT ({listed}) VALUES ({_of('s', [*target.columns, *own])})"
+    )
+
+
+def merge_current(target: Target, rows: str, *, guarded: bool) -> str:
+    """`rows`: a view of the newest version of each key. `guarded`: only those that the history has as the newest."""
+    columns = [*target.columns, *CURRENT_OWN]
+    identity = [*target.key, POSITION, SEQ]
+    guard = (
+        f" JOIN (SELECT {_plain(identity)} FROM {full_name(target.history)}"
+        f" WHERE {OPEN} = true AND {POSITION} >= {target.least_position}) h ON {_equal('r', 'h', identity)}"
+    )
+    assigned = ", ".join(f"t.{quoted(each)} = s.{quoted(each)}" for each in columns)
+    newer = f"(s.{POSITION} > t.{POSITION} OR (s.{POSITION} = t.{POSITION} AND s.{SEQ} > t.{SEQ}))"
+    return (
+        f"MERGE INTO {full_name(target.current)} t USING ("
+        f"SELECT /*+ BROADCAST(r) */ {_of('r', columns)}, r.{OP} FROM {rows} r{guard if guarded else ''}"
+        f") s ON {_equal('t', 's', target.key)}{_bounded(target)}"
+        f" WHEN MATCHED AND {newer} AND s.{OP} = 'd' THEN DELETE"
+        f" WHEN MATCHED AND {newer} THEN UPDATE SET {assigned}"
+        f" WHEN NOT MATCHED AND s.{OP} <> 'd' THEN INSERT ({_plain(columns)}) VALUES ({_of('s', columns)})"
+    )
+
+
+def close_superseded(target: Target) -> str:
+    """The history ends its open versions where a rebuilt current table has newer ones."""
+    return (
+        f"MERGE INTO {full_name(target.history)} t USING {full_name(target.current)} s"
+        f" ON t.{OPEN} = true AND {_equal('t', 's', target.key)}"
+        f" WHEN MATCHED AND (s.{POSITION} > t.{POSITION} OR (s.{POSITION} = t.{POSITION} AND s.{SEQ} > t.{SEQ}))"
+        f" THEN UPDATE SET t.{OPEN} = false, t.{TO_POSITION} = s.{POSITION}, t.{TO_SEQ} = s.{SEQ},"
+        f" t.{VALID_TO} = s.{AT}"
+    )
+
+
+def close_vanished(target: Target, end: Marker) -> str:
+    """And those of rows that the rebuilt table has not, at `end`, the moment that it was built as of."""
+    gone = (
+        f"SELECT {_of('h', target.key)} FROM {full_name(target.history)} h LEFT ANTI JOIN {full_name(target.current)} c"
+        f" ON {_equal('h', 'c', target.key)} WHERE h.{OPEN} = true AND h.{OP} <> 'd' AND h.{POSITION} <= {end.position}"
+    )
+    return (
+        f"MERGE INTO {full_name(target.history)} t USING ({gone}) s"
+        f" ON t.{OPEN} = true AND {_equal('t', 's', target.key)} AND t.{POSITION} <= {end.position}"
+        f" WHEN MATCHED THEN UPDATE SET t.{OPEN} = false, t.{TO_POSITION} = {end.position}, t.{TO_SEQ} = {end.seq},"
+        f" t.{VALID_TO} = timestamp_micros({end.at_us}L)"
+    )
+
+
+def insert_unknown(target: Target, marker: Marker | None) -> str:
+    """Rows of a rebuilt current table that the history has not. `marker`: the last TRUNCATE that it was swept for."""
+    own = {POSITION: POSITION, SEQ: SEQ, OP: "'r'", VALID_FROM: AT, OPEN: "true"}
+    dead = "" if marker is None else f" WHERE NOT {older_than(marker)}"
+    columns = [*target.columns, *own]
+    values = ", ".join([_of("s", target.columns), *(each if each[0] in "'t" else f"s.{each}" for each in own.values())])
+    return (
+        f"MERGE INTO {full_name(target.history)} t USING (SELECT * FROM {full_name(target.current)}{dead}) s"
+        f" ON t.{OPEN} = true AND {_equal('t', 's', target.key)}"
+        f" WHEN NOT MATCHED THEN INSERT ({_plain(columns)}) VALUES ({values})"
+    )
+
+
+@dataclass(frozen=True, slots=True, order=True)
+class Marker:
+    """A TRUNCATE, or the end of a copy of the whole table: what is older is dead."""
+
+    position: int
+    seq: int
+    at_us: int
+    by_copy: bool = False
+
+    def as_end(self) -> str:
+        return f"named_struct('position', {self.position}L, 'seq', {self.seq}, 'at', timestamp_micros({self.at_us}L))"
+
+
+def sweep_history(target: Target, markers: Sequence[Marker]) -> str:
+    """Close what is open and older than a marker, at the first one that is newer than it."""
+    ends = ", ".join(marker.as_end() for marker in sorted(markers))
+    end = (
+        f"array_min(filter(array({ends}), e -> e.position > {POSITION} OR (e.position = {POSITION} AND e.seq > {SEQ})))"
+    )
+    return (
+        f"UPDATE {full_name(target.history)} SET {OPEN} = false, {TO_POSITION} = {end}.position,"
+        f" {TO_SEQ} = {end}.seq, {VALID_TO} = {end}.at"
+        f" WHERE {OPEN} = true AND {OP} <> 'd' AND {older_than(max(markers))}"
+    )
+
+
+def sweep_current(target: Target, markers: Sequence[Marker]) -> str:
+    return f"DELETE FROM {full_name(target.current)} WHERE {older_than(max(markers))}"
+
+
+def older_than(marker: Marker) -> str:
+    return f"({POSITION} < {marker.position} OR ({POSITION} = {marker.position} AND {SEQ} < {marker.seq}))"
+
+
+def as_of_position(history: Identifier, columns: Sequence[str], position: int) -> str:
+    """The rows that were there when everything that committed before this LSN was."""
+    return (
+        f"SELECT {_plain(columns)} FROM {full_name(history)} WHERE {OP} <> 'd'"
+        f" AND ({POSITION} < {position} OR ({POSITION} = {position} AND {SEQ} = 0))"
+        f" AND ({TO_POSITION} IS NULL OR {TO_POSITION} > {position} OR ({TO_POSITION} = {position} AND {TO_SEQ} > 0))"
+    )
+
+
+def as_of_time(history: Identifier, columns: Sequence[str], at_us: int) -> str:
+    """The rows that were there at this time, by the source's clock."""
+    at = f"timestamp_micros({at_us}L)"
+    return (
+        f"SELECT {_plain(columns)} FROM {full_name(history)} WHERE {OP} <> 'd'"
+        f" AND {VALID_FROM} <= {at} AND ({VALID_TO} IS NULL OR {VALID_TO} > {at})"
+    )
+
+
+def _plain(names: Sequence[str]) -> str:
+    return ", ".join(quoted(each) for each in names)
+
+
+def _of(alias: str, names: Sequence[str]) -> str:
+    return ", ".join(f"{alias}.{quoted(each)}" for each in names)
+
+
+def _equal(left: str, right: str, names: Sequence[str]) -> str:
+    return " AND ".join(f"{left}.{quoted(each)} = {right}.{quoted(each)}" for each in names)
+
+
+def _bounded(target: Target) -> str:
+    """Files that cannot hold any of these keys are not opened."""
+    if target.bounds is None:
+        return ""
+    first = f"t.{quoted(target.key[0])}"
+    return f" AND {first} >= {target.bounds[0]} AND {first} <= {target.bounds[1]}"

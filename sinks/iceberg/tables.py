@@ -1,0 +1,159 @@
+"""Makes the warehouse's tables, changes their columns in place, takes them away. No row passes here."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Collection
+from typing import TYPE_CHECKING, Final
+
+from cdc.config import Iceberg
+from cdc.errors import TransientError
+from sinks.contract import Fit, TableSchema
+from sinks.iceberg import naming
+from sinks.iceberg.catalog import iceberg_trouble, location
+from sinks.iceberg.naming import Identifier
+from sinks.iceberg.schemas import (
+    CURRENT_OWN,
+    HISTORY_OWN,
+    WarehouseColumn,
+    iceberg_schema,
+    iceberg_type,
+    spark_name,
+    warehouse_columns,
+    widens,
+)
+
+if TYPE_CHECKING:
+    from pyiceberg.catalog import Catalog
+    from pyiceberg.table import Table
+
+_COMMON: Final = {
+    # Position deletes, which every reader knows; deletion vectors (version 3) are not read by all of them yet.
+    "format-version": "2",
+    "write.merge.mode": "merge-on-read",
+    "write.update.mode": "merge-on-read",
+    "write.delete.mode": "merge-on-read",
+    "write.merge.isolation-level": "serializable",
+    "write.update.isolation-level": "serializable",
+    "write.delete.isolation-level": "serializable",
+    # A batch is small: shuffling it once more for the sake of order costs more than it brings; `maintain` sorts.
+    "write.distribution-mode": "none",
+    "write.merge.distribution-mode": "none",
+    "write.delete.granularity": "file",
+    "write.parquet.compression-codec": "zstd",
+    "write.metadata.delete-after-commit.enabled": "true",
+    "write.metadata.previous-versions-max": "20",
+    "commit.retry.num-retries": "20",
+    "commit.retry.max-wait-ms": "5000",
+    "history.expire.min-snapshots-to-keep": "1",
+}
+
+
+class Tables:
+    def __init__(self, catalog: Catalog, warehouse: Iceberg) -> None:
+        self._catalog = catalog
+        self._warehouse = warehouse
+
+    def as_text(self, table: TableSchema) -> frozenset[str]:
+        """Columns that the config wants as text."""
+        return frozenset(
+            each.column
+            for each in self._warehouse.string_columns
+            if (each.schema, each.table) == (table.schema, table.table)
+        )
+
+    def columns(self, table: TableSchema) -> list[WarehouseColumn]:
+        return warehouse_columns(table, self.as_text(table))
+
+    def create_generation_table(self, table: TableSchema, number: int) -> None:
+        self._create(naming.generation_table(table, number), self.columns(table), CURRENT_OWN, f"-g{number}")
+
+    def ensure_history(self, table: TableSchema) -> None:
+        """Old columns stay, as what they were: a version keeps the columns that it had."""
+        name, columns = naming.history_table(table), self.columns(table)
+        if self.load(name) is None:
+            self._create(name, columns, HISTORY_OWN, "-history")
+        else:
+            self._evolve(name, columns, HISTORY_OWN, keep_dropped=True)
+
+    def ensure(self, name: Identifier, table: TableSchema) -> Fit:
+        return self._evolve(name, self.columns(table), CURRENT_OWN, keep_dropped=False)
+
+    def load(self, name: Identifier) -> Table | None:
+        from pyiceberg.exceptions import NoSuchTableError  # noqa: PLC0415 - see catalog.py
+
+        with iceberg_trouble():
+            try:
+                return self._catalog.load_table(name)
+            except NoSuchTableError:
+                return None
+
+    def drop(self, name: Identifier) -> None:
+        """Its files too."""
+        from pyiceberg.exceptions import NoSuchTableError  # noqa: PLC0415 - see catalog.py
+
+        with iceberg_trouble(), contextlib.suppress(NoSuchTableError):
+            self._catalog.purge_table(name)
+
+    def _create(self, name: Identifier, columns: list[WarehouseColumn], own: dict[str, str], suffix: str) -> None:
+        from pyiceberg.exceptions import TableAlreadyExistsError  # noqa: PLC0415 - see catalog.py
+        from pyiceberg.partitioning import PartitionField, PartitionSpec  # noqa: PLC0415 - see catalog.py
+        from pyiceberg.transforms import IdentityTransform  # noqa: PLC0415 - see catalog.py
+
+        schema = iceberg_schema(columns, own)
+        spec = PartitionSpec()
+        if naming.OPEN in own:
+            # So that closing a version does not look through all that are closed.
+            field = schema.find_field(naming.OPEN)
+            spec = PartitionSpec(PartitionField(field.field_id, 1000, IdentityTransform(), naming.OPEN))
+        properties = {**_COMMON, "write.target-file-size-bytes": str(self._warehouse.target_file_bytes)}
+        properties |= {f"write.metadata.metrics.column.{column}": "full" for column in own}
+        base = name[0].removesuffix("__history")
+        base = base.rpartition("__g")[0] if naming.generation_of(base) is not None else base
+        place = f"{location(self._warehouse)}/{base}/{name[1]}{suffix}"
+        with iceberg_trouble(), contextlib.suppress(TableAlreadyExistsError):
+            self._catalog.create_namespace_if_not_exists(name[0])
+            self._catalog.create_table(name, schema, location=place, partition_spec=spec, properties=properties)
+
+    def _evolve(
+        self, name: Identifier, columns: list[WarehouseColumn], own: dict[str, str], *, keep_dropped: bool
+    ) -> Fit:
+        from pyiceberg.exceptions import CommitFailedException  # noqa: PLC0415 - see catalog.py
+
+        table = self.load(name)
+        if table is None:
+            raise TransientError(f"The warehouse's table {'.'.join(name)} is gone.")
+        known = {field.name: spark_name(field.field_type) for field in table.schema().fields}
+        wanted = {column.name: column.type for column in columns}
+        added = [each for each in wanted if each not in known]
+        widened = [each for each in wanted if each in known and widens(known[each], wanted[each])]
+        dropped = [] if keep_dropped else [each for each in known if each not in wanted and each not in own]
+        unfit = [each for each in wanted if each in known and known[each] != wanted[each] and each not in widened]
+        aside = {each: _aside(each, known) for each in unfit} if keep_dropped else {}
+        if added or widened or dropped or aside:
+            with iceberg_trouble():
+                try:
+                    with table.update_schema(allow_incompatible_changes=False) as update:
+                        for each in dropped:
+                            update.delete_column((each,))
+                        for each, other in aside.items():
+                            update.rename_column((each,), other)
+                        for each in widened:
+                            update.update_column((each,), iceberg_type(wanted[each]))
+                    with table.update_schema() as update:
+                        for each in [*added, *aside]:
+                            update.add_column((each,), iceberg_type(wanted[each]), required=False)
+                except CommitFailedException as error:
+                    raise TransientError(f"{'.'.join(name)} was changed by somebody else meanwhile.") from error
+        return Fit.NEEDS_GENERATION if unfit and not aside else Fit.READY
+
+
+def _aside(name: str, known: Collection[str]) -> str:
+    """Where a column goes whose type has become another one: `total__1`, and so on."""
+    return next(other for number in range(1, 10_000) if (other := f"{name}__{number}") not in known)
+
+
+def types_of(table: Table, columns: Collection[WarehouseColumn]) -> dict[str, str]:
+    """The types that the table really has, in Spark's words: by what a value is written as."""
+    known = {field.name: spark_name(field.field_type) for field in table.schema().fields}
+    return {column.name: known.get(column.name, column.type) for column in columns}

@@ -1,0 +1,70 @@
+"""What the audit asks of a store: all rows of a table in slices, some rows by their ids, and force. Beside `contract`.
+
+A kind of store that can be audited has a `StoreScan`; `SCANS` says which. Reading must see what readers see, and shows
+rows that nobody of ours wrote as well: what cannot be understood is a row with version 0.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager
+from importlib import import_module
+from typing import Any, Final, NamedTuple, Protocol, cast
+
+from cdc.errors import UsageError
+from sinks.contract import Change, Generation, StoredRow, TableSchema
+
+#: A slice of a table's live rows, some hundred at a time. Picklable; it holds the store's secrets.
+ReadSlice = Callable[[], Iterator[list[StoredRow]]]
+
+
+class Forced(NamedTuple):
+    """`held`: the row as it was found, which a larger version protects; `change`: what must stand there instead."""
+
+    held: StoredRow
+    change: Change
+
+
+class StoreScan(Protocol):
+    def slices(self, table: TableSchema, count: int) -> AbstractContextManager[list[ReadSlice]]:
+        """At most so many, which together give every live row; of about one moment, as long as the block lasts."""
+
+    def rows(self, table: TableSchema, ids: Sequence[str]) -> dict[str, StoredRow]:
+        """As they are now, tombstones too; an id that the store does not know is not in it.
+
+        The version is the one that decides what may replace the row, however the store keeps it.
+        """
+
+    def sample(self, table: TableSchema, count: int) -> list[StoredRow]:
+        """About so many live rows, others each time."""
+
+    def force(self, table: TableSchema, forced: Sequence[Forced]) -> None:
+        """Replace or remove rows whatever their version, each only if it is still the one that was found.
+
+        For repair: a row whose version is larger than all that will ever come would stay for ever.
+        """
+
+    def close(self) -> None:
+        """Give connections back."""
+
+
+class ScanKind(Protocol):
+    def __call__(self, name: str, settings: Any, prefix: str, generation: Generation) -> StoreScan: ...
+
+
+SCANS: Final = {
+    "elasticsearch": "sinks.elasticsearch.scan:ElasticsearchScan",
+    "redis": "sinks.redis.scan:RedisScan",
+}
+
+
+def open_scan(name: str, settings: Any, prefix: str, generation: Generation) -> StoreScan:
+    """Of the store of `[stores.NAME]`; `prefix` is the pipeline's."""
+    place = SCANS.get(settings.kind)
+    if place is None:
+        known = ", ".join(sorted(SCANS))
+        raise UsageError(
+            f"Store `{name}` has kind {settings.kind}, which cannot be audited.", remedy=f"Known: {known}."
+        )
+    module, _, attribute = place.partition(":")
+    return cast("ScanKind", getattr(import_module(module), attribute))(name, settings, prefix, generation)

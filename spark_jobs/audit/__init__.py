@@ -1,0 +1,1 @@
+"""The audit's one pass over each side, on Spark."""

@@ -1,0 +1,100 @@
+"""Where the sides meet: one task has all rows of some groups, of every side, and says which of them differ."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import NamedTuple
+
+import msgspec
+
+from cdc.audit.blocks import SCHEMA, Side, differing, found_at, joined
+from cdc.lsn import Version
+from spark_jobs.audit.sides import MARKER, SOURCE, TOPIC, TROUBLE, Trouble
+
+
+class Suspect(NamedTuple):
+    """A row that was not the same on two sides when each was read; much of it has just moved.
+
+    `side`: "topic" (against the source) or a store (against the topic). `key` is the record's key, or where only the
+    store has such a row, its id there (`is_id`). `place`: of the topic's last record of it, -1 where there is none.
+    `disordered`: an earlier record of it has a larger version than the last one.
+    """
+
+    side: str
+    key: bytes
+    is_id: bool
+    place: int
+    disordered: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Found:
+    """Of one task. `rows`: live rows by side; `differing`: how many by side, of which some are in `suspects`."""
+
+    rows: dict[str, int]
+    differing: dict[str, int]
+    suspects: list[Suspect]
+    troubles: list[Trouble]
+    marker: str
+
+
+@dataclass(frozen=True, slots=True)
+class Comparing:
+    """For `mapPartitions`. `stores`: names; a store with rows of its own shape has a side of the topic for itself."""
+
+    stores: Sequence[str]
+    shaped: frozenset[str]
+    most_suspects: int
+
+    def __call__(self, records: Iterable[tuple[int, tuple[str, bytes]]]) -> Iterator[Found]:
+        packed: dict[str, list[bytes]] = {}
+        troubles: list[Trouble] = []
+        marker = ""
+        for _, (side, data) in records:
+            if side == TROUBLE:
+                troubles.append(msgspec.json.decode(data, type=Trouble))
+            elif side == MARKER:
+                marker = max(marker, data.decode())
+            else:
+                packed.setdefault(side, []).append(data)
+        found = Found({}, {}, [], troubles, marker)
+        if not troubles:
+            self._compare(packed, marker, found)
+        yield found
+
+    def _compare(self, packed: dict[str, list[bytes]], marker: str, found: Found) -> None:
+        dead_below = tuple(Version.parse(marker)) if marker else (0, 0)
+        source = _side(packed.get(SOURCE, []))
+        topic = _side(packed.get(TOPIC, []), dead_below)
+        found.rows[SOURCE] = source.live_rows
+        found.rows[TOPIC] = topic.live_rows
+        self._note(TOPIC, source, topic, [topic, source], found)
+        for store in self.stores:
+            held = _side(packed.get(store, []))
+            expected = _side(packed.get(f"{TOPIC}:{store}", []), dead_below) if store in self.shaped else topic
+            found.rows[store] = held.live_rows
+            self._note(store, expected, held, [topic, source, held], found)
+
+    def _note(self, side: str, one: Side, other: Side, known: Sequence[Side], found: Found) -> None:
+        """`known`: where keys are looked for; the last one knows only ids, if it is a store's."""
+        ids = differing(one, other, versions=side != TOPIC)
+        found.differing[side] = len(ids)
+        chosen = ids[: self.most_suspects]
+        answers = [list(found_at(each, chosen)) for each in known]
+        disordered = set(known[0].ids[known[0].disordered].tolist())
+        for number, wanted in enumerate(chosen.tolist()):
+            key, is_id, place = b"", False, -1
+            for order, answer in enumerate(answers):
+                here = answer[number]
+                if here is None:
+                    continue
+                place = here[1] if order == 0 else place
+                if not key:
+                    key, is_id = here[0], order == 2
+            found.suspects.append(Suspect(side, key, is_id, place, wanted in disordered))
+
+
+def _side(packed: Sequence[bytes], marker: tuple[int, ...] = (0, 0)) -> Side:
+    rows = joined(packed) if packed else SCHEMA.empty_table()
+    return Side(rows, (marker[0], marker[1]))

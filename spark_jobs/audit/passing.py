@@ -1,0 +1,237 @@
+"""One pass over one table: the source at one snapshot, its topic, and the stores, each read once, and compared.
+
+The driver keeps the snapshot alive. The tasks hand on rows as packed groups (`sides`), which meet in as many tasks as
+there are groups (`comparing`); what comes back is a number of rows for each side, and the rows that were not the same.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
+from functools import partial
+from typing import TYPE_CHECKING, Any, Final
+
+import psycopg
+
+from cdc import catalog
+from cdc.audit.fences import wait_for_stores, wait_for_topics
+from cdc.audit.recheck import Audited, content_of, read_schemas_of
+from cdc.audit.source_rows import fence
+from cdc.config import Config
+from cdc.copies.described import DescribedTable, describe_tables
+from cdc.copies.plan import Limits, plan_chunks, read_sizes, readers
+from cdc.copies.reading import at_snapshot
+from cdc.copies.records import Piece
+from cdc.errors import RefusedError, TailraceError, TransientError
+from cdc.lsn import LSN, Version
+from cdc.postgres import connect, explain
+from cdc.progress import Progress
+from spark_jobs.audit.comparing import Comparing, Found, Suspect
+from spark_jobs.audit.shapes import shaped_frame
+from spark_jobs.audit.sides import PACKED, Hashing, PackTopic, SourceShare, StoreShare, Trouble
+from spark_jobs.shape.fed import FedTables
+from spark_jobs.stores.topic_facts import read_topic_facts
+from spark_jobs.stores.topic_stream import offsets_json, read_topics
+
+if TYPE_CHECKING:
+    from pyspark import RDD
+    from pyspark.sql import DataFrame, SparkSession
+
+_ROWS_PER_GROUP: Final = 500_000
+_MOST_GROUPS: Final = 4096
+#: More rows that differ than this are counted, but not looked at again one by one.
+MOST_SUSPECTS: Final = 100_000
+# Rows are hashed as they come: a share may be large.
+_LEAST_BYTES: Final = 16 << 20
+_STORE_SLICES: Final = 2
+
+
+class ChangedMeanwhileError(TransientError):
+    """The snapshot no longer shows the whole table: it was rewritten, or its columns changed. Begin again."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Passed:
+    """`rows` and `differing` by side. `ends`: where the topic was read to; `marker`: its last TRUNCATE by then."""
+
+    lsn: LSN
+    ends: list[int]
+    marker: Version
+    rows: dict[str, int]
+    differing: dict[str, int]
+    suspects: list[Suspect]
+
+
+@contextmanager
+def exported_snapshot(config: Config) -> Iterator[tuple[psycopg.Connection[Any], str]]:
+    """As long as the block lasts, others can read at it."""
+    with at_snapshot(config.source.conninfo(), None) as connection:
+        row = connection.execute("select pg_export_snapshot()").fetchone()
+        assert row is not None  # noqa: S101  # a select without FROM has one row
+        yield connection, row[0]
+
+
+class Pass:
+    """`feds`: of the stores that do not take the table's rows as they are."""
+
+    def __init__(self, spark: SparkSession, config: Config, audited: Audited, feds: Mapping[str, FedTables]) -> None:
+        self._spark = spark
+        self._config = config
+        self._audited = audited
+        self._feds = feds
+
+    def run(self) -> Passed:
+        config, audited = self._config, self._audited
+        try:
+            with exported_snapshot(config) as (connection, snapshot), ExitStack() as opened:
+                with connect(config.source.conninfo(), application_name="tailrace audit") as other:
+                    lsn = catalog.current_lsn(other)
+                table = describe_tables(connection, config, [audited.oid]).get(audited.oid)
+                if table is None:
+                    raise RefusedError(f"{audited.schema} is not in the source, or has no key.")
+                shares = self._plan(connection, table)
+                fence(config)
+                progress = wait_for_topics(config, lsn, audited.timeout_seconds)
+                wait_for_stores(config, list(audited.scans), lsn, audited.timeout_seconds)
+                hashing = self._hashing(table, shares)
+                ends = self._ends(progress)
+                records = self._records(table, snapshot, shares, hashing, ends, opened)
+                return self._compared(records, hashing.groups, lsn, ends)
+        except psycopg.Error as error:
+            raise TransientError(f"Postgres: {explain(error)}") from error
+
+    def _ends(self, progress: Progress) -> list[int]:
+        """Behind all that capture has published, and behind what somebody else may have written."""
+        topic = self._audited.schema.topic
+        committed = read_topic_facts(self._config, [topic])[topic].ends
+        published = progress.end_offsets.get(topic, [0] * len(committed))
+        return [max(each) for each in zip(committed, published, strict=True)]
+
+    def _plan(self, connection: psycopg.Connection[Any], table: DescribedTable) -> list[tuple[int, list[Piece]]]:
+        """Shares of about the same size, as many as connections are allowed: (bytes, pieces)."""
+        sizes = read_sizes(connection, [table])
+        total = sum(size.heap_bytes + size.toast_bytes for size in sizes.values())
+        count = readers(self._config.copy)
+        limits = Limits(chunk_bytes=max(_LEAST_BYTES, -(-total // count)), chunk_blocks=1 << 32)
+        chunks = plan_chunks("audit", [table], sizes, limits)
+        return [(chunk.size_bytes, chunk.pieces) for chunk in chunks]
+
+    def _hashing(self, table: DescribedTable, shares: Sequence[tuple[int, list[Piece]]]) -> Hashing:
+        content = content_of(table, read_schemas_of(self._config).get(self._audited.schema.topic))
+        parallel = self._spark.sparkContext.defaultParallelism
+        rows = sum(size for size, _ in shares) // 100
+        groups = max(parallel, min(_MOST_GROUPS, rows // _ROWS_PER_GROUP))
+        return Hashing(content, bool(self._audited.scans), len(table.shape.key) == 1, groups)
+
+    def _records(
+        self,
+        table: DescribedTable,
+        snapshot: str,
+        shares: Sequence[tuple[int, list[Piece]]],
+        hashing: Hashing,
+        ends: Sequence[int],
+        opened: ExitStack,
+    ) -> RDD[Any]:
+        config, audited = self._config, self._audited
+        calls: list[Callable[[], Iterable[Any]]] = [
+            SourceShare(
+                config=config,
+                snapshot=snapshot,
+                table=table,
+                pieces=tuple(pieces),
+                hashing=hashing,
+                rows_per_second=config.copy.rows_per_second / readers(config.copy),
+            )
+            for _, pieces in shares
+        ]
+        for name, scan in audited.scans.items():
+            slices = opened.enter_context(scan.slices(audited.schema_in(name), _STORE_SLICES))
+            calls += [StoreShare(store=name, read=read, hashing=hashing) for read in slices]
+        context = self._spark.sparkContext
+        # In the function and not in the data: data is written to a file on its way, and the calls hold passwords.
+        read: RDD[Any] = context.parallelize(range(len(calls)), max(1, len(calls))).flatMap(partial(_call, calls))
+        if any(ends):
+            read = read.union(self._topic(hashing, ends).rdd.map(_as_record))
+        return read
+
+    def _topic(self, hashing: Hashing, ends: Sequence[int]) -> DataFrame:
+        """Read in the session of a shape, where there is one: its expressions need that session's settings."""
+        topic, feds = self._audited.schema.topic, self._feds
+        session = next((fed.spark for fed in feds.values()), self._spark)
+        facts = read_topic_facts(self._config, [topic])[topic]
+        frame = read_topics(
+            session.read, self._config, {topic: facts.starts}, endingOffsets=offsets_json({topic: list(ends)})
+        )
+        columns = [column.name for column in self._audited.schema.columns]
+        hashed = hashing.content.exact and not feds and "after" not in columns
+        prepared = hashed_in_jvm(frame) if hashed else with_markers(shaped_frame(frame, feds, topic))
+        shapes = {store: fed.shapes[topic].row for store, fed in feds.items()}
+        return prepared.mapInArrow(PackTopic(hashing=hashing, hashed=hashed, shapes=shapes), PACKED)  # type: ignore[arg-type]
+
+    def _compared(self, records: RDD[Any], groups: int, lsn: LSN, ends: list[int]) -> Passed:
+        stores = list(self._audited.scans)
+        comparing = Comparing(stores, frozenset(self._feds), -(-MOST_SUSPECTS // groups))
+        self._spark.sparkContext.setJobDescription(f"audit of {self._audited.schema}")
+        try:
+            found: list[Found] = records.partitionBy(groups, int).mapPartitions(comparing).collect()
+        except Exception as error:
+            if type(error).__module__.startswith(("pyspark", "py4j")):
+                raise TransientError(f"The audit's job failed: {str(error).splitlines()[0][:300]}") from error
+            raise
+        _raise_trouble([trouble for each in found for trouble in each.troubles])
+        marker = max(each.marker for each in found)
+        return Passed(
+            lsn=lsn,
+            ends=ends,
+            marker=Version.parse(marker) if marker else Version(0, 0),
+            rows=_sum(each.rows for each in found),
+            differing=_sum(each.differing for each in found),
+            suspects=[suspect for each in found for suspect in each.suspects],
+        )
+
+
+_IS_MARKER: Final = (
+    "coalesce(startswith(cast(key AS string), '{\"__truncate\":') AND value IS NOT NULL AND "
+    'endswith(substring_index(cast(value AS string), \'","ts_ms":\', 2), \',"op":"t\'), false) AS is_marker'
+)
+
+
+def with_markers(frame: DataFrame) -> DataFrame:
+    return frame.selectExpr("*", _IS_MARKER)
+
+
+def hashed_in_jvm(frame: DataFrame) -> DataFrame:
+    """`after` lies between two texts that no JSON string can hold as they stand, since its quotes are escaped."""
+    same = ["partition", "offset", "key", "stamp"]
+    before_source = 'substring_index(cast(value AS string), \',"source":{"version":"\', 1)'
+    frame = frame.selectExpr(*same, _IS_MARKER, f"substring_index({before_source}, ',\"after\":', -1) AS after")
+    return frame.selectExpr(*same, "is_marker", "xxhash64(after) AS hash", "coalesce(after <> 'null', false) AS live")
+
+
+def _call(calls: Sequence[Callable[[], Iterable[Any]]], number: int) -> Iterable[Any]:
+    return calls[number]()
+
+
+def _as_record(row: Any) -> tuple[int, tuple[str, bytes]]:
+    return row[0], (row[1], bytes(row[2]))
+
+
+def _sum(counts: Iterable[Mapping[str, int]]) -> dict[str, int]:
+    total: dict[str, int] = {}
+    for each in counts:
+        for side, count in each.items():
+            total[side] = total.get(side, 0) + count
+    return total
+
+
+def _raise_trouble(troubles: Sequence[Trouble]) -> None:
+    if not troubles:
+        return
+    worst: TailraceError = troubles[0].error()
+    for trouble in troubles:
+        if trouble.kind == "changed":
+            raise ChangedMeanwhileError(trouble.message)
+        if trouble.kind == "refused":
+            worst = trouble.error()
+    raise worst

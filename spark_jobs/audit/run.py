@@ -1,0 +1,310 @@
+"""`tailrace audit`: the tables of stores that are named, or of the topics, compared with the source, and mended."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import ExitStack, closing
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, NamedTuple, Protocol
+
+from cdc.audit.judging import Case
+from cdc.audit.log import keep
+from cdc.audit.recheck import Audited, Outcome, Recheck, content_of, read_schemas_of
+from cdc.audit.records import TOPIC, AuditRecord, Difference
+from cdc.audit.repair import Wrong, repair_store, repair_topic
+from cdc.audit.source_rows import look
+from cdc.audit.topic_records import TopicTail, fetch
+from cdc.config import Config
+from cdc.errors import RefusedError, TransientError, UsageError
+from cdc.logs import get_logger
+from cdc.lsn import LSN
+from cdc.status import incomplete, read_states
+from cdc.table_states import TableStates
+from sinks.contract import Position, TableSchema
+from sinks.registry import open_store
+from sinks.rows import row_id
+from sinks.scanning import StoreScan, open_scan
+from spark_jobs.audit.excuses import Excuses
+from spark_jobs.audit.passing import ChangedMeanwhileError, Pass, Passed
+from spark_jobs.audit.shapes import ExpectedRows, takes
+from spark_jobs.shape.fed import FedTables, fed_tables
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+log = get_logger("audit")
+
+_MOST_PASSES = 3
+_MOST_REPAIRS = 3
+SHOWN_DIFFERENCES = 1000
+# Telling which fields differ is for a person to look at.
+_FIELDS_TOLD = 100
+
+
+class Sparks(Protocol):
+    """Gives the session when it is first needed."""
+
+    def __call__(self) -> SparkSession: ...
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Options:
+    """`stores` empty: only the topics. `tables` empty: all."""
+
+    stores: Sequence[str] = ()
+    tables: Sequence[str] = ()
+    repair: bool = False
+    timeout_seconds: float = 60.0
+
+
+def run_audit(config: Config, options: Options, spark: Sparks) -> Iterator[AuditRecord]:
+    """One record for each table and store, each kept when it is known."""
+    states = read_states(config)
+    if states is None or not states.tables:
+        raise RefusedError("Capture has published no table yet.", remedy="Start it first: tailrace capture")
+    chosen = _chosen(states, options.tables)
+    spark()  # before the clock of the first table
+    with ExitStack() as opened:
+        stores = {name: _open(config, name, opened) for name in options.stores}
+        for oid in chosen:
+            records = _Auditing(config, options, spark, stores, states, oid).run()
+            keep(config, records)
+            yield from records
+
+
+def _chosen(states: TableStates, names: Sequence[str]) -> list[str]:
+    oids = {f"{state.schema}.{state.table}": oid for oid, state in states.tables.items() if state.key}
+    wanted = [name if "." in name else f"public.{name}" for name in names] or sorted(oids)
+    for name in wanted:
+        if name not in oids:
+            raise UsageError(
+                f"Table {name} is not captured.", remedy=f"Captured are: {', '.join(sorted(oids)) or 'none'}."
+            )
+    return [oids[name] for name in wanted]
+
+
+class _Opened(NamedTuple):
+    """`position`: with what the store's rows were made."""
+
+    scan: StoreScan
+    position: Position
+
+
+def _open(config: Config, name: str, opened: ExitStack) -> _Opened:
+    if name not in config.stores:
+        raise UsageError(
+            f"There is no [stores.{name}] in the config.", remedy=f"There are: {', '.join(config.stores) or 'none'}."
+        )
+    with closing(open_store(name, config.stores[name], config.kafka.prefix)) as store:
+        serving = store.serving()
+        position = store.position(serving) if serving is not None else None
+    if serving is None or position is None:
+        raise RefusedError(f"Store {name} serves nothing yet.", remedy=f"tailrace sync {name}")
+    scan = open_scan(name, config.stores[name], config.kafka.prefix, serving)
+    return _Opened(opened.enter_context(closing(scan)), position)
+
+
+@dataclass(slots=True)
+class _Auditing:
+    """Of one table."""
+
+    config: Config
+    options: Options
+    spark: Sparks
+    stores: Mapping[str, _Opened]
+    states: TableStates
+    oid: str
+    started: float = field(default_factory=time.time)
+
+    def run(self) -> list[AuditRecord]:
+        state = self.states.tables[self.oid]
+        mark = self.states.pending.get(state.topic)
+        if mark is not None:
+            return self._unjudged(incomplete(mark))
+        schemas = read_schemas_of(self.config).get(state.topic)
+        if schemas is None:
+            return self._unjudged("nothing was published of it yet")
+        audited, feds = self._audited(schemas.last)
+        if self.stores and not audited.scans:
+            return []
+        reason = ""
+        for _ in range(_MOST_PASSES):
+            try:
+                passed = Pass(self.spark(), self.config, audited, feds).run()
+                return self._judged(audited, passed)
+            except ChangedMeanwhileError as error:
+                reason = error.message
+                log.info("audit_repeated", table=str(audited.schema), reason=reason)
+        return self._unjudged(reason, verdict="undecided")
+
+    def _audited(self, schema: TableSchema) -> tuple[Audited, dict[str, FedTables]]:
+        """Stores that do not get this table are left out; with those that get it in a shape of their own."""
+        feds: dict[str, FedTables] = {}
+        scans = {}
+        for name, (scan, position) in self.stores.items():
+            fed = fed_tables(self.config, name, self.spark(), {schema.topic: schema}, position)
+            if takes(fed, schema):
+                scans[name] = scan
+            if schema.topic in fed.shapes:
+                feds[name] = fed
+        audited = Audited(
+            oid=self.oid,
+            schema=schema,
+            scans=scans,
+            schemas={name: fed.schemas[schema.topic] for name, fed in feds.items()},
+            expected={name: ExpectedRows(fed, schema.topic) for name, fed in feds.items()},
+            timeout_seconds=self.options.timeout_seconds,
+        )
+        return audited, feds
+
+    def _judged(self, audited: Audited, passed: Passed) -> list[AuditRecord]:
+        cases = self._cases(audited, passed)
+        log.info("audit_compared", table=str(audited.schema), rows=passed.rows, looking_again=len(cases))
+        tail = TopicTail(self.config.kafka, audited.schema.topic, passed.ends)
+        try:
+            recheck = Recheck(self.config, audited, tail, passed.marker)
+            outcome = recheck.settle(cases)
+            if outcome.incomplete:
+                return self._unjudged(outcome.incomplete)
+            excuses = Excuses(self.config, audited)
+            outcome = excuses.taken(outcome)
+            repaired = 0
+            if self.options.repair and outcome.wrong:
+                outcome, repaired = self._repaired(audited, passed, recheck, excuses, outcome)
+            if outcome.incomplete:
+                return self._unjudged(outcome.incomplete)
+            return [
+                self._record(audited, side, passed, outcome, excuses, len(cases), repaired)
+                for side in (list(audited.scans) if self.stores else [TOPIC])
+            ]
+        finally:
+            tail.close()
+
+    def _cases(self, audited: Audited, passed: Passed) -> dict[str, Case]:
+        records = fetch(
+            self.config.kafka, audited.schema.topic, {each.place for each in passed.suspects if each.place >= 0}
+        )
+        cases: dict[str, Case] = {}
+        for suspect in passed.suspects:
+            name = suspect.key.decode(errors="replace") if suspect.is_id else row_id(suspect.key)
+            case = cases.setdefault(name, Case(name, None))
+            case.key = case.key if suspect.is_id else suspect.key
+            case.disordered |= suspect.disordered
+            if suspect.place in records and not case.records:
+                case.records.append(records[suspect.place])
+        return cases
+
+    def _repaired(
+        self, audited: Audited, passed: Passed, recheck: Recheck, excuses: Excuses, outcome: Outcome
+    ) -> tuple[Outcome, int]:
+        """Until nothing differs, or it does not help. Gives what is left, and how many rows are right now."""
+        before = len(outcome.wrong)
+        for _ in range(_MOST_REPAIRS):
+            repair_topic(self.config, audited, outcome.wrong)
+            for name in audited.scans:
+                repair_store(self.config, audited, name, outcome.wrong, passed.marker)
+            outcome = excuses.taken(recheck.settle({name: case for name, (case, _) in outcome.wrong.items()}))
+            log.info("audit_repaired", table=str(audited.schema), rows=before, left=len(outcome.wrong))
+            if not outcome.wrong:
+                break
+        return outcome, before - len(outcome.wrong) - outcome.moving
+
+    def _record(
+        self,
+        audited: Audited,
+        side: str,
+        passed: Passed,
+        outcome: Outcome,
+        excuses: Excuses,
+        looked_again: int,
+        repaired: int,
+    ) -> AuditRecord:
+        wrong = {name: each for name, each in outcome.wrong.items() if side in each[1].kinds or TOPIC in each[1].kinds}
+        unchecked = max(0, passed.differing.get(side, 0) - sum(each.side == side for each in passed.suspects))
+        return AuditRecord(
+            store=side,
+            table=str(audited.schema),
+            topic=audited.schema.topic,
+            verdict="drift" if wrong or unchecked else "undecided" if outcome.moving else "equal",
+            reason=f"{outcome.moving} rows change all the time" if outcome.moving and not wrong else "",
+            lsn=str(LSN(max(outcome.lsn, passed.lsn))),
+            started_ms=int(self.started * 1000),
+            seconds=round(time.time() - self.started, 3),
+            source_rows=passed.rows.get("source", 0),
+            store_rows=passed.rows.get(side, 0),
+            looked_again=looked_again,
+            moving=outcome.moving,
+            parked=excuses.parked.get(side, 0),
+            evicted=excuses.evicted.get(side, 0),
+            differing=len(wrong) + unchecked,
+            unchecked=unchecked,
+            repaired=repaired,
+            differences=self._differences(audited, side, passed, wrong),
+        ).stamped()
+
+    def _differences(self, audited: Audited, side: str, passed: Passed, wrong: Wrong) -> list[Difference]:
+        table = look(self.config, self.oid, []).table
+        content = None if table is None else content_of(table, read_schemas_of(self.config).get(audited.schema.topic))
+        found: list[Difference] = []
+        for name, (case, verdict) in sorted(wrong.items())[:SHOWN_DIFFERENCES]:
+            kind, at = (verdict.kinds[TOPIC], TOPIC) if TOPIC in verdict.kinds else (verdict.kinds[side], "store")
+            states = case.states(passed.marker)
+            held = verdict.held.get(side)
+            row = held.row if held is not None and at == "store" else states[-1].row if states else None
+            fields: list[str] = []
+            if content is not None and verdict.row is not None and row is not None and len(found) < _FIELDS_TOLD:
+                fields = content.differing_fields(self._expected(audited, side, verdict.row), row)
+            found.append(
+                Difference(
+                    id=name,
+                    kind=kind.value,
+                    wrong=at,
+                    fields=fields,
+                    topic_version=str(states[-1].version) if states else "",
+                    store_version=str(held.version) if held is not None else "",
+                )
+            )
+        return found
+
+    def _expected(self, audited: Audited, side: str, row: bytes) -> bytes:
+        shape = audited.expected.get(side)
+        return row if shape is None else shape(row) or row
+
+    def _unjudged(self, reason: str, *, verdict: str = "incomplete") -> list[AuditRecord]:
+        state = self.states.tables[self.oid]
+        return [
+            AuditRecord(
+                store=side,
+                table=f"{state.schema}.{state.table}",
+                topic=state.topic,
+                verdict="undecided" if verdict == "undecided" else "incomplete",
+                reason=reason,
+                lsn=str(LSN(0)),
+                started_ms=int(self.started * 1000),
+                seconds=round(time.time() - self.started, 3),
+            ).stamped()
+            for side in (list(self.stores) or [TOPIC])
+        ]
+
+
+def lazily(config: Config) -> tuple[Sparks, ExitStack]:
+    """A session of this process's own, started for the first table."""
+    from spark_jobs.session import spark_session  # noqa: PLC0415 - takes half a second
+
+    started: list[SparkSession] = []
+    closing_it = ExitStack()
+
+    def session() -> SparkSession:
+        if not started:
+            started.append(spark_session(config.spark, "tailrace audit"))
+            closing_it.callback(started[0].stop)
+        return started[0]
+
+    return session, closing_it
+
+
+def exit_code(records: Sequence[AuditRecord]) -> int:
+    if not records:
+        raise TransientError("Nothing was audited.")
+    return 0 if all(record.verdict == "equal" for record in records) else 1

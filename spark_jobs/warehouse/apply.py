@@ -1,0 +1,251 @@
+"""Applies a batch to the warehouse: for each table the history first, then the current rows.
+
+A version counts once it is in the history; the current table follows it. A driver that dies in between leaves a
+position that is too low, and the same batch, run again, finds in the history what it has written
+(`sinks/iceberg/statements.py`).
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any, Final
+
+from cdc.errors import TransientError
+from cdc.logs import get_logger
+from sinks.contract import Generation, TableSchema
+from sinks.iceberg import naming, statements
+from sinks.iceberg.schemas import WarehouseColumn, key_columns
+from sinks.iceberg.statements import Marker, Target
+from sinks.iceberg.store import IcebergStore
+from sinks.iceberg.tables import types_of
+from spark_jobs.shape.fed import FedTables
+from spark_jobs.stores.answers import Answers
+from spark_jobs.stores.parking import ParkedRow, Parking
+from spark_jobs.stores.tasks import Count
+from spark_jobs.typed_rows import events_of, quoted
+from spark_jobs.warehouse.batch import PLACE, closings, history_rows, typed, versions
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
+log = get_logger("warehouse")
+
+# Another commit came first (a compaction, a zombie's): what it has left is found when the statement is run again.
+CONFLICTS: Final = ("ValidationException", "CommitFailedException", "CommitStateUnknownException")
+_TRIES: Final = 8
+_BOUNDED: Final = frozenset({"int", "bigint"})
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Share:
+    """What a batch has for one table."""
+
+    topic: str
+    events: int
+    rows: int
+    least_position: int
+    markers: list[Marker]
+
+
+class WarehouseBatches:
+    """Of one generation. Used by one thread at a time."""
+
+    def __init__(
+        self,
+        store: IcebergStore,
+        generation: Generation,
+        fed: FedTables,
+        parking: Parking,
+        *,
+        with_history: bool = True,
+    ) -> None:
+        self._store = store
+        self._generation = generation
+        self._fed = fed
+        self._tables = fed.schemas
+        self._shapes = fed.shapes
+        self._parking = parking
+        self._with_history = with_history
+        self.id = f"{store.name} {generation.number} {generation.created_ms}"
+
+    def without_history(self) -> WarehouseBatches:
+        """For a generation that is built beside the one that feeds the history."""
+        return WarehouseBatches(self._store, self._generation, self._fed, self._parking, with_history=False)
+
+    def target(self, table: TableSchema, least_position: int = 0) -> tuple[Target, list[WarehouseColumn]]:
+        columns = self._store.tables.columns(table)
+        target = Target(
+            current=self._store.table_name(self._generation, table),
+            history=naming.history_table(table),
+            columns=[column.name for column in columns],
+            key=[column.name for column in key_columns(table, columns)],
+            least_position=least_position,
+        )
+        return target, columns
+
+    def apply(self, records: DataFrame) -> Answers:
+        """Everything in `records` (columns of `read_topics`); returns when all of it is committed."""
+        self._store.wait_while_held()
+        counts: dict[str, Count] = {}
+        with _kept(events_of(records)) as events:
+            for share in _shares(events):
+                table = self._tables[share.topic]
+                counts[share.topic] = self._apply_table(table, events, share)
+        return Answers(counts, {})
+
+    def _apply_table(self, table: TableSchema, events: DataFrame, share: _Share) -> Count:
+        from pyspark.sql import functions as f  # noqa: PLC0415 - takes half a second: only a job needs it
+
+        count = Count(events=share.events)
+        target, columns = self.target(table, share.least_position)
+        current = self._store.tables.load(target.current)
+        if current is None:
+            raise TransientError(f"The warehouse's table {'.'.join(target.current)} is gone.")
+        wanted = {column.name: column.type for column in columns}
+        if share.rows:
+            mine = versions(events.where(f.col("topic") == share.topic))
+            shape = self._shapes.get(share.topic)
+            with _kept(typed(mine, columns, wanted, shape)) as rows:
+                target = self._bounded(rows, target, columns, count)
+                if count.parked:
+                    self.park(table, rows)
+                fit = rows.where("size(unfit) = 0")
+                if self._with_history:
+                    self._to_history(fit, target, share.markers)
+                found = types_of(current, columns)
+                rows_now = fit if found == wanted else typed(mine, columns, found, shape).where("size(unfit) = 0")
+                self._to_current(rows_now, target)
+        if share.markers:
+            self._sweep(events, target, share)
+        return count
+
+    def _to_history(self, fit: DataFrame, target: Target, markers: Sequence[Marker]) -> None:
+        history_rows(fit, markers).createOrReplaceTempView("tailrace_versions")
+        closings(fit, target.key, markers).createOrReplaceTempView("tailrace_closings")
+        run(fit, statements.merge_history(target, "tailrace_versions", "tailrace_closings"))
+
+    def _to_current(self, rows: DataFrame, target: Target) -> None:
+        """`rows` in the types that the table has: others than wanted, until a bootstrap."""
+        last_of_each_key(rows).createOrReplaceTempView("tailrace_rows")
+        run(rows, statements.merge_current(target, "tailrace_rows", guarded=self._with_history))
+
+    def _sweep(self, events: DataFrame, target: Target, share: _Share) -> None:
+        if self._with_history:
+            run(events, statements.sweep_history(target, share.markers))
+            newest_marker = max(share.markers)
+            stamp = f"{newest_marker.position:016x}.{newest_marker.seq:08x}"
+            self._store.note_markers({share.topic: stamp})
+        run(events, statements.sweep_current(target, share.markers))
+        log.info("truncate_applied", table=".".join(target.current))
+
+    def _bounded(self, rows: DataFrame, target: Target, columns: Sequence[WarehouseColumn], count: Count) -> Target:
+        """Counts, and the range of keys; this is what computes the frame."""
+        kinds = {column.name: column.type for column in columns}
+        first = quoted(target.key[0])
+        fit = "size(unfit) = 0"
+        row = rows.selectExpr(
+            f"count_if({fit} AND {naming.OP} <> 'd') AS written",
+            f"count_if({fit} AND {naming.OP} = 'd') AS deleted",
+            f"count_if(NOT ({fit})) AS parked",
+            f"min({first}) AS least",
+            f"max({first}) AS most",
+        ).first()
+        if row is None:
+            return target
+        count.written, count.deleted, count.parked = row["written"], row["deleted"], row["parked"]
+        if kinds[target.key[0]] not in _BOUNDED or row["least"] is None:
+            return target
+        return replace(target, bounds=(str(row["least"]), str(row["most"])))
+
+    def park(self, table: TableSchema, rows: DataFrame) -> None:
+        self._parking.park(parked_rows(self._store.name, table, rows))
+
+
+def parked_rows(store: str, table: TableSchema, rows: DataFrame) -> Iterator[ParkedRow]:
+    """Rows with a value that no typed column can hold; the reason names the columns, never a value."""
+    for row in rows.where("size(unfit) > 0").select(*PLACE).toLocalIterator():
+        unfit = ", ".join(row["unfit"])
+        yield ParkedRow(
+            store=store,
+            topic=table.topic,
+            partition=row["partition"],
+            offset=row["offset"],
+            key=row["key"].encode(),
+            version=row["version"],
+            reason=f"a value does not fit its typed column: {unfit}",
+        )
+
+
+def last_of_each_key(rows: DataFrame) -> DataFrame:
+    from pyspark.sql import Window  # noqa: PLC0415 - as above
+    from pyspark.sql import functions as f  # noqa: PLC0415 - as above
+
+    newest_first = Window.partitionBy("key").orderBy(f.desc(naming.POSITION), f.desc(naming.SEQ))
+    return rows.withColumn("rank", f.row_number().over(newest_first)).where("rank = 1").drop("rank")
+
+
+def run(frame: DataFrame, statement: str) -> None:
+    """In the frame's session, where its views are. Run again after a conflict: every statement may be."""
+    run_in(frame.sparkSession, statement)
+
+
+def run_in(spark: SparkSession, statement: str) -> None:
+    retried(lambda: spark.sql(statement))
+
+
+def retried(call: Callable[[], Any]) -> Any:
+    for attempt in range(_TRIES):
+        try:
+            return call()
+        except Exception as error:
+            text = str(error)
+            if attempt == _TRIES - 1 or not any(name in text for name in CONFLICTS):
+                raise
+            log.info("conflict_retried", reason=text.splitlines()[0][:200])
+            time.sleep(min(0.2 * 2**attempt, 5.0))
+    return None
+
+
+@contextmanager
+def _kept(frame: DataFrame) -> Iterator[DataFrame]:
+    kept = frame.persist()
+    try:
+        yield kept
+    finally:
+        kept.unpersist()
+
+
+def _shares(events: DataFrame) -> list[_Share]:
+    rows = events.selectExpr(
+        "topic",
+        "position",
+        "CASE WHEN op = 't' THEN named_struct('position', position, 'seq', seq, 'at', coalesce(ts_us, written_us),"
+        " 'by_copy', key LIKE '%\"by\"%') END AS marker",
+    )
+    grouped = rows.groupBy("topic").agg(*_aggregates())
+    return [
+        _Share(
+            topic=row["topic"],
+            events=row["events"],
+            rows=row["rows"],
+            least_position=row["least_position"],
+            markers=sorted(
+                Marker(each["position"], each["seq"], each["at"], each["by_copy"]) for each in row["markers"]
+            ),
+        )
+        for row in sorted(grouped.collect(), key=lambda row: str(row["topic"]))
+    ]
+
+
+def _aggregates() -> list[Any]:
+    from pyspark.sql import functions as f  # noqa: PLC0415 - as above
+
+    return [
+        f.count("*").alias("events"),
+        f.count_if(f.col("marker").isNull()).alias("rows"),
+        f.min("position").alias("least_position"),
+        f.collect_set("marker").alias("markers"),
+    ]

@@ -1,0 +1,142 @@
+"""One table's share of a batch, as frames: every version that the batch brings, typed. DataFrame in, DataFrame out."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING
+
+from sinks.iceberg import naming
+from sinks.iceberg.schemas import WarehouseColumn
+from sinks.iceberg.statements import Marker
+from spark_jobs.shape.analysis import CompiledShape
+from spark_jobs.shape.evaluation import typed_shape
+from spark_jobs.typed_rows import quoted, with_typed_columns
+
+if TYPE_CHECKING:
+    from pyspark.sql import Column, DataFrame
+
+#: Text of the row's key, where it stands in the topic, and the columns that did not fit: for parking.
+PLACE = ("key", "version", "partition", "offset", "unfit")
+
+
+def versions(events: DataFrame) -> DataFrame:
+    """Each version of each key once; a tombstone gives way to the delete that it follows."""
+    from pyspark.sql import Window  # noqa: PLC0415 - takes half a second: only a job needs it
+    from pyspark.sql import functions as f  # noqa: PLC0415 - as above
+
+    same = Window.partitionBy("key", "position", "seq").orderBy("is_tombstone", f.desc("offset"))
+    rows = events.where("op <> 't'").repartition("key")
+    return rows.withColumn("rank", f.row_number().over(same)).where("rank = 1").drop("rank")
+
+
+def newest(events: DataFrame) -> DataFrame:
+    """The last version of each key."""
+    from pyspark.sql import functions as f  # noqa: PLC0415 - as above
+
+    fields = [name for name in events.columns if name not in ("key", "position", "seq")]
+    ordered = f.struct("position", "seq", (~f.col("is_tombstone")).alias("told"), *fields)
+    rows = events.where("op <> 't'").groupBy("key").agg(f.max(ordered).alias("last"))
+    return rows.select("key", *(f.col(f"last.{name}").alias(name) for name in ("position", "seq", *fields)))
+
+
+def typed(
+    rows: DataFrame,
+    columns: Sequence[WarehouseColumn],
+    types: Mapping[str, str],
+    shape: CompiledShape | None = None,
+) -> DataFrame:
+    """The table's columns by their names in the warehouse, our own beside them, and `PLACE`.
+
+    Of a row that is gone, or that the store's `where` leaves out, only the key's columns are known.
+    """
+    from pyspark.sql import functions as f  # noqa: PLC0415 - as above
+
+    read, computed = _shaped(rows, shape)
+    read = read.withColumn("text", f.coalesce("after", "key"))
+    wanted = {column.source: types[column.name] for column in columns if column.source not in computed}
+    parsed = with_typed_columns(read, wanted, after="text")
+    places = {name: f"c{number}" for number, name in enumerate(wanted)}
+    kinds = ", ".join(f"{places[name]}: {kind}" for name, kind in wanted.items())
+    flat = parsed.withColumn("row", f.col("row").cast(f"struct<{kinds}>"))
+    values = [
+        f.col("shaped.computed").getField(column.source).cast(types[column.name])
+        if column.source in computed
+        else f.col(f"row.{places[column.source]}")
+        for column in columns
+    ]
+    trouble = f.array_compact(f.array(f.col("trouble")))
+    return flat.withColumn("unfit", f.concat("unfit", trouble)).select(
+        *(value.alias(column.name) for value, column in zip(values, columns, strict=True)),
+        f.col("position").alias(naming.POSITION),
+        f.col("seq").alias(naming.SEQ),
+        f.when(f.col("after").isNull(), f.lit("d")).otherwise(f.col("op")).alias(naming.OP),
+        f.col("transaction_id").alias(naming.TRANSACTION),
+        f.timestamp_micros(f.coalesce("ts_us", "written_us")).alias(naming.VALID_FROM),
+        f.timestamp_micros(f.coalesce("ts_us", "written_us")).alias(naming.AT),
+        *PLACE,
+    )
+
+
+def _shaped(rows: DataFrame, shape: CompiledShape | None) -> tuple[DataFrame, frozenset[str]]:
+    """Rows with `after` NULL where the store is not to have them, `trouble`, and the names of the computed columns."""
+    from pyspark.sql import functions as f  # noqa: PLC0415 - as above
+
+    if shape is None or not shape.row.evaluated:
+        return rows.withColumn("trouble", f.lit(None).cast("string")), frozenset()
+    judged = typed_shape(rows, shape)
+    kept = f.when(f.col("shaped.kept") | f.col("shaped.trouble").isNotNull(), f.col("after"))
+    named = frozenset(field.name for field in shape.fields)
+    return judged.withColumn("after", kept).withColumn("trouble", f.col("shaped.trouble")), named
+
+
+def history_rows(rows: DataFrame, markers: Sequence[Marker]) -> DataFrame:
+    """Each version with its end: the key's next version, or the TRUNCATE before that. `rows`: typed, and fit."""
+    from pyspark.sql import Window  # noqa: PLC0415 - as above
+    from pyspark.sql import functions as f  # noqa: PLC0415 - as above
+
+    along = Window.partitionBy("key").orderBy(naming.POSITION, naming.SEQ)
+    following = f.lead(_own_version()).over(along)
+    truncated = f.array_min(f.filter(_ends(markers), lambda end: end > _own_version()))
+    ended = rows.withColumn("end", f.least(following, truncated))
+    return ended.select(
+        "*",
+        f.col("end.at").alias(naming.VALID_TO),
+        f.col("end.position").alias(naming.TO_POSITION),
+        f.col("end.seq").alias(naming.TO_SEQ),
+        f.col("end").isNull().alias(naming.OPEN),
+        f.array(f.col("end")).alias("ends"),
+    )
+
+
+def closings(rows: DataFrame, key: Sequence[str], markers: Sequence[Marker]) -> DataFrame:
+    """One row per key: what may end the version that the history has open. `rows`: typed, and fit."""
+    from pyspark.sql import functions as f  # noqa: PLC0415 - as above
+
+    of_key = rows.groupBy(*(f.col(quoted(name)) for name in key)).agg(
+        f.collect_list(_own_version()).alias("own"), f.max(_own_version()).alias("last")
+    )
+    return of_key.select(
+        *(f.col(quoted(name)) for name in key),
+        f.concat("own", _ends(markers)).alias("ends"),
+        f.col("last.position").alias("last_position"),
+        f.col("last.seq").alias("last_seq"),
+    )
+
+
+def _own_version() -> Column:
+    from pyspark.sql import functions as f  # noqa: PLC0415 - as above
+
+    return f.struct(
+        f.col(naming.POSITION).alias("position"),
+        f.col(naming.SEQ).alias("seq"),
+        f.col(naming.VALID_FROM).alias("at"),
+    )
+
+
+def _ends(markers: Sequence[Marker]) -> Column:
+    """A copy's marker is no end of rows that the copy has brought again: only what is left over is swept by it."""
+    from pyspark.sql import functions as f  # noqa: PLC0415 - as above
+
+    made = ", ".join(marker.as_end() for marker in markers if not marker.by_copy)
+    kind = "array<struct<position: bigint, seq: int, at: timestamp>>"
+    return f.expr(f"CAST(array({made}) AS {kind})")

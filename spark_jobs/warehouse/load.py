@@ -1,0 +1,95 @@
+"""Bulk load of a generation's tables: the topics' rows are appended once, then kept up by MERGE until the switch."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING
+
+from cdc.errors import TransientError
+from sinks.iceberg import statements
+from sinks.iceberg.schemas import CURRENT_OWN
+from sinks.iceberg.statements import Marker
+from spark_jobs.stores.answers import Answers
+from spark_jobs.stores.load import Loaded, Loading, Offsets
+from spark_jobs.stores.tasks import Applying, Count
+from spark_jobs.stores.topic_stream import offsets_json, read_topics
+from spark_jobs.typed_rows import events_of, quoted
+from spark_jobs.warehouse.apply import WarehouseBatches, run
+from spark_jobs.warehouse.batch import newest, typed
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame
+
+_TASK_OFFSETS = 200_000
+
+
+class WarehouseLoading(Loading):
+    def _run(
+        self,
+        applying: Applying | WarehouseBatches,
+        start: Offsets,
+        end: Offsets,
+        markers: Mapping[str, bytes],  # noqa: ARG002 - a sweep of a table is over when it returns
+        events: int,  # noqa: ARG002 - each topic is read by itself
+        count: bool,
+    ) -> Loaded:
+        if not isinstance(applying, WarehouseBatches):
+            raise TypeError("the warehouse's own batches are wanted here")
+        try:
+            if not count:
+                return Loaded(answers=applying.without_history().apply(self._records(start, end)), rows={})
+            loaded = {topic: self._append(applying, topic, start[topic], end[topic]) for topic in end}
+        except Exception as error:
+            if type(error).__module__.startswith(("pyspark", "py4j")):
+                raise TransientError(f"The load failed: {str(error).splitlines()[0][:300]}") from error
+            raise
+        counts = {topic: each for topic, (each, _) in loaded.items()}
+        return Loaded(answers=Answers(counts, {}), rows={topic: rows for topic, (_, rows) in loaded.items()})
+
+    def _records(self, start: Offsets, end: Offsets) -> DataFrame:
+        records = sum(sum(end[topic]) - sum(start[topic]) for topic in end)
+        return read_topics(
+            self._spark.read,
+            self._config,
+            start,
+            endingOffsets=offsets_json(end),
+            minPartitions=str(max(1, records // _TASK_OFFSETS)),
+        )
+
+    def _append(
+        self, applying: WarehouseBatches, topic: str, start: Sequence[int], end: Sequence[int]
+    ) -> tuple[Count, int]:
+        """Into a table that nobody reads yet and that is empty. Gives the rows that must be there."""
+        from pyspark.sql import Observation  # noqa: PLC0415 - takes half a second: only a job needs it
+        from pyspark.sql import functions as f  # noqa: PLC0415 - as above
+
+        table = self._fed.schemas[topic]
+        target, columns = applying.target(table)
+        seen, kept = Observation(), Observation()
+        offsets = sum(end) - sum(start)
+        marker = f.when(f.col("op") == "t", f.struct("position", "seq", f.coalesce("ts_us", "written_us").alias("at")))
+        events = events_of(self._records({topic: start}, {topic: end})).observe(
+            seen, f.count("*").alias("events"), f.max(marker).alias("marker")
+        )
+        spread = events.repartition(max(2, offsets // _TASK_OFFSETS), "key")
+        wanted = {column.name: column.type for column in columns}
+        rows = typed(newest(spread), columns, wanted, self._fed.shapes.get(topic)).where("_tailrace_op <> 'd'")
+        counted = rows.observe(
+            kept,
+            f.count_if(f.size("unfit") == 0).alias("fit"),
+            f.count_if(f.size("unfit") > 0).alias("unfit"),
+        )
+        names = [*(column.name for column in columns), *CURRENT_OWN]
+        fit = counted.where("size(unfit) = 0").select(*(f.col(quoted(name)) for name in names))
+        fit.writeTo(statements.full_name(target.current)).append()
+        count = Count(events=seen.get["events"], written=kept.get["fit"], parked=kept.get["unfit"])
+        if count.parked:
+            applying.park(table, rows)
+        live = count.written
+        if seen.get["marker"] is not None:
+            found = seen.get["marker"]
+            line = Marker(found["position"], found["seq"], found["at"])
+            run(fit, statements.sweep_current(target, [line]))
+            alive = rows.where(f"size(unfit) = 0 AND NOT {statements.older_than(line)}")
+            live = alive.count()
+        return count, live + count.parked

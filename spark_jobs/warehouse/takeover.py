@@ -1,0 +1,69 @@
+"""What becomes of the history when another generation of the current tables takes the place of the serving one.
+
+If the history was fed until a moment ago, the next sync goes on from where that stood, and nothing is missing. If not,
+versions have gone by that the compacted topic need not have any more: the history is brought to the rebuilt state, and
+the gap is written down.
+"""
+
+from __future__ import annotations
+
+import time
+from typing import Final
+
+from cdc.logs import get_logger
+from cdc.lsn import Version
+from sinks.contract import Generation, Position, TableSchema
+from sinks.iceberg import statements
+from sinks.iceberg.state import Gap
+from sinks.iceberg.statements import Marker
+from sinks.iceberg.store import IcebergStore
+from spark_jobs.shape.fed import FedTables
+from spark_jobs.stores.points import Point
+from spark_jobs.stores.tasks import Applying
+from spark_jobs.warehouse.apply import WarehouseBatches, run_in
+
+log = get_logger("bootstrap")
+
+# So recent a record is in a segment that Kafka still writes to, and no compaction has seen it.
+_RECENT_MS: Final = 10 * 60_000
+
+
+def take_over_history(
+    store: IcebergStore,
+    generation: Generation,
+    applying: Applying | WarehouseBatches,
+    fed: FedTables,
+    before: Position | None,
+    point: Point,
+) -> None:
+    """`before`: where the serving generation stood as the build began; `point`: what the new one was loaded as of."""
+    if not isinstance(applying, WarehouseBatches):
+        return
+    if before is not None and before.topics and _now_ms() - before.caught_up_ms < _RECENT_MS:
+        store.resume_history(generation)
+        return
+    markers = store.state().markers
+    end = Marker(point.version.position, point.version.seq, point.commit_time_us)
+    gaps = []
+    for topic, table in fed.schemas.items():
+        _reconcile(applying, fed, table, end, markers.get(topic))
+        since = before.version.position if before is not None and topic in before.topics else 0
+        gaps.append(Gap(topic=topic, from_position=since, to_position=end.position, until_ms=_now_ms()))
+    store.note_gaps(gaps)
+    log.info("history_taken_over", store=store.name, tables=len(gaps))
+
+
+def _reconcile(applying: WarehouseBatches, fed: FedTables, table: TableSchema, end: Marker, stamp: str | None) -> None:
+    target, _ = applying.target(table)
+    swept = Version.parse(stamp) if stamp is not None else None
+    marker = Marker(swept.position, swept.seq, 0) if swept is not None else None
+    for statement in (
+        statements.close_superseded(target),
+        statements.close_vanished(target, end),
+        statements.insert_unknown(target, marker),
+    ):
+        run_in(fed.spark, statement)
+
+
+def _now_ms() -> int:
+    return time.time_ns() // 1_000_000

@@ -1,0 +1,198 @@
+"""An audit tells every way in which a topic or a store can be wrong, and no other; and a repair mends just that."""
+
+from __future__ import annotations
+
+import hmac
+import json
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
+
+import psycopg
+import pytest
+
+from cdc.audit.log import read_audits
+from cdc.audit.records import AuditRecord
+from cdc.lsn import Version
+from spark_jobs.audit.run import Options, run_audit
+from tests.golden.documented import read_setup
+from tests.harness.database import Database
+from tests.harness.drift import tampering_with
+from tests.harness.pipeline import MakePipeline
+from tests.harness.store_sync import StorePipeline
+from tests.harness.writer import SCHEMA, Writer
+from tests.integration.test_copy_types import make_wide_table
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+Audit = Callable[..., list[AuditRecord]]
+
+
+@pytest.fixture
+def stores(make_pipeline: MakePipeline, spark: SparkSession, elasticsearch_url: str, redis_url: str) -> StorePipeline:
+    return StorePipeline(
+        make_pipeline(),
+        spark,
+        {"search": {"kind": "elasticsearch", "url": elasticsearch_url}, "cache": {"kind": "redis", "url": redis_url}},
+    )
+
+
+@pytest.fixture
+def audit(stores: StorePipeline, spark: SparkSession) -> Audit:
+    """`tailrace audit`, as far as it is not the process around it; without stores, of the topics."""
+
+    def run(*names: str, **options: Any) -> list[AuditRecord]:
+        return list(run_audit(stores.config, Options(stores=names, timeout_seconds=60, **options), lambda: spark))
+
+    return run
+
+
+def _differences(records: list[AuditRecord], store: str) -> dict[str, str]:
+    """Kinds by id."""
+    return {each.id: each.kind for record in records if record.store == store for each in record.differences}
+
+
+def test_every_difference_is_found_and_mended(
+    stores: StorePipeline, audit: Audit, elasticsearch_url: str, redis_url: str
+) -> None:
+    """A changed field, a row that is gone, one too many, a wrong version, a ghost: just these, and then none."""
+    database = stores.pipeline.database
+    database.execute("CREATE TABLE t (id int PRIMARY KEY, n int, v text)")
+    stores.pipeline.start()
+    database.execute("INSERT INTO t SELECT i, i, 'ghost' FROM generate_series(900, 905) i")
+    with stores.syncing():
+        stores.assert_same("t")
+        with tampering_with(stores, "t", elasticsearch_url, redis_url) as tampering:
+            ghost = tampering.elasticsearch.get(index=tampering.index, id="900")
+            row, version = tampering.redis.hmget(tampering.key(900), "row", "version")
+            database.execute("TRUNCATE t; INSERT INTO t SELECT i, i, 'row ' || i FROM generate_series(1, 400) i")
+            database.execute("DELETE FROM t WHERE id > 300; UPDATE t SET n = 0 WHERE id <= 50")
+            stores.assert_same("t")
+            assert [record.verdict for record in audit("search", "cache")] == ["equal", "equal"]
+
+            tampering.document(1, lambda source: source.update(n=-1))
+            tampering.elasticsearch.delete(index=tampering.index, id="2")
+            tampering.document(3, lambda _: None, version=1 << 60)
+            own = {"position": 8, "seq": 1}
+            tampering.elasticsearch.index(index=tampering.index, id="x", document={"_tailrace": own, "id": "x"})
+            tampering.elasticsearch.delete(index=tampering.index, id="900")
+            tampering.elasticsearch.indices.put_settings(index=tampering.index, settings={"index.gc_deletes": "0s"})
+            tampering.elasticsearch.indices.refresh(index=tampering.index)
+            tampering.elasticsearch.index(
+                index=tampering.index,
+                id="900",
+                document=ghost["_source"],
+                version=ghost["_version"],
+                version_type="external_gte",
+            )
+            tampering.row(1, n=-1)
+            tampering.redis.delete(tampering.key(2))
+            tampering.redis.hset(tampering.key(3), "version", str(Version((1 << 50), 1)))
+            tampering.redis.hset(tampering.key("x"), mapping={"row": '{"id":"x"}', "version": str(Version(8, 1))})
+            tampering.redis.hset(tampering.key(900), mapping={"row": row, "version": version})
+            tampering.redis.persist(tampering.key(900))
+
+            found = audit("search", "cache")
+            expected = {"1": "content", "2": "missing", "3": "version", "x": "extra", "900": "ghost"}
+            assert _differences(found, "search") == expected
+            assert _differences(found, "cache") == expected
+            fields = {each.id: each.fields for record in found for each in record.differences}
+            assert fields["1"] == ["n"]
+
+            mended = audit("search", "cache", repair=True)
+            assert [(record.verdict, record.repaired) for record in mended] == [("equal", 5), ("equal", 5)]
+            again = audit("search", "cache")
+            assert [(record.verdict, record.looked_again) for record in again] == [("equal", 0), ("equal", 0)]
+            # What was protected by a wrong version takes changes again.
+            database.execute("UPDATE t SET v = 'later' WHERE id IN (1, 2, 3); INSERT INTO t VALUES (900, 1, 'new')")
+            stores.assert_same("t")
+
+            tampering.produce({"id": 10}, lambda after: after.update(v="a lie"))
+            assert _differences(audit(), "topic") == {"10": "content"}
+            mended = audit("search", "cache", repair=True)
+            assert [(record.verdict, record.repaired) for record in mended] == [("equal", 1), ("equal", 1)]
+            assert [record.verdict for record in audit()] == ["equal"]
+            stores.assert_same("t")
+    assert {(each.store, each.verdict) for each in read_audits(stores.config)} == {
+        ("search", "equal"),
+        ("cache", "equal"),
+        ("topic", "equal"),
+    }
+
+
+@contextmanager
+def _altering(database: Database) -> Iterator[None]:
+    """Columns of `items` come and go, as long as the block lasts."""
+    stop = threading.Event()
+
+    def alter() -> None:
+        with psycopg.connect(database.dsn, autocommit=True) as connection:
+            while not stop.wait(2):
+                connection.execute("ALTER TABLE items ADD COLUMN late text")
+                if not stop.wait(2):
+                    connection.execute("ALTER TABLE items DROP COLUMN late")
+
+    thread = threading.Thread(target=alter)
+    thread.start()
+    try:
+        yield
+    finally:
+        stop.set()
+        thread.join()
+
+
+def test_no_false_alarm_and_every_type(
+    make_pipeline: MakePipeline, spark: SparkSession, elasticsearch_url: str, redis_url: str
+) -> None:
+    """A writer hammers and columns come and go; every documented type, keys of two columns, masked values: no drift.
+
+    A row that is missing among them is told by its key, without its values, and mended.
+    """
+    pipeline = make_pipeline(capture={"mask_salt": "salt"})
+    with pipeline.config.open("a") as config:
+        config.write('[mask]\n"public.people.email" = "hash"\n"public.people.b" = "hash"\n')
+    stores = StorePipeline(
+        pipeline,
+        spark,
+        {"search": {"kind": "elasticsearch", "url": elasticsearch_url}, "cache": {"kind": "redis", "url": redis_url}},
+    )
+    database = pipeline.database
+    database.execute(SCHEMA)
+    database.execute("CREATE TABLE people (a int, b text, email text, PRIMARY KEY (a, b))")
+    with database.connect() as connection:
+        connection.execute(read_setup().encode())
+        make_wide_table(connection)
+    pipeline.start()
+    database.execute("UPDATE wide SET id = id")
+    database.execute("INSERT INTO people SELECT i, 'b' || i, 'e' || i FROM generate_series(1, 50) i")
+    options = Options(stores=stores.names, timeout_seconds=60)
+    with stores.syncing():
+        stores.wait(deadline_seconds=120)
+        with Writer(database), _altering(database):
+            for _ in range(2):
+                found = list(run_audit(stores.config, options, lambda: spark))
+                assert "drift" not in {record.verdict for record in found}, found
+        found = list(run_audit(stores.config, options, lambda: spark))
+        assert {record.verdict for record in found} == {"equal"}, found
+        with tampering_with(stores, "people", elasticsearch_url, redis_url) as tampering:
+            hashed = hmac.new(b"salt", b"b7", "sha256").hexdigest()
+            row_id = json.dumps(["7", hashed], separators=(",", ":"))
+            assert tampering.redis.delete(tampering.key(row_id)) == 1
+            tampering.produce({"a": 8, "b": hmac.new(b"salt", b"b8", "sha256").hexdigest()}, _lie)
+            found = list(run_audit(stores.config, replace(options, tables=["people"], repair=True), lambda: spark))
+            assert [(record.verdict, record.repaired) for record in found] == [("equal", 2), ("equal", 2)]
+            stores.wait()
+            assert json.loads(tampering.redis.hget(tampering.key(row_id), "row"))["a"] == 7
+        found = list(run_audit(stores.config, replace(options, stores=()), lambda: spark))
+        assert {(record.table, record.verdict) for record in found} == {
+            ("public.items", "equal"),
+            ("public.people", "equal"),
+            ("public.wide", "equal"),
+        }
+
+
+def _lie(after: dict[str, Any]) -> None:
+    after["email"] = "a lie"

@@ -1,0 +1,208 @@
+"""What is shown against the truth: each hop held for a known time, on real servers, through the real dashboard."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from confluent_kafka.admin import AdminClient, ConsumerGroupTopicPartitions  # type: ignore[attr-defined]
+
+from tests.harness.metric_names import names_scraped, names_used
+from tests.harness.own_redis import OwnRedis
+from tests.harness.pipeline import MakePipeline, Pipeline
+from tests.harness.process import StartProcess
+from tests.harness.receiver import Receiver
+from tests.harness.store_sync import StorePipeline
+from tests.harness.visitor import Visitor
+from tests.harness.waiting import eventually
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+TOKEN = "a-token-of-tests-0123"
+PASSWORD = "a-password-that-nobody-sees"
+#: A reading is this far from the next, and a heartbeat from the next; a loaded machine adds to both.
+APART_SECONDS = 5.0
+
+
+@pytest.fixture
+def receiver() -> Iterator[Receiver]:
+    own = Receiver()
+    yield own
+    own.close()
+
+
+@pytest.fixture
+def redis(tmp_path: Path) -> Iterator[OwnRedis]:
+    """With a password, which must be seen nowhere."""
+    own = OwnRedis(tmp_path)
+    own.client().config_set("requirepass", PASSWORD)
+    yield own
+    own.close()
+
+
+class Watched:
+    """A pipeline with one store, and the dashboard that looks at it."""
+
+    def __init__(
+        self, pipeline: Pipeline, spark: SparkSession, tailrace: StartProcess, redis: OwnRedis, receiver: Receiver
+    ) -> None:
+        self.pipeline = pipeline
+        self.redis = redis
+        self.receiver = receiver
+        pipeline.configure(
+            lag={"interval_seconds": 0.5, "max_seconds": 4, "stalled_seconds": 5},
+            alerts={"webhook": receiver.url, "after_seconds": 1, "recovered_seconds": 1},
+            dashboard={"enabled": False, "port": 0, "token": TOKEN},
+        )
+        pipeline.database.execute("CREATE TABLE t (id int PRIMARY KEY, v text)")
+        url = f"redis://:{PASSWORD}@127.0.0.1:{redis.port}/0"
+        self.stores = StorePipeline(pipeline, spark, {"cache": {"kind": "redis", "url": url}})
+        self.capture = pipeline.start()
+        pipeline.database.execute("INSERT INTO t VALUES (1, 'a')")
+        self.dashboard = tailrace("dashboard", "--config", str(pipeline.config))
+        self.visitor = Visitor(self.dashboard.wait_for_line(r"Dashboard: (http\S+)/")[1], TOKEN)
+
+    def shows(self, condition: Callable[[dict[str, Any]], object], what: str) -> dict[str, Any]:
+        """The first record of which this is so."""
+
+        def found() -> dict[str, Any] | None:
+            record = self.visitor.record()
+            return record if record is not None and condition(record) else None
+
+        return eventually(found, 60, what) or {}
+
+    def written(self) -> float:
+        """When, by the source's clock."""
+        self.pipeline.database.execute("UPDATE t SET v = v || 'x'")
+        ((now,),) = self.pipeline.database.execute("SELECT extract(epoch FROM clock_timestamp())::float8")
+        return float(now)
+
+    def shows_in_step(self) -> None:
+        self.shows(lambda record: record["ready"] and _store(record)["seconds"] == 0, "nobody to be behind")
+
+    def told(self, where: str) -> list[tuple[str, str]]:
+        return [(each["event"], each["state"]) for each in self.receiver.messages if each["where"] == where]
+
+
+@pytest.fixture
+def watched(
+    make_pipeline: MakePipeline, spark: SparkSession, tailrace: StartProcess, redis: OwnRedis, receiver: Receiver
+) -> Watched:
+    return Watched(make_pipeline(), spark, tailrace, redis, receiver)
+
+
+def _store(record: dict[str, Any], name: str = "cache") -> dict[str, Any]:
+    found: dict[str, Any] = next(store for store in record["stores"] if store["name"] == name)
+    return found
+
+
+def _agrees(shown: float | None, truth: float) -> bool:
+    """Never younger than the truth (but for a reading's own moment), and older by one step of each clock at most."""
+    assert shown is not None
+    return truth - 0.5 <= shown <= truth + APART_SECONDS
+
+
+def test_lag_is_right_when_idle_and_while_capture_is_frozen_or_dead(watched: Watched) -> None:
+    """It grows with the age of what was written, instead of freezing; readiness goes red, and green again."""
+    shows, visitor = watched.shows, watched.visitor
+    with watched.stores.syncing():
+        watched.stores.wait()
+        watched.shows_in_step()
+        assert visitor.get("/readyz").status == 200
+
+        watched.capture.freeze()
+        at = watched.written()
+        record = shows(lambda record: record["read_at"] - at > 8, "eight seconds to pass")
+        assert _agrees(record["topics"]["seconds"], record["read_at"] - at)
+        assert _agrees(_store(record)["seconds"], record["read_at"] - at)
+        shows(lambda record: record["topics"]["health"]["state"] == "stalled", "capture to be called stalled")
+        assert visitor.get("/readyz").status == 503
+        watched.capture.thaw()
+        watched.shows_in_step()
+
+        watched.capture.kill()
+        shows(lambda record: record["topics"]["health"]["state"] == "down", "capture to be called down")
+        at = watched.written()
+        record = shows(lambda record: record["read_at"] - at > 3, "three seconds to pass")
+        assert _agrees(_store(record)["seconds"], record["read_at"] - at)
+        later = shows(lambda later: later["read_at"] - at > 5, "five seconds to pass")
+        assert later["topics"]["seconds"] > record["topics"]["seconds"]
+        watched.pipeline.start()
+        watched.shows_in_step()
+    _assert_names_exist(visitor.get("/metrics").text)
+
+
+def test_lag_is_right_while_a_store_is_paused_or_gone_and_somebody_is_told(
+    watched: Watched, tailrace: StartProcess
+) -> None:
+    """Its lag grows, the topics' does not; alerts come and end; a consumer group has its offsets.
+
+    Whatever the dashboard, its log and its alerts say holds no password and no token.
+    """
+    shows, visitor, pipeline = watched.shows, watched.visitor, watched.pipeline
+    with watched.stores.syncing():
+        watched.stores.wait()
+        watched.shows_in_step()
+        assert visitor.post("/api/stores/cache/pause").status == 202
+        shows(lambda record: _store(record)["health"]["state"] == "paused", "the store to be paused")
+        pipeline.fence()
+        at = watched.written()
+        record = shows(lambda record: record["read_at"] - at > 5, "five seconds to pass")
+        assert _agrees(_store(record)["seconds"], record["read_at"] - at)
+        assert _store(record)["records"] > 0
+        assert record["topics"]["seconds"] < _store(record)["seconds"]
+        assert visitor.post("/api/stores/cache/resume").status == 202
+        watched.shows_in_step()
+
+        watched.redis.kill()
+        shows(lambda record: _store(record)["health"]["state"] == "down", "the store to be called down")
+        assert visitor.get("/readyz").status == 503
+        eventually(lambda: ("raised", "down") in watched.told("store cache"), what="an alert")
+        watched.redis.start()
+        watched.redis.client().config_set("requirepass", PASSWORD)
+        watched.shows_in_step()
+        eventually(lambda: watched.told("store cache")[-1] == ("recovered", "ok"), what="the end of the alert")
+
+        lag = tailrace("lag", "--json", "--config", str(pipeline.config))
+        lag.expect_exit(0, 60)
+        assert json.loads(lag.output)["stores"][0]["records"] == 0
+        _assert_mirrored(pipeline.bootstrap, f"{pipeline.prefix}.cache", visitor)
+
+    state = visitor.get("/api/state").text
+    assert {"store cache"} <= {entry["where"] for entry in json.loads(state)["journal"]}
+    metrics = visitor.get("/metrics").text
+    watched.dashboard.terminate()
+    watched.dashboard.expect_exit(0)
+    process = watched.dashboard
+    everything = [process.output, process.errors, metrics, state, lag.output, str(watched.receiver.messages)]
+    assert not [text for text in everything if PASSWORD in text or TOKEN in text]
+
+
+def _assert_mirrored(bootstrap: str, group: str, visitor: Visitor) -> None:
+    """A consumer group stands where the store does."""
+    admin = AdminClient({"bootstrap.servers": bootstrap})
+
+    def mirrored() -> bool:
+        asked = admin.list_consumer_group_offsets([ConsumerGroupTopicPartitions(group)])
+        (answer,) = (future.result(10) for future in asked.values())
+        found = {(place.topic, place.partition): place.offset for place in answer.topic_partitions}
+        applied = {
+            (table["topic"], each["number"]): each["applied"]["cache"]
+            for table in visitor.record()["tables"]
+            for each in table["partitions"]
+        }
+        return found == applied
+
+    eventually(mirrored, 30, "the consumer group to stand where the store does")
+
+
+def _assert_names_exist(scrape: str) -> None:
+    """Every metric that the Grafana dashboard, the alert rules and the documentation name is in a live scrape."""
+    scraped = names_scraped(scrape)
+    for place, used in names_used().items():
+        assert used, f"{place} uses no metric"
+        assert used <= scraped, f"{place} uses {sorted(used - scraped)}, which nobody exposes"

@@ -1,0 +1,49 @@
+"""Later copies under test: `tailrace snapshot`'s own code on the run's Spark session."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import TYPE_CHECKING
+
+from cdc.config import load_config
+from cdc.copies.records import CopyProgress
+from spark_jobs.due_copies import copy_what_is_due
+from spark_jobs.first_copy import Report, Session
+from tests.harness.pipeline import Pipeline
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+
+class Onlooker:
+    """Keeps what it is told."""
+
+    def __init__(self) -> None:
+        self.told: list[CopyProgress] = []
+
+    def waiting(self, what: str) -> None: ...
+
+    def progress(self, progress: CopyProgress) -> None:
+        self.told.append(progress)
+
+
+def copy_due(pipeline: Pipeline, spark: SparkSession, *tables: str, where: str = "") -> Report:
+    """Every table that is incomplete, or those named; capture must be running."""
+    return copying(pipeline, spark, Onlooker(), threading.Event(), *tables, where=where)
+
+
+def copying(
+    pipeline: Pipeline,
+    spark: SparkSession,
+    onlooker: Onlooker,
+    stop: threading.Event,
+    *tables: str,
+    where: str = "",
+) -> Report:
+    @contextmanager
+    def session() -> Iterator[Session]:
+        yield lambda: spark
+
+    return copy_what_is_due(load_config(pipeline.config), onlooker, stop, tables=tables, where=where, sessions=session)

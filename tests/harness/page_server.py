@@ -1,0 +1,67 @@
+"""The real web server on a free port, in a thread, showing what a test wants to be shown."""
+
+from __future__ import annotations
+
+import socket
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import replace
+
+import uvicorn
+
+from cdc.config import Config
+from cdc.seeing.actions import Actions
+from cdc.seeing.record import Record
+from cdc.seeing.server import Server
+from cdc.seeing.serving import make_watch
+from cdc.seeing.watch import Watch
+
+
+class Shown:
+    """An observer that tells what it is given, as if it had just been read."""
+
+    def __init__(self, record: Record) -> None:
+        self.record = record
+
+    def look(self, deadline_seconds: float) -> Record:  # noqa: ARG002 - an observer's signature
+        return replace(self.record, read_at=time.time())
+
+    def close(self) -> None:
+        pass
+
+
+class PageServer:
+    def __init__(self, config: Config, record: Record, actions: Actions | None = None) -> None:
+        self.shown = Shown(record)
+        self.watch: Watch = make_watch(config, self.shown)
+        self._listener = socket.create_server(("127.0.0.1", 0))
+        self.port = self._listener.getsockname()[1]
+        self.url = f"http://127.0.0.1:{self.port}"
+        self._served = Server(config, self.watch, actions or Actions(config))
+        settings = uvicorn.Config(self._served.app, log_config=None, lifespan="off", timeout_graceful_shutdown=1)
+        self._server = uvicorn.Server(settings)
+        self._thread = threading.Thread(target=self._server.run, kwargs={"sockets": [self._listener]}, daemon=True)
+
+    def start(self) -> None:
+        self.watch.look_once()
+        self.watch.start()
+        self._thread.start()
+
+    def stop(self) -> None:
+        self._served.closing = True
+        self._server.should_exit = True
+        self._thread.join(10)
+        self.watch.stop()
+        self._listener.close()
+
+
+@contextmanager
+def serving(config: Config, record: Record, actions: Actions | None = None) -> Iterator[PageServer]:
+    server = PageServer(config, record, actions)
+    server.start()
+    try:
+        yield server
+    finally:
+        server.stop()

@@ -1,0 +1,29 @@
+"""`python -m tests.harness.recover_and_die CONFIG ACTION`: `tailrace recover` that is killed right after a step."""
+
+from __future__ import annotations
+
+import os
+import signal
+import sys
+from pathlib import Path
+
+from cdc.config import load_config
+from cdc.postgres import connect
+from cdc.recovery.mendable_topics import MendableTopics
+from cdc.recovery.plan import Step
+from cdc.recovery.recovery import Recovery
+
+
+def main() -> None:
+    config = load_config(Path(sys.argv[1]))
+
+    def die(step: Step) -> None:
+        if step.action.value == sys.argv[2]:
+            os.kill(os.getpid(), signal.SIGKILL)
+
+    with connect(config.source.conninfo()) as connection:
+        Recovery(config, connection, MendableTopics(config.kafka)).carry_out(die)
+
+
+if __name__ == "__main__":
+    main()

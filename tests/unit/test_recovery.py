@@ -1,0 +1,120 @@
+"""What a recovery decides without asking anybody: the base, the care for each topic, settings that have changed."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from cdc.config import Config, parse_config
+from cdc.copies.requests import CopyRequests
+from cdc.lsn import LSN, Version
+from cdc.progress import Progress
+from cdc.published_versions import base_above
+from cdc.recovery.topic_care import Care, TopicFacts, care_for
+from cdc.supervisor.copies_due import copies_due
+from cdc.table_settings import follow_settings, learn_settings
+from cdc.table_states import TableState, TableStates
+from cdc.topics import Topic
+
+_POSITIONS = st.integers(0, 1 << 50)
+
+
+@given(_POSITIONS, st.integers(0, 1 << 20), _POSITIONS, _POSITIONS)
+def test_what_comes_after_a_recovery_is_above_everything_before(highest: int, seq: int, point: int, base: int) -> None:
+    """Whatever was published and wherever the new log begins; a base that is enough stays as it is."""
+    base -= base % 8
+    new = base_above(Version(highest, seq), LSN(point), base)
+    assert Version(new + point, 0) > Version(highest, seq)
+    assert new % 8 == 0
+    assert (new == base) is (base + point > highest)
+
+
+def _facts(*, topic_id: str = "id", ends: list[int] | None = None, **more: Any) -> TopicFacts:
+    ends = [5, 5] if ends is None else ends
+    settings = {"starts": [0] * len(ends), "policy": "compact", **more}
+    return TopicFacts(topic=Topic(topic_id, len(ends)), ends=ends, **settings)
+
+
+def _progress(**topics: list[int]) -> Progress:
+    return Progress(
+        state="streaming",
+        position=8,
+        seq=0,
+        base=0,
+        confirm_lsn=8,
+        system_identifier="1",
+        timeline=1,
+        publication="1/1",
+        publication_tables={},
+        topic_ids=dict.fromkeys(topics, "id"),
+        end_offsets=topics,
+    )
+
+
+@pytest.mark.parametrize(
+    ("facts", "care"),
+    [
+        pytest.param(None, Care.MAKE, id="gone"),
+        pytest.param(_facts(), Care.KEEP, id="well"),
+        pytest.param(_facts(ends=[9, 5]), Care.KEEP, id="grown"),
+        pytest.param(_facts(topic_id="other", ends=[0, 0]), Care.KEEP, id="made again in the right shape"),
+        pytest.param(_facts(ends=[4, 5]), Care.REMAKE, id="records lost at the end"),
+        pytest.param(_facts(starts=[1, 0]), Care.REMAKE, id="records lost at the beginning"),
+        pytest.param(_facts(ends=[5, 5, 0]), Care.REMAKE, id="more partitions"),
+    ],
+)
+def test_what_is_done_to_a_topic(facts: TopicFacts | None, care: Care) -> None:
+    """Kept where its offsets still mean what they did, made anew where they do not."""
+    found = {} if facts is None else {"t": facts}
+    assert care_for(_progress(t=[5, 5]), ["t"], found, 2).cares == {"t": care}
+
+
+def test_a_policy_is_set_back_and_other_topics_are_guarded_on_if_they_are_well() -> None:
+    """Topics of tables that were removed stay in the record only while nothing is wrong with them."""
+    found = {"t": _facts(policy="delete"), "left": _facts(), "broken": _facts(policy="delete")}
+    cares = care_for(_progress(t=[5, 5], left=[5, 5], broken=[5, 5], gone=[5, 5]), ["t"], found, 2)
+    assert cares.policies == ("t",)
+    assert cares.left == ("left",)
+
+
+def _config(more: str = "") -> Config:
+    text = f'[source]\ndsn = "postgresql://h/d"\n[kafka]\nbootstrap = "h:1"\nprefix = "p"\n{more}'
+    return parse_config(text, file=Path("tailrace.toml"), environment={})
+
+
+def test_settings_of_a_table_that_change_make_it_incomplete() -> None:
+    """A mask that comes, changes or goes, a list, a salt where something is hashed; nothing else does."""
+    state = TableState(schema="public", table="t", topic="p.public.t", key=["id"], storage="1", columns=[])
+    states = TableStates(tables={"1": state})
+    variants = [
+        "",
+        '[mask]\n"public.t.v" = "hash"\n',
+        '[mask]\n"public.t.v" = "null"\n',
+        '[columns]\n"public.t" = ["id"]\n',
+        '[capture]\nmask_salt = "s"\n[mask]\n"public.t.v" = "hash"\n',
+    ]
+    for before in variants:
+        known = learn_settings(_config(before), states)
+        for now in variants:
+            followed = follow_settings(_config(now), known, 8)
+            assert ("p.public.t" in followed.pending) is (before != now)
+            assert follow_settings(_config(now), followed, 9) == followed
+    assert not follow_settings(_config(variants[1]), states, 8).pending  # an older record knows nothing: taken as it is
+    elsewhere = '[capture]\nmask_salt = "s"\n[mask]\n"public.other.v" = "hash"\n'
+    assert not follow_settings(_config(elsewhere), learn_settings(_config(), states), 8).pending
+
+
+def test_what_is_asked_of_copies() -> None:
+    """Paused or cancelled, `run` starts none; wanted again, it does."""
+    table = {"table": "public.t", "complete": False, "reason": "altered", "since": "0/8"}
+    status = {"state": "streaming", "copies_paused": False, "tables": [table]}
+    assert copies_due(status)
+    assert not copies_due({**status, "copies_paused": True})
+    assert not copies_due({**status, "tables": [{**table, "cancelled": True}]})
+    assert not copies_due({**status, "state": "recovering"})
+    asked = CopyRequests().pausing(True).cancelling(["a", "b"]).wanting(["a"])
+    assert (asked.paused, list(asked.cancelled)) == (True, ["b"])

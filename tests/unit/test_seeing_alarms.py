@@ -1,0 +1,80 @@
+"""Alerts: on crossing and on recovery, once each, and never for what comes and goes."""
+
+from __future__ import annotations
+
+import pytest
+
+from cdc.config import Alerts
+from cdc.secrets import Options, Url
+from cdc.seeing.alarms import Alarms, Alert
+from cdc.seeing.conditions import Condition
+from cdc.seeing.delivery import Delivery
+from cdc.seeing.record import State
+from tests.harness.receiver import Receiver
+from tests.harness.waiting import eventually
+
+BEHIND = {"store cache": Condition(where="store cache", state=State.BEHIND, reason="It is 90 s behind.")}
+DOWN = {"store cache": Condition(where="store cache", state=State.DOWN, reason="It does not answer.")}
+
+
+def _alarms() -> Alarms:
+    return Alarms(Alerts(after_seconds=10, recovered_seconds=30), "shop")
+
+
+def _events(alarms: Alarms, conditions: dict[str, Condition], *times: float) -> list[str]:
+    return [alert.event for time in times for alert in alarms.consider(conditions, time)]
+
+
+def test_told_once_when_it_lasts_and_once_when_it_is_over() -> None:
+    """However often it is looked at."""
+    alarms = _alarms()
+    assert _events(alarms, BEHIND, 0, 5, 9) == []
+    assert _events(alarms, BEHIND, 10, 11, 500) == ["raised"]
+    assert _events(alarms, {}, 501, 520) == []
+    assert _events(alarms, {}, 531, 600) == ["recovered"]
+
+
+def test_what_comes_and_goes_is_not_told_and_does_not_recover_in_between() -> None:
+    """No flapping, in either direction."""
+    alarms = _alarms()
+    for second in range(0, 100, 4):
+        assert _events(alarms, BEHIND, second) + _events(alarms, {}, second + 2) == []
+    assert _events(alarms, BEHIND, 200, 210) == ["raised"]
+    for second in range(220, 400, 10):
+        assert _events(alarms, {}, second) + _events(alarms, BEHIND, second + 5) == []
+
+
+def test_trouble_that_grows_graver_is_told_again() -> None:
+    """Behind, then down: two alerts, one recovery."""
+    alarms = _alarms()
+    assert _events(alarms, BEHIND, 0, 10) == ["raised"]
+    assert _events(alarms, DOWN, 20) == ["raised"]
+    assert _events(alarms, BEHIND, 30) == []
+    assert _events(alarms, {}, 40, 80) == ["recovered"]
+
+
+@pytest.fixture
+def receiver() -> Receiver:
+    return Receiver()
+
+
+def test_a_webhook_gets_every_alert_in_order_though_it_refuses_at_first(receiver: Receiver) -> None:
+    """A receiver that is away for a moment loses nothing; the id tells a repeated one."""
+    receiver.refuse_next = 1
+    settings = Alerts(webhook=Url(receiver.url), headers=Options({"X-Key": "k"}))
+    delivery = Delivery(settings)
+    delivery.start()
+    try:
+        raised = Alert(event="raised", pipeline="shop", condition=DOWN["store cache"], since=1.0, at=2.0)
+        delivery.tell(raised)
+        delivery.tell(Alert(event="recovered", pipeline="shop", condition=DOWN["store cache"], since=1.0, at=9.0))
+        eventually(lambda: len(receiver.messages) == 2, what="both alerts")
+    finally:
+        delivery.stop()
+        receiver.close()
+    assert [message["event"] for message in receiver.messages] == ["raised", "recovered"]
+    assert receiver.messages[0]["id"] == raised.id
+    assert receiver.messages[0]["state"] == "down"
+    assert receiver.messages[1]["state"] == "ok"
+    assert receiver.headers[0]["X-Key"] == "k"
+    assert receiver.refused == 1

@@ -1,0 +1,80 @@
+"""How old an LSN is, how fast figures move, and since when they have not."""
+
+from __future__ import annotations
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from cdc.seeing.clock import LogClock
+from cdc.seeing.trends import Motion, Trends
+
+
+def test_whoever_has_an_lsn_has_every_commit_up_to_its_last_sighting() -> None:
+    """Between two sightings the earlier one counts: rather too old than too young."""
+    clock = LogClock()
+    for time, lsn in ((10.0, 100), (20.0, 200), (30.0, 300)):
+        clock.see(lsn, time)
+    assert clock.until(250) == 20.0
+    assert clock.until(300) == 30.0
+    assert clock.until(99) is None
+
+
+def test_a_log_that_stands_still_is_seen_again() -> None:
+    """Nobody writes: the newest sighting of the same LSN is the one that counts."""
+    clock = LogClock()
+    clock.see(100, 10.0)
+    clock.see(100, 50.0)
+    assert clock.until(100) == 50.0
+
+
+def test_another_server_whose_log_starts_lower_makes_the_old_sightings_void() -> None:
+    """After a recovery the LSNs fall; what was seen above them would say that everything is there."""
+    clock = LogClock()
+    clock.see(10_000, 10.0)
+    clock.see(500, 20.0)
+    assert clock.until(400) is None
+    assert clock.until(500) == 20.0
+    assert clock.newest_lsn == 500
+
+
+@given(st.lists(st.tuples(st.integers(0, 50), st.integers(0, 50)), max_size=40), st.integers(0, 50))
+def test_order_of_arrival_does_not_matter(sightings: list[tuple[int, int]], lsn: int) -> None:
+    """It is the latest time among the sightings at or below the LSN that no later sighting contradicts."""
+    clock = LogClock()
+    for time, seen in sightings:
+        clock.see(seen, float(time))
+    true = [
+        (time, min(other for at, other in sightings if at >= time))  # a later, lower one holds for earlier times too
+        for time, _ in sightings
+    ]
+    assert clock.until(lsn) == max((float(time) for time, seen in true if seen <= lsn), default=None)
+
+
+def test_thinning_keeps_the_newest_exact_and_the_oldest_known() -> None:
+    """Days of sightings fit; an old LSN is then rather too old than unknown."""
+    clock = LogClock()
+    for second in range(50_000):
+        clock.see(second * 10, float(second))
+    assert clock.until(499_990) == 49_999.0
+    found = clock.until(5_000)
+    assert found is not None
+    assert 0 <= found <= 500
+
+
+def test_speed_is_measured_over_the_window() -> None:
+    """Ten a second before, and what was long ago does not count."""
+    trends = Trends(10.0)
+    speeds = [trends.rate("x", float(second), second * 10.0) for second in range(30)]
+    assert speeds[0] is None
+    assert speeds[-1] == 10.0
+    assert trends.rate("x", 31.0, None) is None
+
+
+def test_standing_still_counts_only_while_there_is_something_to_do() -> None:
+    """An idle store does not stand still, and one that moves begins anew."""
+    motion = Motion()
+    assert motion.still_since("s", 1, idle=False, now=100.0, at_first=90.0) == 90.0
+    assert motion.still_since("s", 1, idle=False, now=110.0, at_first=0.0) == 90.0
+    assert motion.still_since("s", 2, idle=False, now=120.0, at_first=0.0) == 120.0
+    assert motion.still_since("s", 2, idle=True, now=130.0, at_first=0.0) == 130.0
+    assert motion.still_since("s", 2, idle=False, now=140.0, at_first=0.0) == 130.0
