@@ -73,8 +73,8 @@ def _configure_libraries(
     root = logging.getLogger()
     root.handlers = [*(other for other in root.handlers if not isinstance(other, _StderrHandler)), handler]
     root.setLevel(level if level < logging.INFO else max(level, logging.WARNING))
-    # Reports every attempt to connect as an error; what it cannot mend by itself it raises, and we say that once.
-    for name in ("kafka.net", "kafka.cluster"):
+    # They report every attempt to connect as an error; what they cannot mend they raise, and we say that once.
+    for name in ("kafka.net", "kafka.cluster", "elastic_transport.node_pool"):
         logging.getLogger(name).setLevel(level if level < logging.INFO else logging.CRITICAL)
 
 

@@ -10,12 +10,12 @@ import time
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from cdc.config import Config
+from cdc.config import Config, Iceberg
 from cdc.errors import RefusedError, UsageError
 from cdc.logs import get_logger
 from sinks.contract import Position
 from sinks.registry import open_store
-from spark_jobs.session import spark_session
+from spark_jobs.session import spark_session, warehouse_session
 from spark_jobs.shape.fed import fed_tables
 from spark_jobs.stores.completeness import Verdict
 from spark_jobs.stores.generation_build import GenerationBuild, Options, Show
@@ -78,7 +78,9 @@ def run_bootstrap(
         session = spark or spark_session(sync_config(config, [name]), f"tailrace-bootstrap {name}")
         store = open_store(name, config.stores[name], config.kafka.prefix)
         try:
-            fed = fed_tables(config, name, session, sources.tables)
+            settings = config.stores[name]
+            own = warehouse_session(session, settings) if isinstance(settings, Iceberg) else session
+            fed = fed_tables(config, name, own, sources.tables)
             checked(name, store)
             build = GenerationBuild(config, name, store, ledger, sources, fed, show)
             verdict, switched = build.run(options)

@@ -13,6 +13,9 @@ from sinks.iceberg.naming import CATALOG as NAME
 
 __all__ = ["NAME", "catalog_settings"]
 
+# Without it, a table that is not there is looked for among views, and the answer is an error about those.
+_VIEWS = {"jdbc.schema-version": "V1"}
+
 
 def catalog_settings(warehouse: Iceberg) -> dict[str, str]:
     """Properties for a session; they hold passwords, so they are set at run time and never on a command line."""
@@ -29,14 +32,15 @@ def catalog_settings(warehouse: Iceberg) -> dict[str, str]:
 def _catalog(warehouse: Iceberg) -> dict[str, str]:
     file = sqlite_file(warehouse)
     if file is not None or warehouse.catalog_uri is None:
-        return {"type": "jdbc", "uri": f"jdbc:sqlite:{file}?busy_timeout={SQLITE_BUSY_MILLISECONDS}&journal_mode=WAL"}
+        patience = f"busy_timeout={SQLITE_BUSY_MILLISECONDS}&journal_mode=WAL"
+        return {"type": "jdbc", "uri": f"jdbc:sqlite:{file}?{patience}", **_VIEWS}
     parts = urlsplit(warehouse.catalog_uri.reveal())
     if parts.scheme in ("http", "https"):
         return {"type": "rest", "uri": warehouse.catalog_uri.reveal(), **_rest_credential(warehouse)}
     host = parts.hostname if ":" not in (parts.hostname or "") else f"[{parts.hostname}]"
     port = f":{parts.port}" if parts.port else ""
     query = f"?{parts.query}" if parts.query else ""
-    settings = {"type": "jdbc", "uri": f"jdbc:postgresql://{host}{port}{parts.path}{query}"}
+    settings = {"type": "jdbc", "uri": f"jdbc:postgresql://{host}{port}{parts.path}{query}", **_VIEWS}
     # The JDBC driver takes no user and password from the URL's authority.
     username = warehouse.catalog_username or unquote(parts.username or "")
     password = warehouse.catalog_password.reveal() if warehouse.catalog_password else unquote(parts.password or "")

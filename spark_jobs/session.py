@@ -104,6 +104,13 @@ def _only_warehouse(config: Config) -> Iceberg | None:
     return next(iter(found.values()), None)
 
 
+def warehouse_session(spark: SparkSession, warehouse: Iceberg) -> SparkSession:
+    """A session of its own in the same application: a session keeps the catalog that it has used once."""
+    session = spark.newSession()
+    use_warehouse(session, warehouse)
+    return session
+
+
 def use_warehouse(session: SparkSession, warehouse: Iceberg) -> None:
     """The catalog `tailrace` of this session; a session made from it has to be told again."""
     file = sqlite_file(warehouse)

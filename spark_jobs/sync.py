@@ -9,7 +9,7 @@ from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING
 
-from cdc.config import Config
+from cdc.config import Config, Iceberg
 from cdc.config.stores import Fed
 from cdc.errors import TransientError, UsageError
 from cdc.logs import get_logger
@@ -32,9 +32,14 @@ _QUICK = {
     "spark.sql.execution.arrow.maxBytesPerBatch": "16m",
     "spark.sql.streaming.numRecentProgressUpdates": "2",
     "spark.sql.streaming.pollingDelay": "20ms",
+    "spark.sql.ui.explainMode": "simple",  # written down for each batch, and read by nobody
     # One store's tasks must not stand in the line of another's.
     "spark.scheduler.mode": "FAIR",
 }
+_JAVA_OPTIONS = "spark.driver.extraJavaOptions"
+# Java's second compiler takes half of the driver's processor time for its first minutes, while rows wait; what it makes
+# faster is little here, where Python and the stores do the work. (A warehouse's merges are Java's own work.)
+_QUICK_JAVA = "-XX:TieredStopAtLevel=1"
 
 
 def run_sync(config: Config, names: Sequence[str], stop: threading.Event, *, generation: int | None = None) -> int:
@@ -43,7 +48,7 @@ def run_sync(config: Config, names: Sequence[str], stop: threading.Event, *, gen
     if generation is not None and len(chosen) != 1:
         raise UsageError("--generation is for one store.")
     log = get_logger("sync")
-    spark = spark_session(sync_config(config, chosen), "tailrace-sync " + " ".join(chosen))
+    spark = spark_session(driver_config(config, chosen), "tailrace-sync " + " ".join(chosen))
     try:
         with Ledger(config) as ledger, PauseWatch(config) as pauses:
             _refuse_bad_shapes(config, chosen, spark, ledger)
@@ -127,3 +132,12 @@ def sync_config(config: Config, names: Sequence[str]) -> Config:
     return replace(
         config, spark=replace(config.spark, master=master, options=Options({**_QUICK, **config.spark.options}))
     )
+
+
+def driver_config(config: Config, names: Sequence[str]) -> Config:
+    """For a driver that runs small batches for a long time."""
+    config = sync_config(config, names)
+    if any(isinstance(config.stores[name], Iceberg) for name in names):
+        return config
+    java = f"{_QUICK_JAVA} {config.spark.options.get(_JAVA_OPTIONS, '')}".strip()
+    return replace(config, spark=replace(config.spark, options=Options({**config.spark.options, _JAVA_OPTIONS: java})))

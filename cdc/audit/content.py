@@ -7,11 +7,13 @@ then NULL and absent are the same, and columns that the table no longer has do n
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Iterable
 from dataclasses import dataclass
 from typing import Any
 
 import msgspec
+import numpy as np
+import numpy.typing as npt
 import orjson
 import xxhash
 
@@ -24,6 +26,15 @@ _NULL = b"null"
 
 def digest(data: bytes, _hash: Callable[[bytes, int], int] = xxhash.xxh64_intdigest) -> int:
     return _hash(data, SEED)
+
+
+def digests(data: Iterable[bytes], _hash: Callable[[bytes, int], bytes] = xxhash.xxh64_digest) -> bytes:
+    """Of many at once: eight bytes each, one behind the other, as `numbers` reads them. (Hot: once per row.)"""
+    return b"".join([_hash(each, SEED) for each in data])
+
+
+def numbers(packed: bytes | bytearray) -> npt.NDArray[np.uint64]:
+    return np.frombuffer(packed, ">u8").astype(np.uint64)
 
 
 @dataclass(frozen=True, slots=True)

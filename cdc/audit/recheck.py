@@ -86,9 +86,11 @@ class Recheck:
         self._audited = audited
         self._tail = tail
         self._marker = marker
+        self._followed: dict[str, Case] = {}  # also those that are decided: a repair needs the topic's last word
 
     def settle(self, cases: Mapping[str, Case]) -> Outcome:
         """Cases by id."""
+        self._followed |= cases
         open_cases = {name: (case, Verdict()) for name, case in cases.items()}
         wrong: dict[str, tuple[Case, Verdict]] = {}
         lsn, reason = 0, ""
@@ -116,7 +118,7 @@ class Recheck:
         wait_for_stores(config, list(audited.scans), seen.ended, audited.timeout_seconds)
         held = {name: scan.rows(audited.schema_in(name), list(cases)) for name, scan in audited.scans.items()}
         ends = progress.end_offsets.get(audited.schema.topic, [])
-        self._follow(cases, [max(each) for each in zip(self._tail.ends(), ends, strict=True)])
+        self._follow([max(each) for each in zip(self._tail.ends(), ends, strict=True)])
         now = fence(config)
         moment = Moment(
             snapshot=seen.snapshot,
@@ -152,16 +154,16 @@ class Recheck:
         verdict.agreeing = verdict.agreeing + 1 if found and found == verdict.kinds else int(bool(found))
         verdict.kinds, verdict.row, verdict.held = found, row, held
 
-    def _follow(self, cases: Mapping[str, tuple[Case, Verdict]], ends: Sequence[int]) -> None:
+    def _follow(self, ends: Sequence[int]) -> None:
         for record in self._tail.read_to(ends):
             if record.is_marker:
-                for case, _ in cases.values():
+                for case in self._followed.values():
                     case.records.append(record)
                 continue
-            found = cases.get(row_id(record.key))
+            found = self._followed.get(row_id(record.key))
             if found is not None:
-                found[0].key = record.key
-                found[0].records.append(record)
+                found.key = record.key
+                found.records.append(record)
 
 
 def why_unjudged(config: Config, oid: str, topic: str, seen: SourceLook) -> str:

@@ -58,7 +58,7 @@ def _lines(record: Record) -> list[str]:
     source = f"at {record.source.lsn}" if record.source.lsn is not None else "does not answer"
     return [
         f"source: {source}{_said(record.source.health)}",
-        f"slot: {_slot(record.slot)}{_said(record.slot.health)}",
+        f"slot: {_slot(record.slot) if record.source.problem is None else 'unknown'}{_said(record.slot.health)}",
         f"topics: {_topics(record.topics)}{_said(record.topics.health)}",
         *(f"{store.name}: {_store(store)}{_said(store.health)}" for store in record.stores),
     ]

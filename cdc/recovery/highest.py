@@ -53,3 +53,5 @@ class Highest:
             return read_positions(self._config, [name])[0]
         except TailraceError as error:
             return StorePosition(name=name, position=None, problem=error.message)
+        except Exception as error:  # a library's own: the store does not say, and that is told
+            return StorePosition(name=name, position=None, problem=f"{type(error).__name__}: {error}")

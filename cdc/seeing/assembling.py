@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 from cdc.config import Config
 from cdc.lsn import LSN
-from cdc.names import parse_topic
 from cdc.seeing import record
 from cdc.seeing.clock import LogClock
+from cdc.seeing.details import behind, building, copies, partitions, readable
 from cdc.seeing.judging import Judge
 from cdc.seeing.log_facts import LogFacts
 from cdc.seeing.source_facts import SourceFacts
@@ -56,7 +56,7 @@ class Assembler:
             topics=topics,
             stores=stores,
             tables=self._tables(readings),
-            copies=_copies(readings.log),
+            copies=copies(readings.log),
             troubles=tuple(readings.troubles),
         )
 
@@ -137,7 +137,7 @@ class Assembler:
             "kind": self._config.stores[name].kind,
             "parked": log.parked.get(name, 0) if readings.log is not None else None,
             "paused": name in log.paused,
-            "building": _building(name, facts, log),
+            "building": building(name, facts, log),
             "audit": log.audits.get(name),
             "problem": problem,
         }
@@ -159,12 +159,16 @@ class Assembler:
         position, now = facts.position, readings.now
         assert position is not None  # noqa: S101 - as the caller has seen
         source = self._source_lsn(readings)
-        published, base = (log.progress.confirm_lsn, log.progress.base) if log.progress is not None else (0, 0)
+        published, base_from = (
+            (log.progress.confirm_lsn, log.progress.base_from) if log.progress is not None else (0, 0)
+        )
         # What it has from a server that another one took the place of says nothing about this one's log.
-        lsn = position.lsn if int(position.version.position) >= base else 0
-        until, seconds = self._age(lsn, source, now, position.caught_up_ms / 1000)
+        lsn = position.lsn if int(position.version.position) >= base_from else 0
         applied = {topic: place.next_offsets for topic, place in position.topics.items()}
-        records = _behind(log, applied, self._left_out(name, log))
+        records = behind(log, applied, self._topics_of(name, log, applied))
+        if not records and log.progress is not None and log.progress.state == "streaming":
+            lsn = max(lsn, published)  # nothing was published that it does not have, whether its sync runs or not
+        until, seconds = self._age(lsn, source, now, position.caught_up_ms / 1000)
         own_seconds = 0.0 if lsn >= published and not records else seconds
         still = now - self._motion.still_since(
             f"store {name}",
@@ -185,11 +189,11 @@ class Assembler:
         )
         return self._judge.store(found, topics, still_seconds=still, own_seconds=own_seconds)
 
-    def _left_out(self, name: str, log: LogFacts) -> set[str]:
-        """Topics of tables that the store does not get."""
-        parsed = {topic: parse_topic(topic) for topic in log.ends}
+    def _topics_of(self, name: str, log: LogFacts, applied: Mapping[str, Sequence[int]]) -> list[str]:
+        """Those that the store reads, and those that it is to read once its sync has seen them."""
+        tables = {state.topic: (state.schema, state.table) for state in log.states.tables.values()}
         gets = self._config.stores[name].gets
-        return {topic for topic, table in parsed.items() if table is not None and not gets(table.schema, table.table)}
+        return [topic for topic in log.ends if topic in applied or (topic in tables and gets(*tables[topic]))]
 
     def _source_lsn(self, readings: Readings) -> int | None:
         known = readings.source is not None and "source" not in readings.problems
@@ -215,102 +219,17 @@ class Assembler:
         found = []
         for topic in sorted(log.ends):
             mark = log.states.pending.get(topic)
+
+            def rate(number: int, end: int, topic: str = topic) -> float | None:
+                return self._speeds.rate((topic, number), readings.now, end)
+
             found.append(
                 record.Table(
-                    name=names.get(topic) or _readable(topic),
+                    name=names.get(topic) or readable(topic),
                     topic=topic,
                     records_per_second=self._speeds.rate(("table", topic), readings.now, sum(log.ends[topic])),
-                    partitions=_partitions(log.ends[topic], topic, readings.stores),
+                    partitions=partitions(log.ends[topic], topic, readings.stores, rate),
                     incomplete=mark.reason if mark is not None else None,
                 )
             )
         return tuple(found)
-
-
-def _behind(log: LogFacts, applied: Mapping[str, Sequence[int]], left_out: Collection[str]) -> int:
-    """Who has read to the end that progress names has everything; a transaction's own marker behind it is no record.
-
-    Topics that the store does not read are not its business; one that has read nothing yet has all of it to go.
-    """
-    behind = 0
-    for topic, ends in log.ends.items():
-        if applied and topic not in applied:
-            continue
-        written = log.progress.end_offsets.get(topic, ends) if log.progress is not None else ends
-        if topic not in applied and topic in left_out:
-            continue
-        offsets = applied.get(topic, [0] * len(ends))
-        for end, committed, offset in zip(ends, written, offsets, strict=False):
-            if offset < end and not (
-                log.progress is not None and log.progress.state == "streaming" and offset >= committed
-            ):
-                behind += end - offset
-    return behind
-
-
-def _partitions(
-    ends: Sequence[int], topic: str, stores: Mapping[str, StoreFacts | None]
-) -> tuple[record.Partition, ...]:
-    places = {
-        name: facts.position.topics[topic].next_offsets
-        for name, facts in stores.items()
-        if facts is not None and facts.position is not None and topic in facts.position.topics
-    }
-    return tuple(
-        record.Partition(
-            number=number,
-            end=end,
-            applied={name: offsets[number] for name, offsets in places.items() if number < len(offsets)},
-        )
-        for number, end in enumerate(ends)
-    )
-
-
-def _readable(topic: str) -> str:
-    parsed = parse_topic(topic)
-    return f"{parsed.schema}.{parsed.table}" if parsed is not None else topic
-
-
-def _building(name: str, facts: StoreFacts | None, log: LogFacts) -> record.Building | None:
-    """From the store itself that something is being built; from the builder's notes how far it is."""
-    if facts is None or facts.loading is None:
-        return None
-    generation = facts.loading
-    note = log.builds.get(name)
-    if note is None or note.done or note.generation != generation.number:
-        return record.Building(generation=generation.number, began=generation.created_ms / 1000)
-    seconds = (note.written_ms - note.began_ms) / 1000
-    left = note.total_records - note.records
-    return record.Building(
-        generation=generation.number,
-        began=note.began_ms / 1000,
-        records=note.records,
-        total_records=note.total_records,
-        seconds_left=seconds * left / note.records if note.records and seconds > 0 else None,
-    )
-
-
-def _copies(log: LogFacts | None) -> tuple[record.Copy, ...]:
-    if log is None:
-        return ()
-    under_way = []
-    for copy in log.copies.values():
-        if copy.state not in ("open", "planned"):
-            continue
-        seen = log.copy_progress.get(copy.id)
-        began = copy.started_ms / 1000
-        under_way.append(
-            record.Copy(id=copy.id, kind=copy.kind, began=began, total_bytes=copy.size_bytes)
-            if seen is None
-            else record.Copy(
-                id=copy.id,
-                kind=copy.kind,
-                began=began,
-                rows=seen.rows,
-                size_bytes=seen.size_bytes,
-                total_bytes=seen.total_bytes,
-                rows_per_second=seen.rows_per_second,
-                seconds_left=seen.seconds_left,
-            )
-        )
-    return tuple(under_way)

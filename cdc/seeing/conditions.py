@@ -46,6 +46,6 @@ def conditions_of(record: Record) -> dict[str, Condition]:
             found[name] = Condition(where=name, state=State.BEHIND, reason=reason, remedy="tailrace snapshot")
     for trouble in record.troubles:
         found[f"{trouble.where} said"] = Condition(
-            where=trouble.where, state=State.DOWN, reason=trouble.reason, remedy=trouble.remedy
+            where=trouble.where, state=trouble.state, reason=trouble.reason, remedy=trouble.remedy
         )
     return found

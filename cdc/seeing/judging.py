@@ -28,7 +28,7 @@ class Judge:
     def source(self, source: Source) -> Source:
         if source.problem is None:
             return source
-        health = _bad(State.DOWN, f"The source does not answer: {source.problem}", "Bring Postgres back.")
+        health = _bad(State.DOWN, _of("Postgres", source.problem), "Bring Postgres back.")
         return replace(source, health=health)
 
     def slot(self, slot: Slot, *, is_known: bool, has_begun: bool) -> Slot:
@@ -67,7 +67,7 @@ class Judge:
         self, topics: Topics, slot: Slot, *, is_reading: bool, still_seconds: float
     ) -> Iterator[Health]:
         if topics.problem is not None:
-            yield _bad(State.DOWN, f"Kafka does not answer: {topics.problem}", "Bring the brokers back.")
+            yield _bad(State.DOWN, _of("Kafka", topics.problem), "Bring the brokers back.")
         if topics.state is None or topics.heartbeat_seconds is None:
             yield _bad(State.IDLE, "Nothing has been published yet.", "tailrace run")
             return
@@ -126,6 +126,11 @@ def _first(wrong: Iterator[Health]) -> Health:
 
 def _bad(state: State, reason: str, remedy: str = "") -> Health:
     return Health(state=state, reason=reason, remedy=remedy)
+
+
+def _of(server: str, problem: str) -> str:
+    """Most problems name the server already."""
+    return problem if problem.startswith(server) else f"{server}: {problem}"
 
 
 def _behind(seconds: float | None, size: int | None) -> str:

@@ -47,6 +47,14 @@ def _table_ends(record: Record) -> Iterable[tuple[Labels, Value]]:
     ]
 
 
+def _table_rates(record: Record) -> Iterable[tuple[Labels, Value]]:
+    return [
+        ((table.name, str(partition.number)), partition.records_per_second)
+        for table in record.tables
+        for partition in table.partitions
+    ]
+
+
 def _applied(record: Record) -> Iterable[tuple[Labels, Value]]:
     return [
         ((store, table.name, str(partition.number)), offset)
@@ -208,6 +216,12 @@ GAUGES: Sequence[_Gauge] = (
     _Gauge("tailrace_copies_running", "Copies that are under way.", (), _one(lambda record: len(record.copies))),
     _Gauge(
         "tailrace_topic_end_offset", "Where a partition of a table's topic ends.", ("table", "partition"), _table_ends
+    ),
+    _Gauge(
+        "tailrace_topic_records_per_second",
+        "Records that come into a partition of a table's topic, over 15 seconds.",
+        ("table", "partition"),
+        _table_rates,
     ),
     _Gauge(
         "tailrace_store_applied_offset",

@@ -15,7 +15,7 @@ from typing import Any
 from cdc.config import Config
 from cdc.secrets import redact
 from cdc.seeing.history import state_folder
-from cdc.seeing.record import Trouble
+from cdc.seeing.record import State, Trouble
 
 _OLD_SECONDS = 30.0
 
@@ -41,7 +41,7 @@ def read_troubles(path: Path) -> list[Trouble]:
         if time.time() - found["written"] > _OLD_SECONDS:
             return []
         parts = [
-            Trouble(where=part["name"], reason=_sentence(part), remedy=redact(part["remedy"]))
+            Trouble(where=part["name"], reason=_sentence(part), remedy=redact(part["remedy"]), state=_state(part))
             for part in found["parts"]
             if part["condition"] in ("refused", "waiting") or part["note"]
         ]
@@ -52,6 +52,11 @@ def read_troubles(path: Path) -> list[Trouble]:
             for name, said in found["refused_stores"].items()
         ]
     return []
+
+
+def _state(part: Mapping[str, Any]) -> State:
+    """What is tried again mends itself, as a rule."""
+    return State.DOWN if part["condition"] in ("refused", "waiting") else State.BEHIND
 
 
 def _sentence(part: Mapping[str, Any]) -> str:

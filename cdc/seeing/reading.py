@@ -26,28 +26,32 @@ from sinks.registry import KINDS
 T = TypeVar("T")
 
 ONE_LOOK_SECONDS = 15.0
+_CLOSE_SECONDS = 2.0
 
 
 class _Asked(Generic[T]):
-    """One reader, asked again only when it has answered; its last answer stands until it is too old to be shown."""
+    """One reader in a thread of its own, asked again only when it has answered; its last answer stands meanwhile."""
 
-    def __init__(self, read: Callable[[], T], pool: ThreadPoolExecutor) -> None:
+    def __init__(self, read: Callable[[], T], close: Callable[[], None]) -> None:
         self._read = read
-        self._pool = pool
+        self._close = close
+        self._thread = ThreadPoolExecutor(1, thread_name_prefix="tailrace-seeing")
         self._pending: Future[T] | None = None
         self._asked_at = 0.0
         self.answer: T | None = None
         self.problem: str | None = None
         self.answered_at = 0.0
 
-    @property
-    def is_busy(self) -> bool:
-        return self._pending is not None and not self._pending.done()
+    def close(self) -> None:
+        """In its own thread, after what it is doing now: a client must not be closed while another thread uses it."""
+        closing = self._thread.submit(self._close)
+        self._thread.shutdown(wait=False)
+        wait([closing], timeout=_CLOSE_SECONDS)
 
     def ask(self) -> Future[T]:
         if self._pending is None:
             self._asked_at = time.monotonic()
-            self._pending = self._pool.submit(self._answered)
+            self._pending = self._thread.submit(self._answered)
         return self._pending
 
     def _answered(self) -> T:
@@ -83,15 +87,9 @@ class Observer:
         clock = LogClock()
         source, log = SourceReader(config), LogReader(config, clock)
         opened = [StoreReader(config, name) for name in names]
-        self._pool = ThreadPoolExecutor(2 + len(opened), thread_name_prefix="tailrace-seeing")
-        self._source = _Asked(source.read, self._pool)
-        self._log = _Asked(log.read, self._pool)
-        self._stores = {each.name: _Asked(each.read, self._pool) for each in opened}
-        self._close: list[tuple[_Asked[Any], Callable[[], None]]] = [
-            (self._source, source.close),
-            (self._log, log.close),
-            *((self._stores[each.name], each.close) for each in opened),
-        ]
+        self._source = _Asked(source.read, source.close)
+        self._log = _Asked(log.read, log.close)
+        self._stores = {each.name: _Asked(each.read, each.close) for each in opened}
         self._assembler = Assembler(config, clock)
         self._troubles = troubles
         self._clock_ahead_seconds = 0.0
@@ -107,10 +105,9 @@ class Observer:
         return self._assembler.assemble(self._readings())
 
     def close(self) -> None:
-        self._pool.shutdown(wait=False, cancel_futures=True)
-        for asked, close in self._close:
-            if not asked.is_busy:  # a client must not be closed while another thread uses it
-                close()
+        asked: list[_Asked[Any]] = [self._source, self._log, *self._stores.values()]
+        for each in asked:
+            each.close()
 
     def _readings(self) -> Readings:
         asked: dict[str, _Asked[Any]] = {"source": self._source, "log": self._log, **self._stores}

@@ -134,6 +134,7 @@ class Partition:
 
     number: int
     end: int
+    records_per_second: float | None = None
     applied: dict[str, int] = field(default_factory=dict)
 
 
@@ -162,12 +163,12 @@ class Copy:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Trouble:
-    """What a person should know, and what to do about it. `since`: when it was first seen, if that is known."""
+    """What a person should know, and what to do about it."""
 
     where: str
     reason: str
     remedy: str = ""
-    since: float | None = None
+    state: State = State.DOWN
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

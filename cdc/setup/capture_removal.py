@@ -71,7 +71,8 @@ class CaptureRemoval:
             notes.append(f"Kafka does not answer: topics under {prefix} are not looked at, and left.")
         if ours and not self._delete_topics:
             notes.append(
-                f"with its topics left, no new capture can begin under prefix {prefix}; --topics deletes them."
+                f"with its topics left, no new capture can begin under prefix {prefix}; --topics deletes them, "
+                "`tailrace recover` goes on with them."
             )
         if others and self._delete_topics:
             notes.append("topics that the progress record does not name are left; delete them by hand if you must.")

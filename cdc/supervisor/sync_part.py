@@ -16,6 +16,8 @@ class SyncPart(Part):
         super().__init__("sync", arguments, **settings)
         self._stores = tuple(stores)
         self.refused: dict[str, LastWords] = {}
+        self._taken_over: set[str] = set()
+        self._may_take_back = False
         self._begins_again = False
 
     @property
@@ -29,6 +31,18 @@ class SyncPart(Part):
         super().take(event)
         if event.get("event") == "refused" and event.get("store") in self._stores:
             self.refused[event["store"]] = LastWords(str(event.get("reason", "")), str(event.get("remedy") or ""))
+            if event.get("taken_over"):
+                self._taken_over.add(event["store"])
+
+    def take_back(self) -> None:
+        """The other pipeline that had taken the stores over is gone. May be called from any thread."""
+        self._may_take_back = True
+
+    def look(self) -> None:
+        if self._may_take_back:
+            self._may_take_back = False
+            self._forgive(self._taken_over.copy())
+        super().look()
 
     def judge(self, code: int, words: LastWords) -> LastWords | None:
         begins_again, self._begins_again = self._begins_again, False
@@ -41,8 +55,16 @@ class SyncPart(Part):
 
     def forgive(self) -> None:
         """The driver ends and begins again with all stores; each goes on from its own position."""
-        refused, self.refused = self.refused, {}
+        self._forgive(set(self.refused))
         super().forgive()
-        if refused and self._child is not None:
+
+    def _forgive(self, stores: set[str]) -> None:
+        forgiven = stores & self.refused.keys()
+        self.refused = {name: words for name, words in self.refused.items() if name not in stores}
+        self._taken_over -= stores
+        if not forgiven:
+            return
+        super().forgive()
+        if self._child is not None:
             self._begins_again = True  # it will say "refused" with its exit code, of what is forgiven
             self._child.terminate()

@@ -11,6 +11,7 @@ from cdc.config import Config
 from cdc.config.stores import Fed
 from cdc.logs import get_logger
 from cdc.seeing.parts_file import parts_path, write_parts
+from cdc.supervisor.capture_part import CapturePart
 from cdc.supervisor.child import Child
 from cdc.supervisor.copies_due import CopyWatch
 from cdc.supervisor.hops import HopWatch
@@ -56,7 +57,9 @@ class Pipeline:
         common = ["--log-level", log_level]
         where = ["--config", str(config.file)]
         given: dict[str, Any] = {"start": Child, "write_line": lines.write, "clock": time.monotonic}
-        self._capture = Part("capture", [*common, "capture", *where], **given)
+        # What it says of the slot is heard here, whatever the user wants to read.
+        heard = ["--log-level", log_level if log_level in ("debug", "info") else "info"]
+        self._capture = CapturePart([*heard, "capture", *where], when_taken_over=self._take_stores_back, **given)
         self._copy = CopyPart(
             "copy",
             [*common, "snapshot", "--json", *where],
@@ -65,7 +68,11 @@ class Pipeline:
             when_ended=self._copies.forget,
             **given,
         )
-        self._sync = SyncPart(self._stores, [*common, "sync", *where], **given) if self._stores else None
+        self._sync = (
+            SyncPart(self._stores, [*common, "sync", *where], is_due=self._capture.may_feed_stores, **given)
+            if self._stores
+            else None
+        )
         self._dashboard = (
             Part("dashboard", [*common, "dashboard", *where], **given) if config.dashboard.enabled else None
         )
@@ -95,6 +102,10 @@ class Pipeline:
         finally:
             self._copies.stop()
             hops.stop()
+
+    def _take_stores_back(self) -> None:
+        if self._sync is not None:
+            self._sync.take_back()
 
     def _show(self, view: View, report: Report) -> None:
         write_parts(parts_path(self._config), report.as_json())

@@ -18,6 +18,8 @@ if TYPE_CHECKING:
 
 #: Another process (a sync, a maintenance, a reader) may hold the file for as long as its commit takes.
 SQLITE_BUSY_MILLISECONDS: Final = 60_000
+# Two that open a new catalog at once both make its tables; the second one finds them.
+_TRIES: Final = 5
 
 
 def location(warehouse: Iceberg) -> str:
@@ -31,12 +33,19 @@ def sqlite_file(warehouse: Iceberg) -> Path | None:
 def open_catalog(warehouse: Iceberg) -> Catalog:
     """Makes the folder and the SQLite file where there is none."""
     from pyiceberg.catalog import load_catalog  # noqa: PLC0415 - a second; only who asks a warehouse needs it
+    from sqlalchemy.exc import SQLAlchemyError  # noqa: PLC0415 - as above
 
     file = sqlite_file(warehouse)
     if file is not None:
         prepare_sqlite(file)
-    with iceberg_trouble():
-        return load_catalog(CATALOG, **_properties(warehouse))
+    for _ in range(_TRIES):
+        with iceberg_trouble():
+            try:
+                return load_catalog(CATALOG, **_properties(warehouse))
+            except SQLAlchemyError as error:
+                if "already exists" not in str(error):
+                    raise
+    raise TransientError("The catalog is being made by somebody else.")
 
 
 def prepare_sqlite(file: Path) -> None:

@@ -6,6 +6,7 @@ there are groups (`comparing`); what comes back is a number of rows for each sid
 
 from __future__ import annotations
 
+import gc
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
@@ -45,6 +46,8 @@ MOST_SUSPECTS: Final = 100_000
 # Rows are hashed as they come: a share may be large.
 _LEAST_BYTES: Final = 16 << 20
 _STORE_SLICES: Final = 2
+# As in `tailrace capture`: rows make many objects and no cycles.
+_GC_THRESHOLDS: Final = (100_000, 20, 100)
 
 
 class ChangedMeanwhileError(TransientError):
@@ -210,6 +213,8 @@ def hashed_in_jvm(frame: DataFrame) -> DataFrame:
 
 
 def _call(calls: Sequence[Callable[[], Iterable[Any]]], number: int) -> Iterable[Any]:
+    """In the worker."""
+    gc.set_threshold(*_GC_THRESHOLDS)
     return calls[number]()
 
 

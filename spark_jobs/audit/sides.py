@@ -15,7 +15,7 @@ import numpy as np
 import psycopg
 
 from cdc.audit.blocks import OFFSET_BITS, block, by_group
-from cdc.audit.content import Content, digest
+from cdc.audit.content import Content, digests, numbers
 from cdc.config import Config
 from cdc.copies.chunk import Pace
 from cdc.copies.described import DescribedTable
@@ -23,7 +23,6 @@ from cdc.copies.reading import Readable, SnapshotLostError, at_snapshot, lines, 
 from cdc.copies.records import Piece
 from cdc.copies.rows import LineEncoder
 from cdc.errors import RefusedError, TailraceError, TransientError
-from cdc.lsn import Version
 from cdc.postgres import explain
 from sinks.contract import StoredRow
 from sinks.rows import row_id
@@ -45,7 +44,7 @@ Record = tuple[int, tuple[str, bytes]]
 _ROWS_AT_ONCE: Final = 200_000
 _SLICE_ROWS: Final = 20_000
 _STAMP_BYTES: Final = 25
-_MARKER_KEY: Final = b'{"__truncate":'
+_NONE: Final = b"0" * 16 + b"." + b"0" * 8
 _ID_DIGITS: Final = 100
 
 
@@ -58,16 +57,12 @@ class Hashing:
     one_column: bool
     groups: int
 
-    def ids(self, keys: Sequence[bytes]) -> list[int]:
-        if not self.by_id:
-            return [digest(key) for key in keys]
-        return [digest(self._id(key)) for key in keys]
+    def ids(self, keys: Sequence[bytes]) -> bytes:
+        """As `numbers` reads them."""
+        return digests(map(self._id, keys) if self.by_id else keys)
 
-    def contents(self, rows: Sequence[bytes]) -> list[int]:
-        if self.content.exact:
-            return [digest(row) for row in rows]
-        canonical = self.content.canonical
-        return [digest(canonical(row)) for row in rows]
+    def contents(self, rows: Sequence[bytes]) -> bytes:
+        return digests(rows if self.content.exact else map(self.content.canonical, rows))
 
     def _id(self, key: bytes) -> bytes:
         """Most keys are whole numbers, whose digits are the id as they stand."""
@@ -135,8 +130,7 @@ class SourceShare:
 
     def _piece(self, blocks: Iterable[list[bytes]], encoder: LineEncoder, pace: Pace) -> Iterator[Record]:
         """Hashed at once, a few hundred rows at a time: what was encoded is not kept."""
-        ids: list[int] = []
-        contents: list[int] = []
+        ids, contents = bytearray(), bytearray()
         keys: list[bytes] = []
         for some in blocks:
             encoded = encoder.encode(some)
@@ -147,11 +141,11 @@ class SourceShare:
             pace.passed(len(some))
             if len(keys) >= _ROWS_AT_ONCE:
                 yield from self._packed(ids, contents, keys)
-                ids, contents, keys = [], [], []
+                ids, contents, keys = bytearray(), bytearray(), []
         yield from self._packed(ids, contents, keys)
 
-    def _packed(self, ids: list[int], contents: list[int], keys: list[bytes]) -> Iterator[Record]:
-        rows = block(ids=np.array(ids, np.uint64), contents=np.array(contents, np.uint64), keys=keys)
+    def _packed(self, ids: bytearray, contents: bytearray, keys: list[bytes]) -> Iterator[Record]:
+        rows = block(ids=numbers(ids), contents=numbers(contents), keys=keys)
         for group, data in by_group(rows, self.hashing.groups):
             yield group, (SOURCE, data)
 
@@ -219,7 +213,7 @@ class PackTopic:
         ).to_numpy()
         keys = rows.column("key").combine_chunks()
         shared = {
-            "ids": np.array(self.hashing.ids(keys.to_pylist()), np.uint64),
+            "ids": numbers(self.hashing.ids(keys.to_pylist())),
             "keys": keys,
             "positions": positions,
             "seqs": seqs,
@@ -244,16 +238,13 @@ class PackTopic:
 
     def _digested(self, rows: Sequence[bytes | None]) -> tuple[Any, Any]:
         contents = self.hashing.contents([row or b"" for row in rows])
-        return np.array(contents, np.uint64), np.array([row is not None for row in rows], bool)
+        return numbers(contents), np.array([row is not None for row in rows], bool)
 
 
 def stamps(column: pa.ChunkedArray) -> tuple[Any, Any]:
     """Versions out of the header's fixed-width text; what is none (somebody else wrote it) is 0."""
-    texts = [
-        text if text is not None and len(text) == _STAMP_BYTES else b"0" * 16 + b"." + b"0" * 8
-        for text in column.to_pylist()
-    ]
-    digits = np.frombuffer(b"".join(texts), np.uint8).reshape(-1, _STAMP_BYTES)
+    data = b"".join([text if text is not None and len(text) == _STAMP_BYTES else _NONE for text in column.to_pylist()])
+    digits = np.frombuffer(data, np.uint8).reshape(-1, _STAMP_BYTES)
     nibbles = _NIBBLES[digits]
     position = np.zeros(len(digits), np.uint64)
     for at in range(16):
@@ -310,10 +301,10 @@ class StoreShare:
 
     def _packed(self, rows: Sequence[StoredRow]) -> Iterator[Record]:
         ids = [row.id.encode() for row in rows]
-        versions = [row.version for row in rows] or [Version(0, 0)][:0]
+        versions = [row.version for row in rows]
         packed = block(
-            ids=np.array([digest(each) for each in ids], np.uint64),
-            contents=np.array(self.hashing.contents([row.row or b"" for row in rows]), np.uint64),
+            ids=numbers(digests(ids)),
+            contents=numbers(self.hashing.contents([row.row or b"" for row in rows])),
             keys=ids,
             positions=np.array([version.position for version in versions], np.uint64),
             seqs=np.array([version.seq & 0xFFFFFFFF for version in versions], np.uint32),

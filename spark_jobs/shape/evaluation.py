@@ -37,8 +37,10 @@ _OWN: Final = "__tailrace_"
 
 
 def shape_session(spark: SparkSession) -> SparkSession:
-    """A session of its own beside others in the same application: expressions mean the same whatever those set."""
-    session = spark.newSession()
+    """A session of its own beside `spark`, with its settings (a catalog's too) but for those that shapes need."""
+    from pyspark.sql import SparkSession as Session  # noqa: PLC0415 - takes half a second: only a job needs it
+
+    session = Session(spark.sparkContext, spark._jsparkSession.cloneSession())
     for name, value in SETTINGS.items():
         session.conf.set(name, value)
     return session

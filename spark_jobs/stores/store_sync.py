@@ -11,13 +11,14 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from cdc.config import Config
-from cdc.config.stores import Fed
+from cdc.config.stores import Fed, Iceberg
 from cdc.errors import RefusedError, TailraceError, TransientError, UsageError
 from cdc.logs import get_logger
 from cdc.lsn import LSN
 from cdc.names import Control, control_topic
-from sinks.contract import Generation, PositionLostError, Store, StoreCheck, TableSchema
+from sinks.contract import Generation, PositionLostError, Store, StoreCheck, TableSchema, TakenOverError
 from sinks.registry import open_store
+from spark_jobs.session import warehouse_session
 from spark_jobs.shape.fed import FedTables, chosen_tables, fed_tables
 from spark_jobs.stores.feeding import Feeding, TablesChangedError, applying_for
 from spark_jobs.stores.ledger import Ledger
@@ -63,7 +64,7 @@ class StoreSync:
         self.refused: RefusedError | None = None
         self._config = config
         self._settings = settings
-        self._spark = spark
+        self._spark = warehouse_session(spark, settings) if isinstance(settings, Iceberg) else spark
         self._ledger = ledger
         self._stop = stop
         self._number = number
@@ -85,7 +86,8 @@ class StoreSync:
                 self._log.info("starting_over", reason=change.message)
             except (RefusedError, UsageError) as error:
                 self.refused = error if isinstance(error, RefusedError) else RefusedError(error.message)
-                self._log.error("refused", reason=error.message, remedy=error.remedy)
+                taken_over = isinstance(error, TakenOverError)
+                self._log.error("refused", reason=error.message, remedy=error.remedy, taken_over=taken_over)
                 return
             except TailraceError as error:
                 self._retry(str(error))

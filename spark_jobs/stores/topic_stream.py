@@ -11,11 +11,13 @@ import shutil
 import tempfile
 import threading
 from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from cdc.config import Config
 from cdc.errors import TailraceError, TransientError
 from spark_jobs.shape.fed import FedTables
+from spark_jobs.stores.checkpoints import fresh_checkpoint
 from spark_jobs.stores.tasks import ANSWER, Applying
 from spark_jobs.warehouse.apply import WarehouseBatches
 
@@ -36,6 +38,9 @@ _NO_CHECKPOINTS: Final = {
     "asyncProgressTrackingCheckpointIntervalMs": str(24 * 3_600_000),
 }
 _STOP_SECONDS: Final = 20.0
+# Spark reads only what it knows to be there. But Kafka's client asks ahead for more, and the broker answers whatever is
+# asked next on that connection (Spark asks where the topic ends, after each fetch) only when that wait is over.
+_FETCH_WAIT_MS: Final = "10"
 
 
 class TopicStream:
@@ -59,13 +64,13 @@ class TopicStream:
         self._started = threading.Event()
         self._closing = False
         self._trouble: TailraceError | None = None
-        self._checkpoint = tempfile.mkdtemp(prefix="tailrace-checkpoint-")
+        self._checkpoint = fresh_checkpoint(Path(tempfile.gettempdir()))
         source = read_topics(fed.spark.readStream, config, starting, maxOffsetsPerTrigger=str(events_per_batch))
         answers = applied(fed.evaluated(source), applying, parallelism)
         self._query: StreamingQuery = (
             answers.writeStream.queryName(applying.id)
             .foreachBatch(self._batch)
-            .option("checkpointLocation", self._checkpoint)
+            .option("checkpointLocation", str(self._checkpoint))
             .options(**_NO_CHECKPOINTS)
             .trigger(processingTime=f"{trigger_milliseconds} milliseconds")
             .start()
@@ -129,6 +134,7 @@ def read_topics(reader: Any, config: Config, starting: Mapping[str, Sequence[int
         .options(**config.kafka.spark_options())
         .option("kafka.isolation.level", "read_committed")
         .option("kafka.max.partition.fetch.bytes", str(max(1_048_576, config.kafka.max_message_bytes)))
+        .option("kafka.fetch.max.wait.ms", _FETCH_WAIT_MS)
         .option("subscribe", ",".join(sorted(starting)))
         .option("startingOffsets", offsets_json(starting))
         .option("failOnDataLoss", "true")

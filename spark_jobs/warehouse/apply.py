@@ -36,6 +36,7 @@ log = get_logger("warehouse")
 # Another commit came first (a compaction, a zombie's): what it has left is found when the statement is run again.
 CONFLICTS: Final = ("ValidationException", "CommitFailedException", "CommitStateUnknownException")
 _TRIES: Final = 8
+_WORTH_COMPILING: Final = 5_000
 _BOUNDED: Final = frozenset({"int", "bigint"})
 
 
@@ -91,7 +92,9 @@ class WarehouseBatches:
         self._store.wait_while_held()
         counts: dict[str, Count] = {}
         with _kept(events_of(records)) as events:
-            for share in _shares(events):
+            shares = _shares(events)
+            _tune(events.sparkSession, sum(share.events for share in shares))
+            for share in shares:
                 table = self._tables[share.topic]
                 counts[share.topic] = self._apply_table(table, events, share)
         return Answers(counts, {})
@@ -162,6 +165,13 @@ class WarehouseBatches:
 
     def park(self, table: TableSchema, rows: DataFrame) -> None:
         self._parking.park(parked_rows(self._store.name, table, rows))
+
+
+def _tune(session: SparkSession, events: int) -> None:
+    """Java that is generated for a batch of a few rows takes longer to compile than they take without."""
+    generate = events >= _WORTH_COMPILING
+    session.conf.set("spark.sql.codegen.wholeStage", "true" if generate else "false")
+    session.conf.set("spark.sql.codegen.factoryMode", "FALLBACK" if generate else "NO_CODEGEN")
 
 
 def parked_rows(store: str, table: TableSchema, rows: DataFrame) -> Iterator[ParkedRow]:

@@ -8,8 +8,6 @@ from __future__ import annotations
 
 import re
 import tempfile
-from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import dataclass, field
 from datetime import datetime, timezone
 from typing import TYPE_CHECKING, Final
@@ -65,15 +63,15 @@ def parse_as_of(text: str, base: int = 0) -> AsOf:
 
 
 def query(spark: SparkSession, store: IcebergStore, sql: str, as_of: AsOf | None = None) -> Answer:
-    """In a session of its own; `spark` has the warehouse's catalog already."""
+    """`spark`: a session of the query's own, with the warehouse's catalog."""
     if _READING.match(sql) is None:
         raise UsageError("A query reads: it begins with SELECT or WITH.", remedy="Write to the source instead.")
     state = store.state()
     if state.serving is None:
         raise UsageError("The warehouse serves nothing yet.", remedy=f"tailrace sync {store.name}")
     if as_of is None:
-        with _current(spark, CATALOG):
-            return Answer(frame=spark.sql(sql))
+        spark.sql(f"USE {CATALOG}")
+        return Answer(frame=spark.sql(sql))
     reached = state.generations[state.serving].position
     if as_of.position is not None and as_of.position > max(reached.version.position, reached.lsn):
         raise UsageError(
@@ -81,8 +79,8 @@ def query(spark: SparkSession, store: IcebergStore, sql: str, as_of: AsOf | None
             remedy=f"Wait for it: tailrace wait {store.name} --lsn {as_of.text}",
         )
     show_past(spark, store, as_of)
-    with _current(spark, "spark_catalog"):
-        return Answer(frame=spark.sql(sql), warnings=_warnings(store, as_of))
+    spark.sql("USE spark_catalog")
+    return Answer(frame=spark.sql(sql), warnings=_warnings(store, as_of))
 
 
 def show_past(spark: SparkSession, store: IcebergStore, as_of: AsOf) -> None:
@@ -123,13 +121,3 @@ def _warnings(store: IcebergStore, as_of: AsOf) -> list[str]:
         if (as_of.position is not None and as_of.position < gap.to_position)
         or (as_of.at_us is not None and as_of.at_us < gap.until_ms * 1000)
     ]
-
-
-@contextmanager
-def _current(spark: SparkSession, catalog: str) -> Iterator[None]:
-    before = spark.catalog.currentCatalog()
-    spark.catalog.setCurrentCatalog(catalog)
-    try:
-        yield
-    finally:
-        spark.catalog.setCurrentCatalog(before)

@@ -13,15 +13,17 @@ from typing import TYPE_CHECKING, Any
 import psycopg
 import pytest
 
+from cdc.audit.continuous import ContinuousAudit
 from cdc.audit.log import read_audits
 from cdc.audit.records import AuditRecord
 from cdc.lsn import Version
 from spark_jobs.audit.run import Options, run_audit
 from tests.golden.documented import read_setup
 from tests.harness.database import Database
-from tests.harness.drift import tampering_with
+from tests.harness.drift import Tampering, tampering_with
 from tests.harness.pipeline import MakePipeline
 from tests.harness.store_sync import StorePipeline
+from tests.harness.waiting import eventually
 from tests.harness.writer import SCHEMA, Writer
 from tests.integration.test_copy_types import make_wide_table
 
@@ -73,28 +75,8 @@ def test_every_difference_is_found_and_mended(
             stores.assert_same("t")
             assert [record.verdict for record in audit("search", "cache")] == ["equal", "equal"]
 
-            tampering.document(1, lambda source: source.update(n=-1))
-            tampering.elasticsearch.delete(index=tampering.index, id="2")
-            tampering.document(3, lambda _: None, version=1 << 60)
-            own = {"position": 8, "seq": 1}
-            tampering.elasticsearch.index(index=tampering.index, id="x", document={"_tailrace": own, "id": "x"})
-            tampering.elasticsearch.delete(index=tampering.index, id="900")
-            tampering.elasticsearch.indices.put_settings(index=tampering.index, settings={"index.gc_deletes": "0s"})
-            tampering.elasticsearch.indices.refresh(index=tampering.index)
-            tampering.elasticsearch.index(
-                index=tampering.index,
-                id="900",
-                document=ghost["_source"],
-                version=ghost["_version"],
-                version_type="external_gte",
-            )
-            tampering.row(1, n=-1)
-            tampering.redis.delete(tampering.key(2))
-            tampering.redis.hset(tampering.key(3), "version", str(Version((1 << 50), 1)))
-            tampering.redis.hset(tampering.key("x"), mapping={"row": '{"id":"x"}', "version": str(Version(8, 1))})
-            tampering.redis.hset(tampering.key(900), mapping={"row": row, "version": version})
-            tampering.redis.persist(tampering.key(900))
-
+            _spoil_search(tampering, ghost)
+            _spoil_cache(tampering, row, version)
             found = audit("search", "cache")
             expected = {"1": "content", "2": "missing", "3": "version", "x": "extra", "900": "ghost"}
             assert _differences(found, "search") == expected
@@ -116,11 +98,51 @@ def test_every_difference_is_found_and_mended(
             assert [(record.verdict, record.repaired) for record in mended] == [("equal", 1), ("equal", 1)]
             assert [record.verdict for record in audit()] == ["equal"]
             stores.assert_same("t")
-    assert {(each.store, each.verdict) for each in read_audits(stores.config)} == {
+
+            samples = ContinuousAudit(stores.config, rows_per_second=300)
+            tampering.row(5, n=-5)
+            tampering.redis.hset(tampering.key("77777"), mapping={"row": '{"id":77777}', "version": str(Version(8, 1))})
+            eventually(lambda: _sampled(samples, stores, "cache") == {"5", "77777"}, 60, "a sample to find them")
+            assert _sampled(samples, stores, "search") == set()
+            assert [record.repaired for record in audit("cache", repair=True)] == [2]
+            assert _sampled(samples, stores, "cache") == set()
+    assert {(each.store, each.verdict) for each in read_audits(stores.config) if not each.sampled} == {
         ("search", "equal"),
         ("cache", "equal"),
         ("topic", "equal"),
     }
+
+
+def _spoil_search(tampering: Tampering, ghost: Any) -> None:
+    """A changed field, a row that is gone, a version that nothing beats, one too many, and a ghost."""
+    index, client = tampering.index, tampering.elasticsearch
+    tampering.document(1, lambda source: source.update(n=-1))
+    client.delete(index=index, id="2")
+    tampering.document(3, lambda _: None, version=1 << 60)
+    client.index(index=index, id="x", document={"_tailrace": {"position": 8, "seq": 1}, "id": "x"})
+    client.delete(index=index, id="900")
+    client.indices.put_settings(index=index, settings={"index.gc_deletes": "0s"})
+    client.indices.refresh(index=index)
+    client.index(
+        index=index, id="900", document=ghost["_source"], version=ghost["_version"], version_type="external_gte"
+    )
+
+
+def _spoil_cache(tampering: Tampering, row: Any, version: Any) -> None:
+    """The same."""
+    tampering.row(1, n=-1)
+    tampering.redis.delete(tampering.key(2))
+    tampering.redis.hset(tampering.key(3), "version", str(Version((1 << 50), 1)))
+    tampering.redis.hset(tampering.key("x"), mapping={"row": '{"id":"x"}', "version": str(Version(8, 1))})
+    tampering.redis.hset(tampering.key(900), mapping={"row": row, "version": version})
+    tampering.redis.persist(tampering.key(900))
+
+
+def _sampled(samples: ContinuousAudit, stores: StorePipeline, store: str) -> set[str]:
+    """What a continuous audit says of the store after one more turn."""
+    samples.turn()
+    sampled = [record for record in read_audits(stores.config) if record.sampled and record.store == store]
+    return {each.id for record in sampled for each in record.differences}
 
 
 @contextmanager

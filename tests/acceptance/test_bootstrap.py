@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -11,7 +12,9 @@ from sinks.registry import open_store
 from spark_jobs.bootstrap import Options, plan_bootstrap, run_bootstrap, switch_generation
 from spark_jobs.stores.load import LoadProgress
 from tests.acceptance.test_compaction import _compact
-from tests.harness.pipeline import MakePipeline
+from tests.harness.database import Database
+from tests.harness.own_postgres import OwnPostgres
+from tests.harness.pipeline import MakePipeline, Pipeline
 from tests.harness.process import StartProcess
 from tests.harness.store_sync import StorePipeline
 from tests.harness.waiting import eventually
@@ -27,14 +30,7 @@ def make_stores(make_pipeline: MakePipeline, spark: SparkSession, elasticsearch_
     def make(**settings: Any) -> StorePipeline:
         pipeline = make_pipeline(**settings)
         pipeline.database.execute("CREATE TABLE t (key text PRIMARY KEY, value int)")
-        return StorePipeline(
-            pipeline,
-            spark,
-            {
-                "search": {"kind": "elasticsearch", "url": elasticsearch_url},
-                "cache": {"kind": "redis", "url": redis_url},
-            },
-        )
+        return StorePipeline(pipeline, spark, _both(elasticsearch_url, redis_url))
 
     return make
 
@@ -58,6 +54,51 @@ def test_the_source_is_not_needed(make_stores: MakeStores) -> None:
         assert (report.verdict.rows, report.switched) == (250, True)
         assert report.verdict.lsn >= lsn
     stores.compare("t")
+
+
+@pytest.mark.slow
+def test_the_source_may_be_switched_off(
+    kafka_bootstrap: str,
+    prefix: str,
+    tmp_path: Path,
+    tailrace: StartProcess,
+    spark: SparkSession,
+    elasticsearch_url: str,
+    redis_url: str,
+) -> None:
+    """The database server itself is stopped while both stores are built; started again, it has what they have."""
+    server = OwnPostgres(tmp_path / "server")
+    try:
+        pipeline = Pipeline(
+            database=Database(server.dsn, "off"),
+            bootstrap=kafka_bootstrap,
+            prefix=prefix,
+            folder=tmp_path,
+            start=tailrace,
+        )
+        pipeline.configure()
+        stores = StorePipeline(pipeline, spark, _both(elasticsearch_url, redis_url))
+        pipeline.database.execute("CREATE TABLE t (key text PRIMARY KEY, value int)")
+        capture = pipeline.start()
+        pipeline.database.execute("INSERT INTO t SELECT 'row ' || i, i FROM generate_series(1, 500) i")
+        pipeline.database.execute("DELETE FROM t WHERE value > 400; UPDATE t SET value = 0 WHERE value < 10")
+        pipeline.fence(while_running=capture)
+        capture.kill()
+        server.stop()
+        for name in stores.names:
+            report = stores.bootstrap(name)
+            assert (report.verdict.complete, report.verdict.rows, report.switched) == (True, 400, True)
+        server.start()
+        stores.compare("t")
+    finally:
+        server.close()
+
+
+def _both(elasticsearch_url: str, redis_url: str) -> dict[str, dict[str, str]]:
+    return {
+        "search": {"kind": "elasticsearch", "url": elasticsearch_url},
+        "cache": {"kind": "redis", "url": redis_url},
+    }
 
 
 def test_a_running_sync_goes_on_and_follows_the_switch(make_stores: MakeStores) -> None:

@@ -188,7 +188,9 @@ def test_a_promoted_standby_that_lacks_published_changes_is_recovered(
     capture.expect_exit(3, 60)
     run_command("recover", pipeline.config, "--yes")
     capture = pipeline.start()
-    eventually(lambda: pipeline.database.execute("UPDATE items SET grp = 7 WHERE id = 2") == [], what="the new primary")
+    with suppress(psycopg.OperationalError):  # the connection that is kept was to the old primary
+        pipeline.database.execute("SELECT 1")
+    pipeline.database.execute("UPDATE items SET grp = 7 WHERE id = 2")
     assert copy_due(pipeline, spark).is_complete
     pipeline.assert_same("items", while_running=capture)
     capture.terminate()

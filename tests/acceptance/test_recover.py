@@ -9,7 +9,9 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from cdc.config import load_config
 from cdc.names import Control, control_topic
+from tests.harness.audit import assert_clean
 from tests.harness.command import run_command
 from tests.harness.first_copy import Copying
 from tests.harness.later_copy import copy_due
@@ -46,7 +48,7 @@ def _change_unseen(pipeline: Pipeline, number: int = 0) -> None:
     for table in ("a", "b"):
         pipeline.database.execute(f"DELETE FROM {table} WHERE id = {2 + number}")
         pipeline.database.execute(f"UPDATE {table} SET v = 'unseen {number}' WHERE id = 1")
-        pipeline.database.execute(f"INSERT INTO {table} VALUES ({100 + number}, 'unseen')")
+        pipeline.database.execute(f"INSERT INTO {table} VALUES ({-1 - number}, 'unseen')")
 
 
 def _refused(pipeline: Pipeline, *words: str) -> None:
@@ -60,7 +62,7 @@ def _recover(pipeline: Pipeline, *arguments: str) -> None:
     run_command("recover", pipeline.config, "--yes", *arguments)
 
 
-def _assert_mended(pipeline: Pipeline, spark: SparkSession) -> None:
+def _assert_mended(pipeline: Pipeline, spark: SparkSession, *, audit: bool = False) -> None:
     """Capture goes on, the copy brings everything, and what is written from now on arrives as ever."""
     capture = pipeline.start()
     pipeline.database.execute("UPDATE a SET v = v || ', streamed' WHERE id = 3")
@@ -70,6 +72,8 @@ def _assert_mended(pipeline: Pipeline, spark: SparkSession) -> None:
     pipeline.database.execute("UPDATE b SET v = v || ', streamed' WHERE id < 10")
     pipeline.database.execute("DELETE FROM a WHERE id = 19")
     pipeline.assert_same("a", "b", while_running=capture)
+    if audit:
+        assert_clean(load_config(pipeline.config), spark)
     _stop(capture)
 
 
@@ -125,7 +129,7 @@ def test_recover_is_killed_after_every_step_and_run_again(
         dying.expect_exit(-signal.SIGKILL)
         _refused(pipeline)
     _recover(pipeline)
-    _assert_mended(pipeline, spark)
+    _assert_mended(pipeline, spark, audit=True)
 
 
 @pytest.mark.slow
@@ -161,7 +165,7 @@ def test_every_way_to_lose_the_source(make_pipeline: MakePipeline, spark: SparkS
         lose()
         _refused(pipeline, words)
         _recover(pipeline)
-        _assert_mended(pipeline, spark)
+        _assert_mended(pipeline, spark, audit=True)
     slots = execute("SELECT slot_name FROM pg_replication_slots WHERE database = current_database()")
     assert slots == [(pipeline.slot_name,)]
 
@@ -193,7 +197,7 @@ def test_every_way_to_lose_a_topic(make_pipeline: MakePipeline, spark: SparkSess
         after = pipeline.progress_records()[-1]
         assert (after["topic_ids"][topics["a"]] == before[topics["a"]]) is (number < 4)
         assert (after["topic_ids"][topics["b"]] == before[topics["b"]]) is (number == 2)
-        _assert_mended(pipeline, spark)
+        _assert_mended(pipeline, spark, audit=True)
     assert {len(ends) for ends in pipeline.progress_records()[-1]["end_offsets"].values()} == {3}
 
 

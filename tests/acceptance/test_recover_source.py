@@ -12,7 +12,9 @@ from typing import TYPE_CHECKING
 import psycopg
 import pytest
 
+from cdc.config import load_config
 from cdc.lsn import Version
+from tests.harness.audit import assert_clean
 from tests.harness.command import run_command
 from tests.harness.database import Database
 from tests.harness.later_copy import copy_due
@@ -84,6 +86,7 @@ def _recover(pipeline: Pipeline, spark: SparkSession, reason: str) -> None:
     newest = [record.version for record in pipeline.records("t") if record.op in ("r", "u")][-1]
     assert newest is not None
     assert newest > before
+    assert_clean(load_config(pipeline.config), spark)
     _stop(capture)
 
 

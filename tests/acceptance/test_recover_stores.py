@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from cdc.store_positions import wait_for
+from tests.harness.audit import assert_clean
 from tests.harness.command import run_command
 from tests.harness.database import Database
 from tests.harness.later_copy import copy_due
@@ -83,6 +84,7 @@ def test_another_server_whose_lsns_start_lower(
         assert pipeline.progress_records()[-1]["base"] > 0
         assert stores.bootstrap("search").verdict.complete
         stores.assert_same("t")
+        assert_clean(stores.config, spark, "cache", "search")
     pipeline.assert_same("t", while_running=capture)
 
 
@@ -108,4 +110,5 @@ def test_a_topic_that_was_made_anew_is_read_from_its_beginning(
         pipeline.database.execute("UPDATE t SET v = 'new' WHERE id = 7")
         assert copy_due(pipeline, spark).is_complete
         stores.assert_same("t")
+        assert_clean(stores.config, spark, "cache")
     _stop(capture)

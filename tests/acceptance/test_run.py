@@ -156,6 +156,30 @@ def test_parts_live_and_die_alone(make_pipeline: MakePipeline, redis_url: str, t
 
 
 @pytest.mark.slow
+def test_a_second_run_stands_by_and_takes_the_stores_over(
+    make_pipeline: MakePipeline, redis_url: str, tailrace: StartProcess
+) -> None:
+    """Two of one config do not take the stores from each other: the second waits until the first is dead."""
+    pipeline = make_pipeline()
+    pipeline.database.execute("CREATE TABLE t (id int PRIMARY KEY, v text)")
+    stores = StorePipeline(pipeline, None, {"cache": {"kind": "redis", "url": redis_url}})  # type: ignore[arg-type]
+    first = _start(pipeline, tailrace)
+    pipeline.database.execute("INSERT INTO t SELECT i, 'one' FROM generate_series(1, 100) i")
+    stores.assert_same("t", deadline_seconds=180)
+    second = _start(pipeline, tailrace)
+    second.wait_for(lambda: "stands by" in _part(second, "capture").get("note", ""), 60, "the second one to stand by")
+    assert _part(second, "sync")["condition"] == "idle"
+
+    family = _family(first.pid)
+    first.signal(SIGKILL)
+    _wait_until_gone(family)
+    _wait_for_part(second, "sync", "running")
+    pipeline.database.execute("UPDATE t SET v = 'two'; DELETE FROM t WHERE id > 50")
+    stores.assert_same("t", deadline_seconds=180)
+    assert "refused" not in second.errors + first.errors
+
+
+@pytest.mark.slow
 def test_run_copies_what_is_due_and_stops_cleanly(
     make_pipeline: MakePipeline, redis_url: str, tailrace: StartProcess
 ) -> None:

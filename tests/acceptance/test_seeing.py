@@ -8,7 +8,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from confluent_kafka.admin import AdminClient, ConsumerGroupTopicPartitions  # type: ignore[attr-defined]
+from confluent_kafka import ConsumerGroupTopicPartitions
+from confluent_kafka.admin import AdminClient
 
 from tests.harness.metric_names import names_scraped, names_used
 from tests.harness.own_redis import OwnRedis

@@ -62,7 +62,7 @@ def test_rows_enter_and_leave(stores: StorePipeline, elasticsearch_url: str, pre
             " (4, NULL, 7, 'hidden'), (5, 'open', 14, 'hidden'), (6, 'open', 15, 'hidden'), (7, 'open', 16, 'hidden')"
         )
         database.execute("INSERT INTO items SELECT i, i FROM generate_series(1, 20) i")
-        stores.wait()
+        stores.wait(deadline_seconds=120)
         database.execute(
             "UPDATE orders SET status = 'open' WHERE id = 2; UPDATE orders SET status = 'draft' WHERE id = 1;"
             "UPDATE orders SET id = 70 WHERE id = 7; DELETE FROM orders WHERE id = 6; DELETE FROM orders WHERE id = 3;"
@@ -110,7 +110,7 @@ def test_a_changed_shape_waits_for_a_bootstrap(stores: StorePipeline) -> None:
     stores.pipeline.start()
     with stores.syncing():
         database.execute("INSERT INTO orders VALUES (1, 'open', 10), (2, 'draft', 5); INSERT INTO items VALUES (1, 1)")
-        stores.wait()
+        stores.wait(deadline_seconds=120)
     text = stores.pipeline.config.read_text()
     text = text.replace("status <> 'draft' AND total > 0", "total > 4").replace('"columns" = ["status", "total"], ', "")
     text = text.replace('tables = ["public.orders"]', 'tables = ["public.orders", "public.items"]')
@@ -156,14 +156,15 @@ def _is_new(rows: dict[str, str]) -> bool:
     }
 
 
-def test_mistakes_are_found_before_anything_runs(stores: StorePipeline) -> None:
+def test_mistakes_are_found_before_anything_runs(stores: StorePipeline, redis_url: str, prefix: str) -> None:
     """`check` fails, `sync` and `bootstrap` end with 2, all with the line, the store, the table and the character."""
     pipeline = stores.pipeline
     pipeline.start()
+    pipeline.database.execute("INSERT INTO orders VALUES (1, 'open', 1)")  # a table is described with its first row
     pipeline.fence()
     stores.pipeline.config.write_text(
         stores.pipeline.config.read_text()
-        + '[stores.other]\nkind = "redis"\nurl = "redis://localhost:1"\n'
+        + f'[stores.other]\nkind = "redis"\nurl = "{redis_url}"\nprefix = "{prefix}x"\n'
         + '[stores.other.shape."public.orders"]\nwhere = "total > nothing"\n'
         + '[stores.other.shape."public.orders".select]\nlate = "current_date()"\n'
     )

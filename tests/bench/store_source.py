@@ -36,13 +36,17 @@ class StoreSource:
         self._connection.execute(f"VACUUM {table}".encode())
 
     def insert(self, table: str, row_id: int) -> None:
-        self._connection.execute(
-            f"INSERT INTO {table} SELECT {_SIX_VALUES} FROM generate_series({row_id}, {row_id}) AS i".encode()
-        )
+        self.append(table, row_id, 1)
 
-    def commit_times_us(self, table: str) -> dict[int, int]:
-        """By id, as Postgres has it in the commit records."""
+    def append(self, table: str, first_id: int, rows: int) -> None:
+        """In one transaction."""
+        ids = f"generate_series({first_id}, {first_id + rows - 1}) AS i"
+        self._connection.execute(f"INSERT INTO {table} SELECT {_SIX_VALUES} FROM {ids}".encode())
+
+    def commit_times_us(self, table: str, first_id: int = 0, every: int = 1) -> dict[int, int]:
+        """By id, as Postgres has it in the commit records; of every so many rows from the first one on."""
         rows = self._connection.execute(
-            f"SELECT id, (extract(epoch FROM pg_xact_commit_timestamp(xmin)) * 1000000)::bigint FROM {table}".encode()
+            f"SELECT id, (extract(epoch FROM pg_xact_commit_timestamp(xmin)) * 1000000)::bigint FROM {table}"
+            f" WHERE id >= {first_id} AND (id - {first_id}) % {every} = 0".encode()
         )
         return {row[0]: row[1] for row in rows}

@@ -15,11 +15,13 @@ from tests.bench.arrivals import Arrivals
 from tests.bench.capture import say
 from tests.bench.store_pipeline import STORES, Addresses, BenchPipeline
 from tests.bench.store_readers import StoreReader, Watcher, drain, open_reader
+from tests.bench.store_saturation import saturate
 from tests.bench.store_source import StoreSource
 
 BACKLOG_ROWS: Final = 500_000
 ROWS_PER_SECOND: Final = 500
 LATENCY_SECONDS: Final = 30.0
+SATURATED_SECONDS: Final = 30.0
 _WARM_SECONDS: Final = 15.0  # the sync has just started: Java compiles what is hot
 _WATCHED: Final = 5  # every fifth row: readers that ask for all of them would be the load
 _LEAD_SECONDS: Final = 3.0
@@ -45,6 +47,8 @@ class Syncs:
                 figures["sustained_rates"] = self._drain_backlogs(capture.check)
             if "latency" in parts:
                 figures["visible_ms"] = self._measure_latency(capture.check)
+            if "saturated" in parts:
+                figures["saturated"] = self._saturate(capture.check)
         return figures
 
     def _drain_backlogs(self, check: Callable[[], None]) -> dict[str, dict[str, float | None]]:
@@ -93,6 +97,21 @@ class Syncs:
             summary = latency.summary(times)
             say(f"  {name:<6} p50 {summary.p50_ms} ms, p99 {summary.p99_ms} ms, max {summary.max_ms} ms")
             found[name] = {**asdict(summary), "rows_per_second": _pace(committed, warm)}
+        return found
+
+    def _saturate(self, check: Callable[[], None]) -> dict[str, dict[str, float]]:
+        """Into a table that has been read by then, with both stores running."""
+        first_id = max(1_000, int(BACKLOG_ROWS * self._scale)) + 1
+        with self._pipeline.running("sync") as sync, ExitStack() as opened:
+            readers = {name: _opened(opened, name, self._pipeline, BACKLOG) for name in STORES}
+            self._source.insert(BACKLOG, -1)
+            _wait_for_row(-1, readers, sync.check)
+            seconds = max(3.0, SATURATED_SECONDS * min(1.0, self._scale))
+            say(f"commit to visible, both stores at their limit for {seconds:.0f} s")
+            found = saturate(self._source, BACKLOG, readers, [check, sync.check], first_id=first_id, seconds=seconds)
+        for name, figures in found.items():
+            rate, p50, p99 = (figures[key] for key in ("rows_per_second", "p50_ms", "p99_ms"))
+            say(f"  {name:<6} {rate:,.0f} rows/s, p50 {p50} ms, p99 {p99} ms")
         return found
 
     def _watch(

@@ -24,7 +24,7 @@ from tests.bench.store_pipeline import Addresses
 from tests.bench.store_source import StoreSource
 from tests.bench.store_syncs import Syncs
 
-PARTS: Final = ("bootstrap", "sustained", "latency")
+PARTS: Final = ("bootstrap", "sustained", "latency", "saturated")
 # When a row was committed is asked afterwards, of the row itself.
 _SETTINGS: Final = {**POSTGRES_SETTINGS, "track_commit_timestamp": "on"}
 
@@ -41,7 +41,7 @@ def main() -> None:
         with StoreSource(stack.server("postgres").address, addresses.dsn) as source:
             if "bootstrap" in options.only:
                 figures |= Bootstraps(stack.folder, addresses, source, options.scale).run()
-            if {"sustained", "latency"} & set(options.only):
+            if set(PARTS[1:]) & set(options.only):
                 figures |= Syncs(stack.folder, addresses, source, options.scale).run(options.only)
         figures["settings"] = {
             "scale": options.scale,

@@ -19,6 +19,7 @@ from cdc.seeing.record import (
     Record,
     Slot,
     Source,
+    State,
     Store,
     Table,
     Topics,
@@ -155,7 +156,7 @@ def store_down(config: Config) -> Record:
         records_per_second=0.0,
         parked=3,
     )
-    trouble = Trouble(where="sync", reason=f"It tries again: cache: {problem}")
+    trouble = Trouble(where="sync", reason=f"It tries again: cache: {problem}", state=State.BEHIND)
     stores = (base.stores[0], cache, base.stores[2])
     return _judged(config, replace(base, stores=stores, troubles=(trouble,)))
 

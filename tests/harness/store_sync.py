@@ -12,10 +12,12 @@ import json
 import threading
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from cdc.config import Config, load_config
 from cdc.lsn import LSN
+from cdc.store_notes import PauseWatch
 from cdc.store_positions import wait_for
 from sinks.contract import Generation, Store, TableSchema
 from sinks.registry import open_store
@@ -57,7 +59,7 @@ class StorePipeline:
     def syncing(self, *names: str, generation: int | None = None) -> Iterator[dict[str, StoreSync]]:
         """`tailrace sync`, as far as it is not the process around it."""
         stop, config = threading.Event(), self.config
-        with Ledger(config) as ledger:
+        with Ledger(config) as ledger, PauseWatch(config) as pauses:
             syncs = {
                 name: StoreSync(
                     name,
@@ -67,6 +69,7 @@ class StorePipeline:
                     ledger=ledger,
                     stop=stop,
                     number=generation,
+                    is_paused=partial(pauses.is_paused, name),
                 )
                 for name in names or self.names
             }

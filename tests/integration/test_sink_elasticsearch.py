@@ -214,6 +214,19 @@ def test_bulk_requests_are_cut_by_bytes(elasticsearch_url: str, prefix: str) -> 
     store.close()
 
 
+def test_a_row_that_no_request_can_carry_comes_back_alone(elasticsearch_url: str, prefix: str) -> None:
+    """The server takes 100 MB at once (413): requests are halved until what does not fit is alone."""
+    store = store_of("elasticsearch", elasticsearch_url, prefix, settings={"bulk_bytes": 300_000_000})
+    orders = table(prefix)
+    generation = store.create_generation([orders])
+    large = "x" * 105_000_000
+    changes = [change(key, 5, {"note": large if key == 3 else "small"}) for key in range(7)]
+    (rejected,) = apply(store, generation, orders, changes)
+    assert (rejected.change.id, "http.max_content_length" in rejected.reason) == ("3", True)
+    assert rows(store, generation, orders).keys() == {str(key) for key in range(7) if key != 3}
+    store.close()
+
+
 def test_columns_whose_names_mean_something_to_the_server(store: Store, prefix: str) -> None:
     """Its own fields' names, ours, dots, blanks, quotes: the rows come back under the columns' names."""
     names = [

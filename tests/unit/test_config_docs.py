@@ -30,6 +30,7 @@ _TYPES = {
     Dsn: "connection string",
     Options: "table of strings",
     tuple[TableSelector, ...]: "array of strings",
+    tuple[ColumnName, ...]: "array of strings",
     tuple[str, ...]: "array of strings",
     Mapping[str, str]: "table of strings",
 }

@@ -13,6 +13,7 @@ import pytest
 from cdc.config import parse_config
 from cdc.errors import TransientError
 from cdc.supervisor.backoff import LONG_LIFE_SECONDS, LONGEST_SECONDS, Backoff
+from cdc.supervisor.capture_part import CapturePart
 from cdc.supervisor.child import LastWords, TakeLine
 from cdc.supervisor.copies_due import CopiesDue, CopyWatch, copies_due
 from cdc.supervisor.lines import InFiles, OnStderr
@@ -207,6 +208,56 @@ def test_forgiving_one_store_restarts_the_driver_with_all() -> None:
     bench.now += 0.6
     part.look()
     assert bench.lives[1].arguments == ["sync", "search", "cache"]
+
+
+def _said(part: Part, bench: _Bench, event: str, **more: object) -> None:
+    bench.lives[-1].say(json.dumps({"event": event, **more}))
+    part.look()
+
+
+@pytest.mark.parametrize("word", ["streaming", "waiting_for_first_copy", "retrying"])
+def test_the_stores_are_fed_once_capture_has_said_that_it_does_not_stand_by(word: str) -> None:
+    """Also where the source does not answer: what is in the topics reaches the stores all the same."""
+    bench = _Bench()
+    capture = CapturePart(["capture"], **bench.settings())
+    capture.look()
+    assert not capture.may_feed_stores()
+    _said(capture, bench, word)
+    assert capture.may_feed_stores()
+
+
+def test_the_stores_of_a_standby_are_fed_when_it_takes_over() -> None:
+    """Trouble while it stands by changes nothing, and a capture that refused holds no store back."""
+    bench, taken_over = _Bench(), []
+    capture = CapturePart(["capture"], when_taken_over=lambda: taken_over.append(1), **bench.settings())
+    capture.look()
+    _said(capture, bench, "standby")
+    assert "another capture" in capture.state().note
+    _said(capture, bench, "retrying", reason="no route")
+    assert not capture.may_feed_stores()
+    _said(capture, bench, "streaming")
+    assert capture.may_feed_stores()
+    assert taken_over == [1]
+    refused = CapturePart(["capture"], **bench.settings())
+    refused.look()
+    bench.end(refused, 3)
+    assert refused.may_feed_stores()
+
+
+def test_stores_that_another_pipeline_had_taken_are_taken_back_and_no_others() -> None:
+    """What was refused for another reason stays so, and while the other pipeline lives nothing is taken back."""
+    bench = _Bench()
+    part = SyncPart(["search", "cache"], ["sync"], **bench.settings())
+    part.look()
+    _said(part, bench, "refused", store="search", reason="topic gone", taken_over=False)
+    _said(part, bench, "refused", store="cache", reason="taken over", taken_over=True)
+    bench.end(part, 3)
+    bench.now += 100
+    part.look()
+    assert part.is_refused
+    part.take_back()
+    part.look()
+    assert [life.arguments for life in bench.lives] == [["sync", "search", "cache"], ["sync", "cache"]]
 
 
 _INCOMPLETE = {"table": "public.t", "complete": False, "reason": "rewritten"}

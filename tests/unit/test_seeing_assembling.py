@@ -1,0 +1,134 @@
+"""From readings to the record: what a store has, what it has not, and what nobody can know."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from cdc.config import Config
+from cdc.lsn import LSN, Version
+from cdc.progress import Progress
+from cdc.seeing.assembling import Assembler, Readings
+from cdc.seeing.clock import LogClock
+from cdc.seeing.log_facts import LogFacts
+from cdc.seeing.record import Record, State, Store
+from cdc.seeing.source_facts import SlotRow, SourceFacts
+from cdc.seeing.store_facts import StoreFacts
+from cdc.table_states import TableState, TableStates
+from sinks.contract import Generation, Position, TopicPosition
+from tests.harness.scenes import shop_config
+
+TOPIC = "shop.public.orders"
+TABLE = TableState(schema="public", table="orders", topic=TOPIC, key=["id"], storage="", columns=[])
+
+
+@pytest.fixture
+def config(tmp_path: Path) -> Config:
+    return shop_config(tmp_path)
+
+
+def _source(lsn: int, time: float, **slot: Any) -> SourceFacts:
+    row = {"active": True, "wal_status": "reserved", "left_bytes": None, "invalidation_reason": None}
+    return SourceFacts(lsn=LSN(lsn), time=time, slot=SlotRow(confirmed=LSN(lsn), restart=LSN(0), **{**row, **slot}))
+
+
+def _log(lsn: int, time: float, ends: list[int], **more: Any) -> LogFacts:
+    progress = Progress(
+        state="streaming", position=more.pop("base", 0) + lsn, seq=1, base=0, confirm_lsn=lsn,
+        commit_time_us=int(time * 1e6), system_identifier="1", timeline=1, publication="", publication_tables={},
+        topic_ids={TOPIC: "id"}, end_offsets={TOPIC: ends}, written_ms=int(time * 1000),
+    )  # fmt: skip
+    # Behind the last record lies the transaction's own marker.
+    return LogFacts(
+        progress=progress, ends={TOPIC: [end + 1 for end in ends]}, states=TableStates(tables={"1": TABLE}), **more
+    )
+
+
+def _store(lsn: int, offsets: list[int], time: float) -> StoreFacts:
+    position = Position(
+        topics={TOPIC: TopicPosition("id", tuple(offsets))}, version=Version(lsn, 1), lsn=lsn,
+        caught_up_ms=int(time * 1000), written_ms=int(time * 1000),
+    )  # fmt: skip
+    generation = Generation(number=1, created_ms=0, state="settled")
+    return StoreFacts(serving=generation, position=position, loading=None)
+
+
+def _cache(record: Record) -> Store:
+    return record.stores[0]
+
+
+def _look(
+    assembler: Assembler, now: float, facts: SourceFacts | None, log: LogFacts | None, store: StoreFacts | None,
+    **problems: str,
+) -> Record:  # fmt: skip
+    readings = Readings(now=now, source=facts, log=log, stores={"cache": store}, problems=problems)
+    return assembler.assemble(readings)
+
+
+def test_a_stopped_sync_with_nothing_to_apply_is_not_behind(config: Config) -> None:
+    """Heartbeats move the log on for hours; a store that has every record has everything."""
+    assembler = Assembler(config, LogClock())
+    _look(assembler, 100.0, _source(1000, 100.0), _log(1000, 100.0, [5, 5]), _store(1000, [5, 5], 100.0))
+    record = _look(assembler, 9000.0, _source(7000, 9000.0), _log(7000, 9000.0, [5, 5]), _store(1000, [5, 5], 100.0))
+    assert (_cache(record).seconds, _cache(record).records) == (0.0, 0)
+    assert _cache(record).health.state is State.OK
+
+
+def test_what_is_published_and_not_applied_is_as_old_as_its_commit(config: Config) -> None:
+    """The age is that of the last moment at which the store had everything."""
+    assembler = Assembler(config, LogClock())
+    _look(assembler, 100.0, _source(1000, 100.0), _log(1000, 100.0, [5, 5]), _store(1000, [6, 6], 100.0))
+    record = _look(assembler, 130.0, _source(2000, 130.0), _log(2000, 130.0, [9, 5]), _store(1000, [6, 6], 100.0))
+    assert _cache(record).seconds == 30.0
+    assert _cache(record).applied_until == 100.0
+    assert (_cache(record).records, _cache(record).bytes) == (4, 1000)
+    assert record.topics.seconds == 0.0
+    assert [each.applied for each in record.tables[0].partitions] == [{"cache": 6}, {"cache": 6}]
+
+
+def test_when_capture_is_dead_everything_grows_older(config: Config) -> None:
+    """The source's log goes on, and nobody publishes it."""
+    assembler = Assembler(config, LogClock())
+    log, store = _log(1000, 100.0, [5, 5]), _store(1000, [6, 6], 100.0)
+    _look(assembler, 100.0, _source(1000, 100.0), log, store)
+    ages = []
+    for now in (110.0, 150.0):
+        record = _look(assembler, now, _source(int(now) * 100, now, active=False), log, store)
+        ages.append((record.topics.seconds, _cache(record).seconds))
+        assert record.topics.health.state is State.DOWN
+    assert ages == [(10.0, 10.0), (50.0, 50.0)]
+
+
+def test_while_the_source_is_away_what_was_seen_of_it_counts(config: Config) -> None:
+    """Bytes are unknown; a store that had everything still has everything."""
+    assembler = Assembler(config, LogClock())
+    log, store = _log(1000, 100.0, [5, 5]), _store(1000, [6, 6], 100.0)
+    _look(assembler, 100.0, _source(1000, 100.0), log, store)
+    record = _look(assembler, 160.0, _source(1000, 100.0), log, store, source="no answer")
+    assert (_cache(record).seconds, _cache(record).bytes) == (0.0, None)
+    assert record.source.health.state is State.DOWN
+    assert record.slot.health.state is State.UNKNOWN
+
+
+def test_a_store_that_stands_still_with_something_to_do_is_stalled(config: Config) -> None:
+    """After [lag] stalled_seconds; and not before, however far behind it is."""
+    assembler = Assembler(config, LogClock())
+    states = []
+    for now in (100.0, 130.0, 170.0):
+        record = _look(assembler, now, _source(2000, now), _log(2000, now, [9, 5]), _store(1000, [6, 6], 100.0))
+        states.append(_cache(record).health.state)
+    assert states == [State.OK, State.OK, State.STALLED]
+
+
+def test_time_left_is_shown_only_while_the_limit_comes_nearer(config: Config) -> None:
+    """At the rate of the last minute."""
+    assembler = Assembler(config, LogClock())
+    lefts = []
+    for now, left in ((100.0, 1000), (110.0, 900), (120.0, 800), (200.0, 800), (270.0, 900)):
+        record = _look(assembler, now, _source(5, now, left_bytes=left), None, None)
+        lefts.append(record.slot.seconds_left)
+    assert lefts[0] is None
+    assert lefts[2] == 80.0
+    assert lefts[-1] is None
