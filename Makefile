@@ -9,7 +9,7 @@ PYTEST_ARGS ?=
 WORKERS ?= 3
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test test-slow test-browser lint format golden bench bench-capture bench-snapshot bench-stores bench-audit clean
+.PHONY: bench-warehouse help setup demo test test-slow test-browser lint format golden bench bench-capture bench-snapshot bench-stores bench-audit clean
 
 help: ## Show this list
 	@awk 'BEGIN {FS = ":.*## "} /^[a-z-]+:.*## / {printf "  make %-14s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -49,7 +49,7 @@ format: setup ## Let ruff rewrite the code
 golden: setup ## Record the events of a real Debezium for the tests to compare with
 	$(BIN)/python -m tests.golden.record
 
-bench: bench-capture bench-snapshot bench-stores bench-audit ## Every benchmark
+bench: bench-capture bench-snapshot bench-stores bench-warehouse bench-audit ## Every benchmark
 
 bench-capture: setup ## Capture against pg_recvlogical and a tuned Debezium, one run
 	$(BIN)/python -m tests.bench.capture
@@ -62,6 +62,9 @@ bench-stores: setup ## Bootstrap, sync and commit to visible in both stores, one
 
 bench-audit: setup ## An audit against a plain scan with a hash aggregate in Postgres, one run
 	$(BIN)/python -m tests.bench.audit
+
+bench-warehouse: setup ## A batch in a small and a large warehouse, bootstrap, sync, upkeep, one run
+	$(BIN)/python -m tests.bench.warehouse
 
 clean: ## Stop the demo's servers and remove what was made here (downloads stay cached)
 	@if [ -x $(BIN)/tailrace ]; then $(BIN)/tailrace stack down --wipe; fi

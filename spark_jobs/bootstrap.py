@@ -75,7 +75,7 @@ def run_bootstrap(
                 f"What is built from the topics now could not be complete: {'; '.join(plan.reasons)}.",
                 remedy="Mend that first, or say --anyway.",
             )
-        session = spark or spark_session(sync_config(config, [name]), f"tailrace-bootstrap {name}")
+        session = spark or spark_session(sync_config(config, [name]).spark, f"tailrace-bootstrap {name}")
         store = open_store(name, config.stores[name], config.kafka.prefix)
         try:
             settings = config.stores[name]

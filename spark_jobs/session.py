@@ -80,6 +80,8 @@ def session_properties(settings: Spark, app_name: str, jars: list[Path]) -> dict
         "spark.sql.session.timeZone": "UTC",
         "spark.sql.execution.arrow.pyspark.enabled": "true",
         "spark.python.daemon.module": "spark_jobs.worker_daemon",
+        # Spark's own catalog makes a folder where it is started, unless it is told where.
+        "spark.sql.warehouse.dir": str(Path(tempfile.gettempdir(), "tailrace-spark-warehouse")),
         "spark.ui.enabled": "false",
         "spark.ui.showConsoleProgress": "false",
     }

@@ -48,7 +48,7 @@ def run_sync(config: Config, names: Sequence[str], stop: threading.Event, *, gen
     if generation is not None and len(chosen) != 1:
         raise UsageError("--generation is for one store.")
     log = get_logger("sync")
-    spark = spark_session(driver_config(config, chosen), "tailrace-sync " + " ".join(chosen))
+    spark = spark_session(driver_config(config, chosen).spark, "tailrace-sync " + " ".join(chosen))
     try:
         with Ledger(config) as ledger, PauseWatch(config) as pauses:
             _refuse_bad_shapes(config, chosen, spark, ledger)

@@ -15,6 +15,7 @@ import redis  # noqa: F401
 from pyspark.daemon import manager
 
 import spark_jobs.audit.comparing
+import spark_jobs.audit.topic_share
 import spark_jobs.stores.tasks  # noqa: F401
 
 # Before each task, a worker has every importer look at its files again; Spark puts its own jar on the path, and to read

@@ -16,6 +16,7 @@ from rich.console import Console
 from cdc.config import load_config
 from cdc.demo.comparison import compare_all
 from cdc.demo.parts import Part, WriterPart
+from cdc.demo.past import ask_for, remember
 from cdc.demo.pipeline_part import STORES, PipelinePart, write_config
 from cdc.demo.run import Demo
 from cdc.demo.shop import DATABASE, create_database
@@ -27,6 +28,7 @@ from deploy.stack.ports import choose_port, is_free
 
 _FOLDER = Path(".tailrace/stack")
 _FIRST_TRANSACTIONS = 150
+_LAST_TRANSACTIONS = 20
 _ARRIVAL_SECONDS = 120.0
 _PAGE_PORT = 8787
 
@@ -57,8 +59,9 @@ def demo(seconds: float | None, folder: Path, rate: float, seed: int | None, kee
 
     Starts Postgres, Kafka, Elasticsearch and Redis, creates the database `shop` (customers, products, orders,
     order_items) with some rows in it, and runs the whole pipeline: the first copy, capture, and the syncs of a search
-    index and a cache. Meanwhile it inserts, updates and deletes in the shop all the time. At the end it stops writing,
-    waits until both stores have everything, and compares them with the source, row by row.
+    index, a cache and a warehouse. Meanwhile it inserts, updates and deletes in the shop all the time. At the end it
+    stops writing, waits until all stores have everything, compares them with the source, row by row, and asks the
+    warehouse for a state that has passed.
 
     Ctrl-C ends it (a second one skips the comparison); servers that ran before are left alone, and the data stays in
     the folder. Exit code 1: a store differs from the source.
@@ -121,12 +124,15 @@ class _Stage:
         if self.writer is None or not self._stores:
             return True
         self.writer.stop()
+        config = load_config(self._config_file)
+        past = remember(config)
+        Writer(config.source.dsn.reveal(), seed=self._seed + 1, rate=0).write(_LAST_TRANSACTIONS)
         _say("Stopped writing; comparing the stores with the source, row by row (Ctrl-C skips it).")
         well = True
-        for comparison in compare_all(load_config(self._config_file), _ARRIVAL_SECONDS):
+        for comparison in compare_all(config, _ARRIVAL_SECONDS):
             click.echo(str(comparison))
             well = well and bool(comparison)
-        return well
+        return ask_for(past, self._config_file, click.echo) and well
 
 
 def _say(line: str) -> None:

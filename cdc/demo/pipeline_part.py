@@ -37,9 +37,14 @@ url = "{search}"
 [stores.cache]
 kind = "redis"
 url = "{cache}"
+
+[stores.warehouse]
+kind = "iceberg"
+path = "{warehouse}"
+trigger_milliseconds = 5000
 """
 
-STORES = ("search", "cache")
+STORES = ("search", "cache", "warehouse")
 _START_SECONDS = 300.0
 _STOP_SECONDS = 60.0
 _LOOK_SECONDS = 0.2
@@ -50,7 +55,8 @@ _TELL_SECONDS = 3.0
 def write_config(file: Path, addresses: Mapping[str, str], *, dsn: str, page_port: int, with_stores: bool) -> None:
     text = _CONFIG.format(file=file, dsn=dsn, bootstrap=addresses["kafka"], page_port=page_port)
     if with_stores:
-        text += _STORES.format(search=addresses["elasticsearch"], cache=addresses["redis"])
+        warehouse = file.absolute().parent / "warehouse"
+        text += _STORES.format(search=addresses["elasticsearch"], cache=addresses["redis"], warehouse=warehouse)
     file.write_text(text, encoding="utf-8")
 
 

@@ -15,7 +15,7 @@ from cdc.config import Config, TableName
 from cdc.copies.described import describe_tables
 from cdc.errors import TailraceError
 from cdc.inspection.findings import Finding, fail, ok, warn
-from cdc.names import topic
+from cdc.names import parse_topic, topic
 from sinks.contract import TableSchema
 from sinks.registry import KINDS, open_store
 
@@ -27,16 +27,14 @@ def judge_shapes(
 ) -> Iterator[Finding]:
     """`connection` None: the source does not answer, and nothing is known of the tables."""
     chosen = [name for name, store in config.stores.items() if store.tables or store.shape]
-    if not chosen:
-        return
-    known = None if connection is None else _described(config, connection, tables)
+    known = _described(config, connection, tables) if chosen and connection is not None else None
     for name in chosen:
         if known is not None:
             yield from _judge_names(config, name, known)
     shaped = [name for name in chosen if config.stores[name].shape]
     if shaped:
         yield from _judge_expressions(config, shaped, known or {})
-    for name in chosen:
+    for name in config.stores:
         yield from _judge_built(config, name)
 
 
@@ -96,9 +94,14 @@ def _judge_built(config: Config, name: str) -> Iterator[Finding]:
         return
     wanted = {topic(config.kafka.prefix, *table): shape.text() for table, shape in settings.shape.items()}
     other = [found for found, place in position.topics.items() if place.shape != wanted.get(found, "")]
+    remedy = f"Build it anew: tailrace bootstrap {name}"
     if other:
         yield warn(
-            f"store {name}",
-            f"It was built in another shape than the config has now: {', '.join(other)}.",
-            f"Build it anew: tailrace bootstrap {name}",
+            f"store {name}", f"It was built in another shape than the config has now: {', '.join(other)}.", remedy
         )
+    parsed = {found: parse_topic(found) for found in position.topics}
+    unlisted = [
+        found for found, table in parsed.items() if table is not None and not settings.gets(table.schema, table.table)
+    ]
+    if unlisted:
+        yield warn(f"store {name}", f"It has tables that its `tables` does not list: {', '.join(unlisted)}.", remedy)

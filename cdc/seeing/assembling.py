@@ -165,9 +165,11 @@ class Assembler:
         # What it has from a server that another one took the place of says nothing about this one's log.
         lsn = position.lsn if int(position.version.position) >= base_from else 0
         applied = {topic: place.next_offsets for topic, place in position.topics.items()}
-        records = behind(log, applied, self._topics_of(name, log, applied))
-        if not records and log.progress is not None and log.progress.state == "streaming":
-            lsn = max(lsn, published)  # nothing was published that it does not have, whether its sync runs or not
+        read = self._topics_of(name, log, applied)
+        records = behind(log, applied, read)
+        point = log.published.covered(applied, log.ends.keys() - read)
+        if point is not None and int(point.version.position) >= base_from:
+            lsn = max(lsn, point.lsn)  # it may have more than its sync has written down
         until, seconds = self._age(lsn, source, now, position.caught_up_ms / 1000)
         own_seconds = 0.0 if lsn >= published and not records else seconds
         still = now - self._motion.still_since(
@@ -189,11 +191,11 @@ class Assembler:
         )
         return self._judge.store(found, topics, still_seconds=still, own_seconds=own_seconds)
 
-    def _topics_of(self, name: str, log: LogFacts, applied: Mapping[str, Sequence[int]]) -> list[str]:
+    def _topics_of(self, name: str, log: LogFacts, applied: Mapping[str, Sequence[int]]) -> set[str]:
         """Those that the store reads, and those that it is to read once its sync has seen them."""
         tables = {state.topic: (state.schema, state.table) for state in log.states.tables.values()}
         gets = self._config.stores[name].gets
-        return [topic for topic in log.ends if topic in applied or (topic in tables and gets(*tables[topic]))]
+        return {topic for topic in log.ends if topic in applied or (topic in tables and gets(*tables[topic]))}
 
     def _source_lsn(self, readings: Readings) -> int | None:
         known = readings.source is not None and "source" not in readings.problems

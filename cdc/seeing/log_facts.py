@@ -25,6 +25,7 @@ from cdc.names import Control, control_topic
 from cdc.progress import Progress
 from cdc.seeing.audits import decode_audit, last_audits
 from cdc.seeing.clock import LogClock
+from cdc.seeing.published import Published
 from cdc.seeing.record import Audit
 from cdc.store_notes import Build, Notes
 from cdc.table_states import KEY as STATES_KEY
@@ -60,6 +61,7 @@ class LogFacts:
     builds: Mapping[str, Build] = field(default_factory=dict)
     audits: Mapping[str, Audit] = field(default_factory=dict)
     ends: Mapping[str, list[int]] = field(default_factory=dict)
+    published: Published = field(default_factory=Published)
 
 
 class LogReader:
@@ -83,6 +85,8 @@ class LogReader:
         self._notes = Notes()
         self._audits: dict[bytes, AuditRecord] = {}
         self._ends: dict[str, list[int]] = {}
+        self._published = Published()
+        self._new_progress: list[Progress] = []
 
     def read(self) -> LogFacts:
         """Up to the present end. Raises TransientError where Kafka does not answer."""
@@ -92,6 +96,8 @@ class LogReader:
             if time.monotonic() >= self._look_for_topics_at:
                 self._assign(self._consumer)
             self._drain(self._consumer)
+            self._published.add(self._new_progress)
+            self._new_progress.clear()
             self._read_ends()
         except KafkaException as error:
             self.close()
@@ -113,6 +119,7 @@ class LogReader:
             builds=dict(self._notes.builds),
             audits=last_audits(self._audits.values()),
             ends=self._ends,
+            published=self._published,
         )
 
     def close(self) -> None:
@@ -193,6 +200,7 @@ class LogReader:
     def _learn_progress(self, progress: Progress, *, newest: bool) -> None:
         if progress.commit_time_us:
             self._clock.see(progress.confirm_lsn, progress.commit_time_us / 1e6)
+        self._new_progress.append(progress)
         if newest:
             self._progress = progress
 

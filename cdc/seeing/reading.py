@@ -6,9 +6,10 @@ record = observer.look()
 
 from __future__ import annotations
 
+import threading
 import time
 from collections.abc import Callable, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor, wait
+from contextlib import suppress
 from typing import Any, Generic, TypeVar
 
 from cdc.config import Config
@@ -30,49 +31,68 @@ _CLOSE_SECONDS = 2.0
 
 
 class _Asked(Generic[T]):
-    """One reader in a thread of its own, asked again only when it has answered; its last answer stands meanwhile."""
+    """One reader in a thread of its own, asked again only when it has answered; its last answer stands meanwhile.
+
+    A plain daemon thread: a server that hangs must not hold up the end of the process.
+    """
 
     def __init__(self, read: Callable[[], T], close: Callable[[], None]) -> None:
         self._read = read
         self._close = close
-        self._thread = ThreadPoolExecutor(1, thread_name_prefix="tailrace-seeing")
-        self._pending: Future[T] | None = None
+        self._wanted, self._done = threading.Event(), threading.Event()
+        self._is_asked = self._stopping = False
         self._asked_at = 0.0
+        self._found: tuple[T | None, str | None] = None, None
         self.answer: T | None = None
         self.problem: str | None = None
         self.answered_at = 0.0
+        self._thread = threading.Thread(target=self._run, name="tailrace-seeing", daemon=True)
+        self._thread.start()
+
+    def ask(self) -> None:
+        if not self._is_asked:
+            self._is_asked, self._asked_at = True, time.monotonic()
+            self._done.clear()
+            self._wanted.set()
+
+    def wait(self, until: float) -> None:
+        self._done.wait(max(0.0, until - time.monotonic()))
+
+    def take(self) -> None:
+        if not self._done.is_set():
+            self.problem = f"no answer for {in_time(time.monotonic() - self._asked_at)}"
+        elif self._is_asked:
+            self._is_asked = False
+            answer, self.problem = self._found
+            if answer is not None:
+                self.answer = answer
 
     def close(self) -> None:
         """In its own thread, after what it is doing now: a client must not be closed while another thread uses it."""
-        closing = self._thread.submit(self._close)
-        self._thread.shutdown(wait=False)
-        wait([closing], timeout=_CLOSE_SECONDS)
+        self._stopping = True
+        self._wanted.set()
+        self._thread.join(_CLOSE_SECONDS)
 
-    def ask(self) -> Future[T]:
-        if self._pending is None:
-            self._asked_at = time.monotonic()
-            self._pending = self._thread.submit(self._answered)
-        return self._pending
+    def _run(self) -> None:
+        while True:
+            self._wanted.wait()
+            self._wanted.clear()
+            if self._stopping:
+                with suppress(Exception):  # it is given up in any case
+                    self._close()
+                return
+            self._found = self._look()
+            self._done.set()
 
-    def _answered(self) -> T:
-        answer = self._read()
-        self.answered_at = time.monotonic()
-        return answer
-
-    def take(self) -> None:
-        pending = self._pending
-        if pending is None:
-            return
-        if not pending.done():
-            self.problem = f"no answer for {in_time(time.monotonic() - self._asked_at)}"
-            return
-        self._pending = None
+    def _look(self) -> tuple[T | None, str | None]:
         try:
-            self.answer, self.problem = pending.result(), None
+            answer = self._read()
         except TailraceError as error:
-            self.problem = redact(error.message)
+            return None, redact(error.message)
         except Exception as error:  # a library's own: looking must go on
-            self.problem = redact(f"{type(error).__name__}: {error}".splitlines()[0][:300])
+            return None, redact(f"{type(error).__name__}: {error}".splitlines()[0][:300])
+        self.answered_at = time.monotonic()
+        return answer, None
 
 
 class Observer:
@@ -96,10 +116,14 @@ class Observer:
 
     def look(self, deadline_seconds: float = ONE_LOOK_SECONDS) -> Record:
         """The source first: then nobody looks behind for having been asked before it."""
-        give_up_at = time.monotonic() + deadline_seconds
-        wait([self._source.ask()], timeout=deadline_seconds / 2)
+        now = time.monotonic()
+        self._source.ask()
+        self._source.wait(now + deadline_seconds / 2)
         others: list[_Asked[Any]] = [self._log, *self._stores.values()]
-        wait([asked.ask() for asked in others], timeout=max(0.1, give_up_at - time.monotonic()))
+        for asked in others:
+            asked.ask()
+        for asked in others:
+            asked.wait(now + deadline_seconds)
         for asked in (self._source, *others):
             asked.take()
         return self._assembler.assemble(self._readings())

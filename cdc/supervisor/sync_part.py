@@ -12,8 +12,8 @@ from cdc.supervisor.part import EXIT_REFUSED, Part
 class SyncPart(Part):
     """`refused`: stores whose sync said that a person must decide, and why; the process goes on with the others."""
 
-    def __init__(self, stores: Sequence[str], arguments: Sequence[str], **settings: Any) -> None:
-        super().__init__("sync", arguments, **settings)
+    def __init__(self, stores: Sequence[str], arguments: Sequence[str], *, name: str = "sync", **settings: Any) -> None:
+        super().__init__(name, arguments, **settings)
         self._stores = tuple(stores)
         self.refused: dict[str, LastWords] = {}
         self._taken_over: set[str] = set()

@@ -7,7 +7,7 @@ import time
 from collections.abc import Sequence
 from typing import Any
 
-from cdc.config import Config
+from cdc.config import Config, Iceberg
 from cdc.config.stores import Fed
 from cdc.logs import get_logger
 from cdc.seeing.parts_file import parts_path, write_parts
@@ -20,6 +20,7 @@ from cdc.supervisor.part import Part
 from cdc.supervisor.report import CopyFigures, Report
 from cdc.supervisor.supervisor import Supervisor
 from cdc.supervisor.sync_part import SyncPart
+from cdc.supervisor.upkeep_part import maintain_hours, upkeep_part
 from cdc.supervisor.view import View
 
 log = get_logger("run")
@@ -68,11 +69,20 @@ class Pipeline:
             when_ended=self._copies.forget,
             **given,
         )
-        self._sync = (
-            SyncPart(self._stores, [*common, "sync", *where], is_due=self._capture.may_feed_stores, **given)
-            if self._stores
-            else None
-        )
+        # A warehouse's batches are long and heavy: in a process of its own it slows nobody down.
+        warehouses = [name for name in self._stores if isinstance(config.stores[name], Iceberg)]
+        quick = [name for name in self._stores if name not in warehouses]
+        fed = {"is_due": self._capture.may_feed_stores, **given}
+        self._syncs = [
+            SyncPart(names, [*common, "sync", *where], name=part, **fed)
+            for part, names in (("sync", quick), ("sync-warehouse", warehouses))
+            if names
+        ]
+        self._upkeeps = [
+            upkeep_part(name, hours, [*common, "maintain", "--store", name, *where], **given)
+            for name in warehouses
+            if (hours := maintain_hours(config, name))
+        ]
         self._dashboard = (
             Part("dashboard", [*common, "dashboard", *where], **given) if config.dashboard.enabled else None
         )
@@ -84,13 +94,13 @@ class Pipeline:
 
     def run(self, view: View, *, stop: threading.Event, forgive: threading.Event) -> int:
         """Until `stop`; `forgive`: give those that refused another try. The exit code."""
-        syncs: Sequence[Part] = [self._sync] if self._sync is not None else []
+        syncs: Sequence[Part] = self._syncs
         others: Sequence[Part] = [part for part in (self._dashboard, self._audit) if part is not None]
         hops = HopWatch(self._config, self._stores, view.interval_seconds)
         supervisor = Supervisor(
             steady=[self._capture, *syncs],
-            occasional=[self._copy, *others],
-            stages=[[self._copy, *syncs], [self._capture], others],
+            occasional=[self._copy, *self._upkeeps, *others],
+            stages=[[self._copy, *self._upkeeps, *syncs], [self._capture], others],
             show=lambda to: self._show(to, self._report(hops)),
             stop=stop,
             forgive=forgive,
@@ -104,8 +114,8 @@ class Pipeline:
             hops.stop()
 
     def _take_stores_back(self) -> None:
-        if self._sync is not None:
-            self._sync.take_back()
+        for sync in self._syncs:
+            sync.take_back()
 
     def _show(self, view: View, report: Report) -> None:
         write_parts(parts_path(self._config), report.as_json())
@@ -113,12 +123,14 @@ class Pipeline:
 
     def _report(self, hops: HopWatch) -> Report:
         parts = [
-            part for part in (self._capture, self._copy, self._sync, self._audit, self._dashboard) if part is not None
+            part
+            for part in (self._capture, self._copy, *self._syncs, *self._upkeeps, self._audit, self._dashboard)
+            if part is not None
         ]
         return Report(
             parts=tuple(part.state() for part in parts),
             hops=hops.hops,
             due=self._copies.due,
             copy=self._copy.figures if self._copy.is_running else None,
-            refused_stores=self._sync.refused if self._sync is not None else {},
+            refused_stores={name: words for sync in self._syncs for name, words in sync.refused.items()},
         )

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, Final
 import orjson
 
 from cdc.lsn import Version
-from sinks.contract import StoredRow, TableSchema
+from sinks.contract import Column, StoredRow, TableSchema
 from sinks.iceberg import naming
 from sinks.iceberg.catalog import iceberg_trouble
 from sinks.iceberg.schemas import WarehouseColumn
@@ -51,21 +51,24 @@ def json_row(
     table: TableSchema, columns: list[WarehouseColumn], kinds: Mapping[str, str], row: Mapping[str, Any]
 ) -> dict[str, Any]:
     """By the source's names. `kinds`: the columns' types in the warehouse, by their names there."""
-    sources = {column.name: column.type for column in table.columns}
+    sources = {column.name: column for column in table.columns}
     return {
         column.source: json_form(kinds[column.name], sources[column.source], row[column.name]) for column in columns
     }
 
 
-def json_form(kind: str, postgres_type: str, value: Any) -> Any:
+def json_form(kind: str, column: Column, value: Any) -> Any:
     """What stands in the topic for a typed value."""
     if value is None:
         return None
     element = element_type(kind)
     if element is not None:
-        return [json_form(element, postgres_type[1:], each) for each in value]
-    if kind == "string" and (postgres_type in _JSON_TEXTS or postgres_type.startswith("_") or "." in postgres_type):
+        inner = column._replace(type=column.type[1:])
+        return [json_form(element, inner, each) for each in value]
+    if kind == "string" and (column.type in _JSON_TEXTS or column.type.startswith("_") or "." in column.type):
         return _loads(value)
+    if kind == "timestamp":
+        return _timestamp(value, 6 if column.modifier < 0 else column.modifier)
     form = _FORMS.get(kind.partition("(")[0])
     return form(value) if form is not None else value
 
@@ -96,9 +99,14 @@ def _shortest(value: float) -> float:
     )
 
 
-def _timestamp(value: datetime.datetime) -> str:
-    plain = value.replace(tzinfo=None)
-    return f"{plain.isoformat(timespec='microseconds')}Z"
+def _timestamp(value: datetime.datetime, digits: int) -> str:
+    text = value.replace(tzinfo=None).isoformat(timespec="microseconds")
+    return f"{text[: 20 + digits] if digits else text[:19]}Z"
+
+
+def _trimmed(value: datetime.datetime) -> str:
+    """Without a zone, zeros at the end of the fraction are left out."""
+    return _timestamp(value, 6)[:-1].rstrip("0").rstrip(".") + "Z" if value.microsecond else _timestamp(value, 0)
 
 
 _FORMS: Final[dict[str, Callable[[Any], Any]]] = {
@@ -106,7 +114,6 @@ _FORMS: Final[dict[str, Callable[[Any], Any]]] = {
     "float": lambda value: _float(_shortest(value)),
     "double": _float,
     "date": lambda value: f"{value.isoformat()}Z",
-    "timestamp": _timestamp,
-    "timestamp_ntz": _timestamp,
+    "timestamp_ntz": _trimmed,
     "binary": lambda value: base64.b64encode(value).decode(),
 }

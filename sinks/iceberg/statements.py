@@ -5,8 +5,8 @@ fails at its own (serializable isolation) or finds what that commit has left:
 
 - A version is inserted into the history only if neither it nor a newer one is there, and closes the open one only if
   it is newer: a key has one open version.
-- The current table takes from a batch only the rows that the history holds as the newest. The target is looked up
-  before the history is (Spark resolves a MERGE's target first): who has seen an old history has seen an old target.
+- The current table takes from a batch only the rows that the history holds as the newest, looked up in the same
+  statement: a delete that came meanwhile is not undone.
 """
 
 # ruff: noqa: S608 - identifiers pass through `quoted`, and everything else is a number
@@ -37,7 +37,10 @@ _ENDS = f"array_min(filter(s.ends, e -> e.position > t.{POSITION} OR (e.position
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Target:
-    """A table's names and columns. `bounds`: smallest and largest of the first key column in the batch, as literals."""
+    """A table's names and columns. `bounds`: smallest and largest of the first key column in the batch, as literals.
+
+    `hashes`: of the batch's keys, where they are few against the table: what has none of them is not joined.
+    """
 
     current: Identifier
     history: Identifier
@@ -45,6 +48,7 @@ class Target:
     key: Sequence[str]
     least_position: int
     bounds: tuple[str, str] | None = None
+    hashes: tuple[int, ...] = ()
 
 
 def quoted(name: str) -> str:
@@ -206,8 +210,13 @@ def _equal(left: str, right: str, names: Sequence[str]) -> str:
 
 
 def _bounded(target: Target) -> str:
-    """Files that cannot hold any of these keys are not opened."""
-    if target.bounds is None:
-        return ""
+    """Files that cannot hold any of these keys are not opened, and rows that have none of them go no further."""
     first = f"t.{quoted(target.key[0])}"
-    return f" AND {first} >= {target.bounds[0]} AND {first} <= {target.bounds[1]}"
+    bounds = "" if target.bounds is None else f" AND {first} >= {target.bounds[0]} AND {first} <= {target.bounds[1]}"
+    listed = ", ".join(f"{each}L" for each in target.hashes)
+    return bounds + (f" AND {key_hash(target.key, 't.')} IN ({listed})" if target.hashes else "")
+
+
+def key_hash(key: Sequence[str], of: str = "") -> str:
+    """Not a predicate that a file could answer: it is neither pushed down nor taken for what a conflict is."""
+    return f"xxhash64({', '.join(of + quoted(each) for each in key)})"

@@ -202,16 +202,23 @@ class IcebergStore(Store):
         saved = msgspec.structs.replace(position, owner=self._owner or "", written_ms=_now_ms())
 
         def change(state: State) -> State:
-            known = self._known(state, generation.number)
-            if known.position.owner != self._owner:
-                raise TakenOverError(
-                    "Another sync has taken over the warehouse.",
-                    remedy="Only one may run for each store: stop the other one, then start again.",
-                )
+            self._refuse_taken_over(state, generation)
             return _with(state, generation.number, position=saved)
 
         self.change(change)
         return saved
+
+    def confirm_owner(self, generation: Generation) -> None:
+        """Before each statement: a driver that has slept does nothing more."""
+        if self._owner is not None:
+            self._refuse_taken_over(self.state(), generation)
+
+    def _refuse_taken_over(self, state: State, generation: Generation) -> None:
+        if self._known(state, generation.number).position.owner != self._owner:
+            raise TakenOverError(
+                "Another sync has taken over the warehouse.",
+                remedy="Only one may run for each store: stop the other one, then start again.",
+            )
 
     def note_markers(self, markers: dict[str, str]) -> None:
         """TRUNCATEs that the history has been swept for."""

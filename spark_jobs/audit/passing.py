@@ -31,8 +31,9 @@ from cdc.progress import Progress
 from spark_jobs.audit.comparing import Comparing, Found, Suspect
 from spark_jobs.audit.shapes import shaped_frame
 from spark_jobs.audit.sides import PACKED, Hashing, PackTopic, SourceShare, StoreShare, Trouble
+from spark_jobs.audit.topic_share import TopicShare
 from spark_jobs.shape.fed import FedTables
-from spark_jobs.stores.topic_facts import read_topic_facts
+from spark_jobs.stores.topic_facts import offsets
 from spark_jobs.stores.topic_stream import offsets_json, read_topics
 
 if TYPE_CHECKING:
@@ -46,6 +47,7 @@ MOST_SUSPECTS: Final = 100_000
 # Rows are hashed as they come: a share may be large.
 _LEAST_BYTES: Final = 16 << 20
 _STORE_SLICES: Final = 2
+_SHARE_OFFSETS: Final = 2_000_000
 # As in `tailrace capture`: rows make many objects and no cycles.
 _GC_THRESHOLDS: Final = (100_000, 20, 100)
 
@@ -98,18 +100,18 @@ class Pass:
                 progress = wait_for_topics(config, lsn, audited.timeout_seconds)
                 wait_for_stores(config, list(audited.scans), lsn, audited.timeout_seconds)
                 hashing = self._hashing(table, shares)
-                ends = self._ends(progress)
-                records = self._records(table, snapshot, shares, hashing, ends, opened)
+                starts, ends = self._offsets(progress)
+                records = self._records(table, snapshot, shares, hashing, list(zip(starts, ends, strict=True)), opened)
                 return self._compared(records, hashing.groups, lsn, ends)
         except psycopg.Error as error:
             raise TransientError(f"Postgres: {explain(error)}") from error
 
-    def _ends(self, progress: Progress) -> list[int]:
-        """Behind all that capture has published, and behind what somebody else may have written."""
+    def _offsets(self, progress: Progress) -> tuple[list[int], list[int]]:
+        """Where the topic begins, and an end behind all that capture has published and others may have written."""
         topic = self._audited.schema.topic
-        committed = read_topic_facts(self._config, [topic])[topic].ends
-        published = progress.end_offsets.get(topic, [0] * len(committed))
-        return [max(each) for each in zip(committed, published, strict=True)]
+        published = list(progress.end_offsets.get(topic, ()))
+        starts, ends = offsets(self._config, {topic: len(published)})
+        return starts[topic], [max(each) for each in zip(ends[topic], published, strict=True)]
 
     def _plan(self, connection: psycopg.Connection[Any], table: DescribedTable) -> list[tuple[int, list[Piece]]]:
         """Shares of about the same size, as many as connections are allowed: (bytes, pieces)."""
@@ -133,9 +135,10 @@ class Pass:
         snapshot: str,
         shares: Sequence[tuple[int, list[Piece]]],
         hashing: Hashing,
-        ends: Sequence[int],
+        spans: Sequence[tuple[int, int]],
         opened: ExitStack,
     ) -> RDD[Any]:
+        """`spans`: what is read of each partition of the topic."""
         config, audited = self._config, self._audited
         calls: list[Callable[[], Iterable[Any]]] = [
             SourceShare(
@@ -151,26 +154,40 @@ class Pass:
         for name, scan in audited.scans.items():
             slices = opened.enter_context(scan.slices(audited.schema_in(name), _STORE_SLICES))
             calls += [StoreShare(store=name, read=read, hashing=hashing) for read in slices]
+        if not self._feds:
+            calls += self._topic_shares(hashing, spans)
         context = self._spark.sparkContext
         # In the function and not in the data: data is written to a file on its way, and the calls hold passwords.
         read: RDD[Any] = context.parallelize(range(len(calls)), max(1, len(calls))).flatMap(partial(_call, calls))
-        if any(ends):
-            read = read.union(self._topic(hashing, ends).rdd.map(_as_record))
-        return read
+        if not self._feds or not any(end > start for start, end in spans):
+            return read
+        return read.union(self._shaped_topic(hashing, spans).rdd.map(_as_record))
 
-    def _topic(self, hashing: Hashing, ends: Sequence[int]) -> DataFrame:
-        """Read in the session of a shape, where there is one: its expressions need that session's settings."""
+    def _topic_shares(self, hashing: Hashing, spans: Sequence[tuple[int, int]]) -> list[TopicShare]:
+        """A partition each; a large one in parts: the last record of a key counts, whoever reads it."""
+        return [
+            TopicShare(
+                options=self._config.kafka.client_options(),
+                topic=self._audited.schema.topic,
+                partition=partition,
+                start=first,
+                end=min(end, first + _SHARE_OFFSETS),
+                hashing=hashing,
+            )
+            for partition, (start, end) in enumerate(spans)
+            for first in range(start, end, _SHARE_OFFSETS)
+        ]
+
+    def _shaped_topic(self, hashing: Hashing, spans: Sequence[tuple[int, int]]) -> DataFrame:
+        """Read in the session of a shape: its expressions need that session's settings."""
         topic, feds = self._audited.schema.topic, self._feds
-        session = next((fed.spark for fed in feds.values()), self._spark)
-        facts = read_topic_facts(self._config, [topic])[topic]
-        frame = read_topics(
-            session.read, self._config, {topic: facts.starts}, endingOffsets=offsets_json({topic: list(ends)})
-        )
-        columns = [column.name for column in self._audited.schema.columns]
-        hashed = hashing.content.exact and not feds and "after" not in columns
-        prepared = hashed_in_jvm(frame) if hashed else with_markers(shaped_frame(frame, feds, topic))
+        session = next(fed.spark for fed in feds.values())
+        starts, ends = [start for start, _ in spans], [end for _, end in spans]
+        until = offsets_json({topic: ends})
+        frame = read_topics(session.read, self._config, {topic: starts}, endingOffsets=until)
         shapes = {store: fed.shapes[topic].row for store, fed in feds.items()}
-        return prepared.mapInArrow(PackTopic(hashing=hashing, hashed=hashed, shapes=shapes), PACKED)  # type: ignore[arg-type]
+        prepared = with_markers(shaped_frame(frame, feds, topic))
+        return prepared.mapInArrow(PackTopic(hashing=hashing, shapes=shapes), PACKED)  # type: ignore[arg-type]
 
     def _compared(self, records: RDD[Any], groups: int, lsn: LSN, ends: list[int]) -> Passed:
         stores = list(self._audited.scans)
@@ -202,14 +219,6 @@ _IS_MARKER: Final = (
 
 def with_markers(frame: DataFrame) -> DataFrame:
     return frame.selectExpr("*", _IS_MARKER)
-
-
-def hashed_in_jvm(frame: DataFrame) -> DataFrame:
-    """`after` lies between two texts that no JSON string can hold as they stand, since its quotes are escaped."""
-    same = ["partition", "offset", "key", "stamp"]
-    before_source = 'substring_index(cast(value AS string), \',"source":{"version":"\', 1)'
-    frame = frame.selectExpr(*same, _IS_MARKER, f"substring_index({before_source}, ',\"after\":', -1) AS after")
-    return frame.selectExpr(*same, "is_marker", "xxhash64(after) AS hash", "coalesce(after <> 'null', false) AS live")
 
 
 def _call(calls: Sequence[Callable[[], Iterable[Any]]], number: int) -> Iterable[Any]:

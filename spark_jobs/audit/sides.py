@@ -41,7 +41,7 @@ PACKED: Final = "grp int, side string, data binary"
 
 Record = tuple[int, tuple[str, bytes]]
 
-_ROWS_AT_ONCE: Final = 200_000
+ROWS_AT_ONCE: Final = 200_000
 _SLICE_ROWS: Final = 20_000
 _STAMP_BYTES: Final = 25
 _NONE: Final = b"0" * 16 + b"." + b"0" * 8
@@ -139,7 +139,7 @@ class SourceShare:
             ids += self.hashing.ids(own)
             contents += self.hashing.contents([row for _, row in encoded])
             pace.passed(len(some))
-            if len(keys) >= _ROWS_AT_ONCE:
+            if len(keys) >= ROWS_AT_ONCE:
                 yield from self._packed(ids, contents, keys)
                 ids, contents, keys = bytearray(), bytearray(), []
         yield from self._packed(ids, contents, keys)
@@ -174,14 +174,13 @@ def after_of(value: bytes | None) -> bytes | None:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PackTopic:
-    """For `mapInArrow`: columns partition, offset, key, stamp, is_marker, and either `hash`, `live` or `value`.
+    """For `mapInArrow`, where stores have shapes that Spark evaluates: the records of a whole topic.
 
-    `hashed`: the JVM has done the hashing, of the bytes of `after`; otherwise they are looked at here. `shapes`: of
-    stores that do not take rows as they are, in the order of the columns that `shaped_frame` makes.
+    Columns: partition, offset, key, value, stamp, is_marker. `shapes`: of stores that do not take rows as they are, in
+    the order of the columns that `shaped_frame` makes.
     """
 
     hashing: Hashing
-    hashed: bool
     shapes: Mapping[str, RowShape]
 
     def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
@@ -193,7 +192,7 @@ class PackTopic:
             marker = max([marker, *_markers(batch)])
             waiting.append(batch)
             count += batch.num_rows
-            if count >= _ROWS_AT_ONCE:
+            if count >= ROWS_AT_ONCE:
                 yield from self._packed(pa.Table.from_batches(waiting))
                 waiting, count = [], 0
         if waiting:
@@ -207,7 +206,7 @@ class PackTopic:
         rows = rows.filter(pc.invert(rows.column("is_marker"))).combine_chunks()
         if not rows.num_rows:
             return
-        positions, seqs = stamps(rows.column("stamp"))
+        positions, seqs = stamps(rows.column("stamp").to_pylist())
         places = (rows.column("partition").to_numpy().astype(np.int64) << OFFSET_BITS) | rows.column(
             "offset"
         ).to_numpy()
@@ -224,9 +223,6 @@ class PackTopic:
             yield _frame([(group, side, data) for group, data in packed])
 
     def _sides(self, rows: pa.Table) -> Iterator[tuple[str, Any, Any]]:
-        if self.hashed:
-            yield TOPIC, rows.column("hash").to_numpy().view(np.uint64), rows.column("live").to_numpy()
-            return
         after = [after_of(value) for value in rows.column("value").to_pylist()]
         yield TOPIC, *self._digested(after)
         for number, (store, shape) in enumerate(sorted(self.shapes.items())):
@@ -241,18 +237,26 @@ class PackTopic:
         return numbers(contents), np.array([row is not None for row in rows], bool)
 
 
-def stamps(column: pa.ChunkedArray) -> tuple[Any, Any]:
-    """Versions out of the header's fixed-width text; what is none (somebody else wrote it) is 0."""
-    data = b"".join([text if text is not None and len(text) == _STAMP_BYTES else _NONE for text in column.to_pylist()])
-    digits = np.frombuffer(data, np.uint8).reshape(-1, _STAMP_BYTES)
-    nibbles = _NIBBLES[digits]
-    position = np.zeros(len(digits), np.uint64)
+def stamps(texts: Sequence[bytes | None]) -> tuple[Any, Any]:
+    """Versions out of the header's fixed-width text; what is none (somebody else wrote it) is 0.
+
+    Rows of a copy or a transaction often share one: each is read once.
+    """
+    import pyarrow as pa  # noqa: PLC0415 - half a second, and only a task needs it
+
+    encoded = pa.array(texts, pa.binary()).dictionary_encode(null_encoding="encode")
+    known = [
+        text if text is not None and len(text) == _STAMP_BYTES else _NONE for text in encoded.dictionary.to_pylist()
+    ]
+    digits = _NIBBLES[np.frombuffer(b"".join(known), np.uint8).reshape(-1, _STAMP_BYTES)]
+    position = np.zeros(len(known), np.uint64)
     for at in range(16):
-        position = (position << np.uint64(4)) | nibbles[:, at]
-    seq = np.zeros(len(digits), np.uint64)
+        position = (position << np.uint64(4)) | digits[:, at]
+    seq = np.zeros(len(known), np.uint64)
     for at in range(17, _STAMP_BYTES):
-        seq = (seq << np.uint64(4)) | nibbles[:, at]
-    return position, seq.astype(np.uint32)
+        seq = (seq << np.uint64(4)) | digits[:, at]
+    which = encoded.indices.to_numpy()
+    return position[which], seq.astype(np.uint32)[which]
 
 
 _NIBBLES: Final = np.zeros(256, np.uint64)

@@ -8,7 +8,7 @@ position that is too low, and the same batch, run again, finds in the history wh
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Final
@@ -29,6 +29,7 @@ from spark_jobs.typed_rows import events_of, quoted
 from spark_jobs.warehouse.batch import PLACE, closings, history_rows, typed, versions
 
 if TYPE_CHECKING:
+    from pyiceberg.table import Table
     from pyspark.sql import DataFrame, SparkSession
 
 log = get_logger("warehouse")
@@ -36,7 +37,11 @@ log = get_logger("warehouse")
 # Another commit came first (a compaction, a zombie's): what it has left is found when the statement is run again.
 CONFLICTS: Final = ("ValidationException", "CommitFailedException", "CommitStateUnknownException")
 _TRIES: Final = 8
-_WORTH_COMPILING: Final = 5_000
+_WORTH_COMPILING: Final = 20_000
+# A row of the table is only looked at, a row of the batch is parsed and written.
+_ROWS_PER_EVENT: Final = 25
+_MOST_HASHES: Final = 20_000
+_WORTH_HASHING: Final = 2_000_000
 _BOUNDED: Final = frozenset({"int", "bigint"})
 
 
@@ -92,9 +97,7 @@ class WarehouseBatches:
         self._store.wait_while_held()
         counts: dict[str, Count] = {}
         with _kept(events_of(records)) as events:
-            shares = _shares(events)
-            _tune(events.sparkSession, sum(share.events for share in shares))
-            for share in shares:
+            for share in _shares(events):
                 table = self._tables[share.topic]
                 counts[share.topic] = self._apply_table(table, events, share)
         return Answers(counts, {})
@@ -108,11 +111,14 @@ class WarehouseBatches:
         if current is None:
             raise TransientError(f"The warehouse's table {'.'.join(target.current)} is gone.")
         wanted = {column.name: column.type for column in columns}
+        _tune(events.sparkSession, max(share.events, _records(current) // _ROWS_PER_EVENT))
         if share.rows:
             mine = versions(events.where(f.col("topic") == share.topic))
             shape = self._shapes.get(share.topic)
             with _kept(typed(mine, columns, wanted, shape)) as rows:
                 target = self._bounded(rows, target, columns, count)
+                if count.written + count.deleted <= _MOST_HASHES and _records(current) >= _WORTH_HASHING:
+                    target = _with_hashes(rows, target, wanted)
                 if count.parked:
                     self.park(table, rows)
                 fit = rows.where("size(unfit) = 0")
@@ -120,7 +126,7 @@ class WarehouseBatches:
                     self._to_history(fit, target, share.markers)
                 found = types_of(current, columns)
                 rows_now = fit if found == wanted else typed(mine, columns, found, shape).where("size(unfit) = 0")
-                self._to_current(rows_now, target)
+                self._to_current(rows_now, target if found == wanted else replace(target, hashes=()))
         if share.markers:
             self._sweep(events, target, share)
         return count
@@ -128,21 +134,25 @@ class WarehouseBatches:
     def _to_history(self, fit: DataFrame, target: Target, markers: Sequence[Marker]) -> None:
         history_rows(fit, markers).createOrReplaceTempView("tailrace_versions")
         closings(fit, target.key, markers).createOrReplaceTempView("tailrace_closings")
-        run(fit, statements.merge_history(target, "tailrace_versions", "tailrace_closings"))
+        self._run(fit, statements.merge_history(target, "tailrace_versions", "tailrace_closings"))
 
     def _to_current(self, rows: DataFrame, target: Target) -> None:
         """`rows` in the types that the table has: others than wanted, until a bootstrap."""
         last_of_each_key(rows).createOrReplaceTempView("tailrace_rows")
-        run(rows, statements.merge_current(target, "tailrace_rows", guarded=self._with_history))
+        self._run(rows, statements.merge_current(target, "tailrace_rows", guarded=self._with_history))
 
     def _sweep(self, events: DataFrame, target: Target, share: _Share) -> None:
         if self._with_history:
-            run(events, statements.sweep_history(target, share.markers))
+            self._run(events, statements.sweep_history(target, share.markers))
             newest_marker = max(share.markers)
             stamp = f"{newest_marker.position:016x}.{newest_marker.seq:08x}"
             self._store.note_markers({share.topic: stamp})
-        run(events, statements.sweep_current(target, share.markers))
+        self._run(events, statements.sweep_current(target, share.markers))
         log.info("truncate_applied", table=".".join(target.current))
+
+    def _run(self, frame: DataFrame, statement: str) -> None:
+        self._store.confirm_owner(self._generation)
+        run(frame, statement)
 
     def _bounded(self, rows: DataFrame, target: Target, columns: Sequence[WarehouseColumn], count: Count) -> Target:
         """Counts, and the range of keys; this is what computes the frame."""
@@ -165,6 +175,20 @@ class WarehouseBatches:
 
     def park(self, table: TableSchema, rows: DataFrame) -> None:
         self._parking.park(parked_rows(self._store.name, table, rows))
+
+
+def _with_hashes(rows: DataFrame, target: Target, types: Mapping[str, str]) -> Target:
+    """Joining a few keys with a large table, Spark would move and sort all of it."""
+    if any(types[name] in ("float", "double") for name in target.key):  # 0 and -0 are equal, and two hashes
+        return target
+    found = rows.where("size(unfit) = 0").selectExpr(f"{statements.key_hash(target.key)} AS hash").distinct()
+    return replace(target, hashes=tuple(row["hash"] for row in found.collect()))
+
+
+def _records(table: Table) -> int:
+    snapshot = table.current_snapshot()
+    found = snapshot.summary["total-records"] if snapshot is not None and snapshot.summary is not None else None
+    return int(found or 0)
 
 
 def _tune(session: SparkSession, events: int) -> None:

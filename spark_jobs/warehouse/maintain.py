@@ -53,6 +53,8 @@ def maintain(spark: SparkSession, store: IcebergStore, show: Callable[[Upkeep], 
     for name in _tables(store):
         done.append(_maintain_table(spark, store, name))
         show(done[-1])
+    # Its old snapshots are forgotten as it is written; their files stay behind.
+    _call(spark, "remove_orphan_files", naming.STATE, f"older_than => {_ago(_ORPHAN_HOURS)}")
     return done
 
 
@@ -127,7 +129,7 @@ def _settled(store: IcebergStore, call: Callable[[], Any]) -> None:
 
 
 def _call(spark: SparkSession, procedure: str, name: Identifier, more: str = "") -> list[Any]:
-    table = ".".join(name).replace("'", "\\'")
+    table = statements.full_name(name).replace("'", "\\'")
     arguments = f"table => '{table}'" + (f", {more}" if more else "")
     return spark.sql(f"CALL {CATALOG}.system.{procedure}({arguments})").collect()
 

@@ -73,8 +73,6 @@ def test_every_difference_is_found_and_mended(
             database.execute("TRUNCATE t; INSERT INTO t SELECT i, i, 'row ' || i FROM generate_series(1, 400) i")
             database.execute("DELETE FROM t WHERE id > 300; UPDATE t SET n = 0 WHERE id <= 50")
             stores.assert_same("t")
-            assert [record.verdict for record in audit("search", "cache")] == ["equal", "equal"]
-
             _spoil_search(tampering, ghost)
             _spoil_cache(tampering, row, version)
             found = audit("search", "cache")
@@ -96,7 +94,6 @@ def test_every_difference_is_found_and_mended(
             assert _differences(audit(), "topic") == {"10": "content"}
             mended = audit("search", "cache", repair=True)
             assert [(record.verdict, record.repaired) for record in mended] == [("equal", 1), ("equal", 1)]
-            assert [record.verdict for record in audit()] == ["equal"]
             stores.assert_same("t")
 
             samples = ContinuousAudit(stores.config, rows_per_second=300)
@@ -106,6 +103,7 @@ def test_every_difference_is_found_and_mended(
             assert _sampled(samples, stores, "search") == set()
             assert [record.repaired for record in audit("cache", repair=True)] == [2]
             assert _sampled(samples, stores, "cache") == set()
+            assert [record.verdict for record in audit()] == ["equal"]
     assert {(each.store, each.verdict) for each in read_audits(stores.config) if not each.sampled} == {
         ("search", "equal"),
         ("cache", "equal"),
@@ -166,6 +164,7 @@ def _altering(database: Database) -> Iterator[None]:
         thread.join()
 
 
+@pytest.mark.slow
 def test_no_false_alarm_and_every_type(
     make_pipeline: MakePipeline, spark: SparkSession, elasticsearch_url: str, redis_url: str
 ) -> None:

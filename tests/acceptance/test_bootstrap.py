@@ -90,6 +90,7 @@ def test_the_source_may_be_switched_off(
             assert (report.verdict.complete, report.verdict.rows, report.switched) == (True, 400, True)
         server.start()
         stores.compare("t")
+        pipeline.database.drop()
     finally:
         server.close()
 

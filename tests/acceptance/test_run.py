@@ -164,6 +164,7 @@ def test_a_second_run_stands_by_and_takes_the_stores_over(
     pipeline.database.execute("CREATE TABLE t (id int PRIMARY KEY, v text)")
     stores = StorePipeline(pipeline, None, {"cache": {"kind": "redis", "url": redis_url}})  # type: ignore[arg-type]
     first = _start(pipeline, tailrace)
+    first.wait_for(lambda: (_state(first).get("slot") or {}).get("confirmed"), 90, "the slot's position")
     pipeline.database.execute("INSERT INTO t SELECT i, 'one' FROM generate_series(1, 100) i")
     stores.assert_same("t", deadline_seconds=180)
     second = _start(pipeline, tailrace)

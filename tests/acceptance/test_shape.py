@@ -156,6 +156,7 @@ def _is_new(rows: dict[str, str]) -> bool:
     }
 
 
+@pytest.mark.slow
 def test_mistakes_are_found_before_anything_runs(stores: StorePipeline, redis_url: str, prefix: str) -> None:
     """`check` fails, `sync` and `bootstrap` end with 2, all with the line, the store, the table and the character."""
     pipeline = stores.pipeline

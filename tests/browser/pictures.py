@@ -14,14 +14,14 @@ from tests.harness.scenes import SCENES, fill_history, shop_config
 
 PICTURES = Path(__file__).parents[2] / "docs" / "pictures"
 TOKEN = "a-token-of-pictures-0123"
-#: Name, scene, dark, size of the window.
+#: Name, scene, dark, size of the window, and what of the page (all that the window shows, unless named).
 _TAKEN = (
-    ("busy", "busy", False, (1240, 946)),
-    ("idle-dark", "idle", True, (1240, 640)),
-    ("store-down", "store-down", False, (1240, 640)),
-    ("slot-nearly-lost", "slot-nearly-lost", True, (1240, 900)),
-    ("bootstrap", "bootstrap", False, (1240, 900)),
-    ("phone", "store-down", False, (390, 800)),
+    ("busy", "busy", False, (1240, 946), None),
+    ("idle-dark", "idle", True, (1240, 640), None),
+    ("store-down", "store-down", False, (1240, 640), None),
+    ("slot-nearly-lost", "slot-nearly-lost", True, (1240, 970), None),
+    ("bootstrap", "bootstrap", False, (1240, 900), ".columns"),
+    ("phone", "store-down", False, (390, 800), None),
 )
 
 
@@ -29,7 +29,7 @@ def main() -> None:
     PICTURES.mkdir(exist_ok=True)
     with sync_playwright() as playwright:
         browser = playwright.chromium.launch(executable_path=find_chromium(), args=["--no-sandbox"])
-        for name, scene, dark, (width, height) in _TAKEN:
+        for name, scene, dark, (width, height), of in _TAKEN:
             with tempfile.TemporaryDirectory() as folder:
                 config = shop_config(Path(folder), f'\n[dashboard]\ntoken = "{TOKEN}"\n')
                 record = SCENES[scene](config)
@@ -41,7 +41,8 @@ def main() -> None:
                     fill_history(server.watch.history, record)
                     page = visit.open(server.url)
                     page.wait_for_function("document.querySelector('#chart-rate path.line').getBBox().width > 100")
-                    page.screenshot(path=PICTURES / f"{name}.png", animations="disabled")
+                    taken = page if of is None else page.locator(of)
+                    taken.screenshot(path=PICTURES / f"{name}.png", animations="disabled")
         browser.close()
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -96,7 +97,7 @@ def test_before_the_limit_it_warns_or_gives_the_slot_up_as_the_config_says(
 ) -> None:
     """Off by default; where it is asked for, also a slot that somebody reads is dropped, and that is said."""
     posted: list[dict[str, Any]] = []
-    with psycopg.connect(postgres.dsn, replication="database", autocommit=True) as reader:
+    with closing(psycopg.connect(postgres.dsn, replication="database", autocommit=True)) as reader:
         answer = reader.pgconn.exec_(
             b"START_REPLICATION SLOT seen LOGICAL 0/0 (proto_version '1', publication_names 'seen')"
         )

@@ -119,11 +119,17 @@ def test_the_users_options_come_last() -> None:
                 "warehouse": "/w",
                 "jdbc.user": "me",
                 "jdbc.password": "p@ss",
+                "jdbc.schema-version": "V1",
             },
         ),
         (
             Iceberg(path=Location("/w")),
-            {"type": "jdbc", "uri": "jdbc:sqlite:/w/catalog.db?busy_timeout=30000", "warehouse": "/w"},
+            {
+                "type": "jdbc",
+                "uri": "jdbc:sqlite:/w/catalog.db?busy_timeout=60000&journal_mode=WAL",
+                "warehouse": "/w",
+                "jdbc.schema-version": "V1",
+            },
         ),
     ],
 )
@@ -131,7 +137,8 @@ def test_the_catalog_is_what_the_config_names(warehouse: Iceberg, expected: dict
     """SQLite beside the data by default; Postgres or REST where the config says so."""
     settings = catalog_settings(warehouse)
     assert settings.pop("spark.sql.catalog.tailrace") == "org.apache.iceberg.spark.SparkCatalog"
-    assert {name.removeprefix("spark.sql.catalog.tailrace."): value for name, value in settings.items()} == expected
+    found = {name.removeprefix("spark.sql.catalog.tailrace."): value for name, value in settings.items()}
+    assert found == {"cache-enabled": "false", **expected}
 
 
 def test_two_warehouses_need_a_choice() -> None:

@@ -44,6 +44,7 @@ def test_librdkafka_accepts_our_options() -> None:
         "sasl.username": "user",
         "sasl.password": 'p"\\ss',
         "message.max.bytes": "8388608",
+        "enable.sparse.connections": "false",
         "client.id": "me",
         "reconnect.backoff.ms": "250",
     }

@@ -13,6 +13,7 @@ from cdc.progress import Progress
 from cdc.seeing.assembling import Assembler, Readings
 from cdc.seeing.clock import LogClock
 from cdc.seeing.log_facts import LogFacts
+from cdc.seeing.published import Published
 from cdc.seeing.record import Record, State, Store
 from cdc.seeing.source_facts import SlotRow, SourceFacts
 from cdc.seeing.store_facts import StoreFacts
@@ -40,9 +41,15 @@ def _log(lsn: int, time: float, ends: list[int], **more: Any) -> LogFacts:
         commit_time_us=int(time * 1e6), system_identifier="1", timeline=1, publication="", publication_tables={},
         topic_ids={TOPIC: "id"}, end_offsets={TOPIC: ends}, written_ms=int(time * 1000),
     )  # fmt: skip
+    published = more.pop("published", Published())
+    published.add([progress])
     # Behind the last record lies the transaction's own marker.
     return LogFacts(
-        progress=progress, ends={TOPIC: [end + 1 for end in ends]}, states=TableStates(tables={"1": TABLE}), **more
+        progress=progress,
+        ends={TOPIC: [end + 1 for end in ends]},
+        states=TableStates(tables={"1": TABLE}),
+        published=published,
+        **more,
     )
 
 
@@ -74,6 +81,16 @@ def test_a_stopped_sync_with_nothing_to_apply_is_not_behind(config: Config) -> N
     record = _look(assembler, 9000.0, _source(7000, 9000.0), _log(7000, 9000.0, [5, 5]), _store(1000, [5, 5], 100.0))
     assert (_cache(record).seconds, _cache(record).records) == (0.0, 0)
     assert _cache(record).health.state is State.OK
+
+
+def test_a_paused_store_is_behind_since_the_first_row_that_it_lacks_not_since_its_pause(config: Config) -> None:
+    """Hours of rest without a write, then a row: it is as old as the row."""
+    assembler, published = Assembler(config, LogClock()), Published()
+    store = _store(1000, [6, 6], 100.0)
+    for now, ends in ((100.0, [5, 5]), (7000.0, [5, 5]), (7010.0, [9, 5])):
+        log = _log(int(now) * 10, now, ends, published=published)
+        record = _look(assembler, now, _source(int(now) * 10, now), log, store)
+    assert (_cache(record).seconds, _cache(record).records) == (10.0, 4)
 
 
 def test_what_is_published_and_not_applied_is_as_old_as_its_commit(config: Config) -> None:

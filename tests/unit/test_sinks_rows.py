@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from types import SimpleNamespace
 
 import pytest
 from hypothesis import given
@@ -67,8 +68,9 @@ def test_a_newer_record_is_refused() -> None:
 
 def test_every_registered_kind_opens_without_a_server() -> None:
     """Opening connects to nothing; a kind that is not registered is wrong use."""
-    store = open_store("cache", Redis(url=Url("redis://127.0.0.1:1/0")), "shop")
-    assert store.kind in KINDS
-    store.close()
-    with pytest.raises(UsageError, match="iceberg"):
-        open_store("warehouse", Iceberg(path=Location("x")), "shop")
+    for settings in (Redis(url=Url("redis://127.0.0.1:1/0")), Iceberg(path=Location("x"))):
+        store = open_store("cache", settings, "shop")
+        assert store.kind in KINDS
+        store.close()
+    with pytest.raises(UsageError, match="tape"):
+        open_store("archive", SimpleNamespace(kind="tape"), "shop")

@@ -1,0 +1,52 @@
+"""A state of the shop that has passed: remembered at an LSN, and asked of the warehouse afterwards."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+from cdc import catalog
+from cdc.config import Config
+from cdc.errors import TransientError
+from cdc.lsn import LSN
+from cdc.postgres import connect
+
+_QUERY = "SELECT count(*) AS orders, coalesce(sum(total), 0) AS total FROM public.orders"
+_SECONDS = 180.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Past:
+    lsn: LSN
+    orders: int
+    total: str
+
+
+def remember(config: Config) -> Past:
+    """Of a shop that stands still."""
+    with connect(config.source.conninfo()) as connection:
+        row = connection.execute("SELECT count(*), coalesce(sum(total), 0)::text FROM public.orders").fetchone()
+        lsn = catalog.current_lsn(connection)
+    if row is None:
+        raise TransientError("The shop has no orders to count.")
+    return Past(lsn=lsn, orders=row[0], total=f"{float(row[1]):.2f}")
+
+
+def ask_for(past: Past, config_file: Path, show: Callable[[str], None]) -> bool:
+    """By the command that a reader would type."""
+    arguments = ["query", _QUERY, "--as-of", str(past.lsn), "--json", "--config", str(config_file)]
+    answered = subprocess.run(
+        [sys.executable, "-m", "cdc", *arguments], capture_output=True, text=True, timeout=_SECONDS, check=False
+    )
+    if answered.returncode != 0:
+        raise TransientError(f"The warehouse could not be asked for the past: {answered.stderr.strip()[-300:]}")
+    found = json.loads(answered.stdout)["rows"][0]
+    same = found["orders"] == past.orders and f"{float(found['total']):.2f}" == past.total
+    then = f"{past.orders:,} orders worth {past.total}"
+    now = "as the source had then" if same else f"but the source had {then}"
+    show(f"warehouse as of {past.lsn}: {found['orders']:,} orders worth {float(found['total']):.2f}, {now}.")
+    return same

@@ -1,0 +1,119 @@
+"""Parts of the warehouse's benchmark that begin at a topic: bootstrap against a plain write, and sync.
+
+The plain write is the least that anybody's Spark job must do: read the topic, parse the rows, write one table of the
+same columns. It compares no versions, keeps no history and counts nothing.
+"""
+
+from __future__ import annotations
+
+import statistics
+import time
+from collections.abc import Collection
+from pathlib import Path
+from typing import TYPE_CHECKING, Final
+from urllib.parse import urlsplit
+
+from cdc.config import Config, load_config
+from cdc.lsn import LSN
+from cdc.postgres import connect
+from cdc.store_positions import wait_for
+from spark_jobs.bootstrap import Options, run_bootstrap
+from spark_jobs.session import warehouse_session
+from spark_jobs.stores.ledger import Ledger
+from spark_jobs.stores.topic_stream import read_topics
+from spark_jobs.typed_rows import with_typed_rows
+from tests.bench.capture import _fresh_stack, say
+from tests.bench.source import POSTGRES_SETTINGS
+from tests.bench.store_pipeline import Addresses, BenchPipeline, read_log
+from tests.bench.store_source import StoreSource
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+ROWS: Final = 1_000_000
+_SYNC_ROWS: Final = 300_000
+_PROBES: Final = 10
+_NAME: Final = "rows"
+
+
+def topic_figures(spark: SparkSession, folder: Path, scale: float, parts: Collection[str]) -> dict[str, object]:
+    figures: dict[str, object] = {}
+    with _fresh_stack(("postgres", "kafka"), POSTGRES_SETTINGS) as stack:
+        dsn = urlsplit(stack.server("postgres").address)._replace(path="/bench").geturl()
+        kafka = stack.server("kafka").address
+        with StoreSource(stack.server("postgres").address, dsn) as source:
+            source.create(_NAME)
+            rows = max(10_000, int(ROWS * scale))
+            source.fill(_NAME, rows)
+            nowhere = Addresses(dsn=dsn, kafka=kafka, elasticsearch="http://127.0.0.1:9", redis="redis://127.0.0.1:9")
+            pipeline = BenchPipeline(folder, _NAME, [_NAME], nowhere)
+            text = pipeline.config.read_text().partition("[stores.")[0]
+            path = folder / "warehouse"
+            section = f'[stores.search]\nkind = "iceberg"\npath = "{path}"\ntrigger_milliseconds = 1000\n'
+            pipeline.config.write_text(text + section)  # under the name that the pipeline's own steps ask for
+            pipeline.copy()
+            if "bootstrap" in parts:
+                figures |= _bootstrap(spark, load_config(pipeline.config), pipeline, rows)
+            if "sync" in parts:
+                figures |= _sync(load_config(pipeline.config), pipeline, source, rows, scale)
+    return figures
+
+
+def _bootstrap(spark: SparkSession, config: Config, pipeline: BenchPipeline, rows: int) -> dict[str, object]:
+    plain = min(_plain_write(spark, config, pipeline, number) for number in range(2))
+    report = run_bootstrap(config, "search", Options(), spark=spark)
+    if report.verdict.rows != rows:
+        raise RuntimeError(f"the bootstrap loaded {report.verdict.rows} of {rows} rows")
+    say(f"  plain write {plain:.1f} s, bootstrap {report.seconds:.1f} s")
+    return {
+        "warehouse_ratio_limit": round(plain / report.seconds, 3),
+        "warehouse_bootstrap_rate": round(rows / report.seconds),
+        "warehouse_limit_rate": round(rows / plain),
+    }
+
+
+def _plain_write(spark: SparkSession, config: Config, pipeline: BenchPipeline, number: int) -> float:
+    settings = config.stores["search"]
+    session = warehouse_session(spark, settings)  # type: ignore[arg-type]
+    with Ledger(config) as ledger:
+        ledger.catch_up()
+        table = ledger.tables()[pipeline.topic(_NAME)]
+    session.sql("CREATE NAMESPACE IF NOT EXISTS tailrace.plain")
+    began = time.monotonic()
+    records = read_topics(session.read, config, {table.topic: [0] * config.kafka.partitions})
+    parsed = records.selectExpr("from_json(string(value), 'after string').after AS after")
+    with_typed_rows(parsed, table).select("row.*").writeTo(f"tailrace.plain.t{number}").using("iceberg").create()
+    return time.monotonic() - began
+
+
+def _sync(config: Config, pipeline: BenchPipeline, source: StoreSource, rows: int, scale: float) -> dict[str, object]:
+    """At a trigger of one second; the default of thirty adds up to as many."""
+    more = max(5_000, int(_SYNC_ROWS * scale))
+    with pipeline.running("capture"), pipeline.running("sync", "search") as sync:
+        _wait(config, 300)
+        began = time.monotonic()
+        source.append(_NAME, rows + 1, more)
+        _wait(config, 600)
+        sustained = more / (time.monotonic() - began)
+        say(f"  sync {sustained:,.0f} rows/s")
+        taken = []
+        for number in range(_PROBES):
+            sync.check()
+            began = time.monotonic()
+            source.insert(_NAME, rows + more + 1 + number)
+            _wait(config, 120)
+            taken.append(time.monotonic() - began)
+        last = read_log(sync.log).get("batch_applied", {})
+    return {
+        "sync_rows_per_second": round(sustained),
+        "visible_seconds": {"p50": round(statistics.median(taken), 2), "most": round(max(taken), 2)},
+        "small_batch_milliseconds": last.get("milliseconds"),
+    }
+
+
+def _wait(config: Config, seconds: float) -> None:
+    with connect(config.source.conninfo()) as connection:
+        row = connection.execute("SELECT pg_current_wal_insert_lsn()::text").fetchone()
+    lsn = LSN.parse(row[0]) if row is not None else LSN(0)
+    if not wait_for(config, ["search"], lsn, timeout_seconds=seconds):
+        raise RuntimeError(f"the warehouse does not reach {lsn}")
