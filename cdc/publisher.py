@@ -15,7 +15,7 @@ import orjson
 from confluent_kafka import KafkaError, KafkaException, Message, Producer
 
 from cdc.errors import RefusedError, TransientError
-from cdc.records import Headers
+from cdc.records import Headers, Record
 
 T = TypeVar("T")
 
@@ -54,6 +54,28 @@ _HOPELESS = {
 }
 
 
+def largest_record(max_message_bytes: int) -> int:
+    """Bytes of key, value and headers for which there is surely room."""
+    return max_message_bytes - _RECORD_OVERHEAD_BYTES
+
+
+def too_large(parked_topic: str, topic: str, key: bytes, headers: Headers, size: int, largest: int) -> Record:
+    """What is parked instead of a record of so many bytes. The first header is the version."""
+    reason: dict[str, str | int] = {
+        "format": _PARKED_FORMAT,
+        "topic": topic,
+        "key": key.decode(),
+        "version": headers[0][1].decode(),
+        "reason": f"record of {size} bytes is over max_message_bytes",
+    }
+    data = orjson.dumps(reason)
+    if len(data) > largest - _PARKED_KEY_BYTES:
+        # The key alone is too long; its length tells that this is not the whole of it.
+        reason |= {"key": key[:_PARKED_KEY_BYTES].decode(errors="replace"), "key_bytes": len(key)}
+        data = orjson.dumps(reason)
+    return Record(parked_topic, key[:_PARKED_KEY_BYTES], data, headers[:1])
+
+
 class Publisher:
     """Not thread-safe; capture hands it to its Kafka thread for the blocking calls and back."""
 
@@ -79,7 +101,7 @@ class Publisher:
         )
         self._last_error = ""
         self._produce: Callable[..., None] = self._producer.produce
-        self._largest_record = max_message_bytes - _RECORD_OVERHEAD_BYTES
+        self._largest_record = largest_record(max_message_bytes)
         self._parked_topic = parked_topic
         self.wait_for_room: Callable[[], None] = lambda: time.sleep(0.01)
         self._open = False
@@ -141,20 +163,8 @@ class Publisher:
                 f"A record of {size} bytes for {topic} is over max_message_bytes.",
                 remedy="Raise [kafka] max_message_bytes.",
             )
-        reason: dict[str, str | int] = {
-            "format": _PARKED_FORMAT,
-            "topic": topic,
-            "key": key.decode(),
-            "version": headers[0][1].decode(),
-            "reason": f"record of {size} bytes is over max_message_bytes",
-        }
-        data = orjson.dumps(reason)
-        if len(data) > self._largest_record - _PARKED_KEY_BYTES:
-            # The key alone is too long; its length tells that this is not the whole of it.
-            reason |= {"key": key[:_PARKED_KEY_BYTES].decode(errors="replace"), "key_bytes": len(key)}
-            data = orjson.dumps(reason)
         self.parked += 1
-        self.send(self._parked_topic, key[:_PARKED_KEY_BYTES], data, headers[:1])
+        self.send(*too_large(self._parked_topic, topic, key, headers, size, self._largest_record))
 
     def flush(self, timeout_seconds: float, look: Callable[[], None]) -> None:
         """Everything sent so far is on the brokers, still invisible to read_committed.

@@ -132,7 +132,8 @@ def _scalar_of(text: Column, type_name: str) -> Column:
         return f.try_to_binary(text, f.lit("base64"))
     if type_name in ("date", "timestamp", "timestamp_ntz"):
         ordinary = f.when(text.rlike(_ORDINARY_DATE), text)
-        return (ordinary if type_name == "timestamp" else f.rtrim(ordinary, f.lit("Z"))).try_cast(type_name)
+        zoneless = f.replace(ordinary, f.lit("Z"), f.lit(""))
+        return (ordinary if type_name == "timestamp" else zoneless).try_cast(type_name)
     return text.try_cast(type_name)
 
 

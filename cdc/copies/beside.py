@@ -24,14 +24,14 @@ from cdc.copies import marks
 from cdc.copies.by_key import rows_by_key
 from cdc.copies.chunk import Attempt, Ending, Pace, attempted
 from cdc.copies.described import DescribedTable
-from cdc.copies.passage import CHUNK_HEADER, GONE, TOPIC_HEADER, chunk_tag
+from cdc.copies.passage import CHUNK_HEADER, GONE, SIZE_HEADER, TOPIC_HEADER, chunk_tag
 from cdc.copies.reading import Readable, at_snapshot, lines, lock
 from cdc.copies.records import ChunkState, Piece
 from cdc.copies.rows import LineEncoder
 from cdc.errors import TransientError
-from cdc.names import Control, control_topic
+from cdc.names import TOPIC_BYTES, Control, control_topic
 from cdc.postgres import connect
-from cdc.publisher import PRODUCER_SETTINGS
+from cdc.publisher import PRODUCER_SETTINGS, largest_record
 
 _FLUSH_SECONDS = 120.0
 
@@ -87,6 +87,8 @@ class _Rows:
         self._failed: KafkaError | None = None
         self._producer = Producer({**PRODUCER_SETTINGS, **kafka.client_options(), "delivery.report.only.error": False})
         self._pace = Pace(task.rows_per_second)
+        self._largest = largest_record(kafka.max_message_bytes)
+        self._headers_bytes = TOPIC_BYTES + len(self._tag)
         self.count = 0
         self.first = self.end = 0
 
@@ -130,6 +132,9 @@ class _Rows:
             self._pace.passed(len(block))
 
     def _produce(self, key: bytes, row: bytes, headers: list[tuple[str, bytes]]) -> None:
+        size = len(key) + len(row) + self._headers_bytes
+        if size > self._largest:  # capture parks it: the row itself would not even get there
+            row, headers = b"", [*headers, (SIZE_HEADER, b"%d" % size)]
         while True:
             try:
                 self._producer.produce(self._topic, row, key, 0, headers=list(headers), on_delivery=self._delivered)

@@ -23,6 +23,7 @@ from cdc.errors import TransientError
 from cdc.logs import get_logger
 from cdc.lsn import LSN, Version
 from cdc.names import Control, control_topic
+from cdc.publisher import largest_record, too_large
 from cdc.records import Record
 from cdc.relations import Shape
 from cdc.snapshots import Snapshot
@@ -31,7 +32,7 @@ from cdc.table_states import TableState, TableStates
 T = TypeVar("T")
 log = get_logger("copies")
 
-TOPIC_HEADER, CHUNK_HEADER = "topic", "chunk"
+TOPIC_HEADER, CHUNK_HEADER, SIZE_HEADER = "topic", "chunk", "size"
 #: Instead of a row: the source has none under this key.
 GONE = b"null"
 _READ_SECONDS = 30.0
@@ -45,9 +46,12 @@ class Call(Protocol):
 
 
 class CopiedRow(NamedTuple):
+    """`size`: of a row that is too large to be published, and so did not come along."""
+
     topic: str
     key: bytes
     row: bytes
+    size: int = 0
 
 
 def chunk_tag(copy: str, number: int, attempt: int) -> bytes:
@@ -79,6 +83,8 @@ class Passage:
         self._settle = settle
         self._introduce = introduce
         self._copies_topic = control_topic(self._prefix, Control.COPIES)
+        self._parked_topic = control_topic(self._prefix, Control.PARKED)
+        self._largest = largest_record(config.kafka.max_message_bytes)
 
     def on_mark(self, content: bytes, lsn: LSN, states: TableStates) -> TableStates:
         """What is known of the tables after it."""
@@ -125,8 +131,11 @@ class Passage:
         events = {op: self._events(op, lsn, version, states) for op in ("r", "d")}
         published = 0
         while rows := self._call(waiting.next_slice):
-            for topic, key, row in rows:
+            for topic, key, row, size in rows:
                 if (topic, key) not in verdict.overtaken and topic in events["r"]:
+                    if size:
+                        self._changes.on_copied(too_large(self._parked_topic, topic, key, headers, size, self._largest))
+                        continue
                     head, tail = events["d" if row == GONE else "r"][topic]
                     self._changes.on_copied(Record(topic, key, head + row + tail, headers))
                     if row == GONE:
@@ -234,7 +243,12 @@ class WaitingRows:
         headers = dict(message.headers() or [])
         if self._at > self._end or headers.get(CHUNK_HEADER) != self._tag:
             return None
-        return CopiedRow(_data(headers.get(TOPIC_HEADER)).decode(), _data(message.key()), _data(message.value()))
+        return CopiedRow(
+            _data(headers.get(TOPIC_HEADER)).decode(),
+            _data(message.key()),
+            _data(message.value()),
+            int(_data(headers.get(SIZE_HEADER)) or b"0"),
+        )
 
 
 def _data(value: str | bytes | None) -> bytes:

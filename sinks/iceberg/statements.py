@@ -132,6 +132,16 @@ def close_vanished(target: Target, end: Marker) -> str:
     )
 
 
+def fill_history(target: Target) -> str:
+    """Into a history that has nothing yet."""
+    known = {POSITION: POSITION, SEQ: SEQ, OP: "'r'", VALID_FROM: AT, OPEN: "true"}
+    values = [known.get(name, f"CAST(NULL AS {kind})") for name, kind in HISTORY_OWN.items()]
+    return (
+        f"INSERT INTO {full_name(target.history)} ({_plain([*target.columns, *HISTORY_OWN])})"
+        f" SELECT {_plain(target.columns)}, {', '.join(values)} FROM {full_name(target.current)}"
+    )
+
+
 def insert_unknown(target: Target, marker: Marker | None) -> str:
     """Rows of a rebuilt current table that the history has not. `marker`: the last TRUNCATE that it was swept for."""
     own = {POSITION: POSITION, SEQ: SEQ, OP: "'r'", VALID_FROM: AT, OPEN: "true"}

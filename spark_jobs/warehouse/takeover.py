@@ -13,7 +13,7 @@ from typing import Final
 from cdc.logs import get_logger
 from cdc.lsn import Version
 from sinks.contract import Generation, Position, TableSchema
-from sinks.iceberg import statements
+from sinks.iceberg import naming, statements
 from sinks.iceberg.state import Gap
 from sinks.iceberg.statements import Marker
 from sinks.iceberg.store import IcebergStore
@@ -46,7 +46,11 @@ def take_over_history(
     end = Marker(point.version.position, point.version.seq, point.commit_time_us)
     gaps = []
     for topic, table in fed.schemas.items():
-        _reconcile(applying, fed, table, end, markers.get(topic))
+        history = store.tables.load(naming.history_table(table))
+        if history is not None and history.current_snapshot() is None:
+            run_in(fed.spark, statements.fill_history(applying.target(table)[0]))
+        else:
+            _reconcile(applying, fed, table, end, markers.get(topic))
         since = before.version.position if before is not None and topic in before.topics else 0
         gaps.append(Gap(topic=topic, from_position=since, to_position=end.position, until_ms=_now_ms()))
     store.note_gaps(gaps)

@@ -217,3 +217,33 @@ def test_no_false_alarm_and_every_type(
 
 def _lie(after: dict[str, Any]) -> None:
     after["email"] = "a lie"
+
+
+@pytest.mark.slow
+def test_a_store_that_gets_its_own_shape(
+    make_pipeline: MakePipeline, spark: SparkSession, elasticsearch_url: str, redis_url: str
+) -> None:
+    """What it must hold is what the shape makes of the rows: neither more nor less, and that is what is mended."""
+    shape = {"public.t": {"where": "n > 10", "columns": ["id", "n"]}}
+    stores = StorePipeline(
+        make_pipeline(),
+        spark,
+        {"cache": {"kind": "redis", "url": redis_url, "shape": shape}},
+    )
+    database = stores.pipeline.database
+    database.execute("CREATE TABLE t (id int PRIMARY KEY, n int, v text)")
+    stores.pipeline.start()
+    database.execute("INSERT INTO t SELECT i, i, 'v' FROM generate_series(1, 100) i")
+    options = Options(stores=["cache"], timeout_seconds=60)
+    with stores.syncing(), tampering_with(stores, "t", elasticsearch_url, redis_url) as tampering:
+        stores.wait()
+        (found,) = run_audit(stores.config, options, lambda: spark)
+        assert (found.verdict, found.source_rows, found.store_rows) == ("equal", 100, 90)
+        version = tampering.redis.hget(tampering.key(50), "version") or b""
+        tampering.row(50, n=-1)
+        tampering.redis.hset(tampering.key(5), mapping={"row": '{"id":5,"n":5}', "version": version})
+        (found,) = run_audit(stores.config, options, lambda: spark)
+        assert _differences([found], "cache") == {"50": "content", "5": "ghost"}
+        (found,) = run_audit(stores.config, replace(options, repair=True), lambda: spark)
+        assert (found.verdict, found.repaired) == ("equal", 2)
+        assert json.loads(tampering.redis.hget(tampering.key(50), "row") or b"") == {"id": 50, "n": 50}

@@ -19,7 +19,9 @@ from cdc.copies.beside import BesideTask, read_beside
 from cdc.copies.described import describe_tables
 from cdc.copies.log import CopyLog
 from cdc.copies.records import ChunkState, CopyState, Piece
+from cdc.names import Control, control_topic
 from tests.harness.pipeline import MakePipeline, Pipeline
+from tests.harness.records import read_topic
 from tests.harness.waiting import eventually
 
 
@@ -203,3 +205,16 @@ def test_writer_that_hammers_the_copied_rows(make_pipeline: MakePipeline) -> Non
         writer.join()
     # The rows that were there before are all copied or changed by now.
     pipeline.assert_same("t")
+
+
+def test_a_row_that_is_too_large_is_parked(make_pipeline: MakePipeline) -> None:
+    """As in the stream: the rest of its chunk is published, and the copy comes to its end."""
+    pipeline = make_pipeline(kafka={"max_message_bytes": 20_000})
+    pipeline.database.execute("CREATE TABLE t (id int PRIMARY KEY, v text)")
+    pipeline.database.execute("INSERT INTO t VALUES (1, 'small'), (2, repeat('x', 100000)), (3, repeat('y', 19500))")
+    pipeline.start()
+    chunk = Later.of(pipeline, "t").whole()
+    assert chunk.done
+    assert [record.key for record in pipeline.records("t") if record.op == "r"] == [b'{"id":1}']
+    parked = read_topic(pipeline.bootstrap, control_topic(pipeline.prefix, Control.PARKED))
+    assert {record.value["key"] for record in parked} == {'{"id":2}', '{"id":3}'}

@@ -63,7 +63,7 @@ def test_another_server_whose_lsns_start_lower(
     replacement.execute("INSERT INTO t SELECT n, 'backup' FROM generate_series(1, 40) n")
     assert replacement.lsn() < old.lsn()
     with stores.syncing():
-        stores.wait_until_served()
+        stores.wait_until_served(180)
         stores.assert_same("t")
         _stop(capture)
         stores.replace(old.dsn, replacement.dsn)
@@ -99,7 +99,7 @@ def test_a_topic_that_was_made_anew_is_read_from_its_beginning(
     capture = pipeline.start()
     pipeline.database.execute("INSERT INTO t SELECT n, 'old' FROM generate_series(1, 50) n")
     with stores.syncing():
-        stores.wait_until_served()
+        stores.wait_until_served(180)
         stores.assert_same("t")
         _stop(capture)
         stores.replace("partitions = 2", "partitions = 5")

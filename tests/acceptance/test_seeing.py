@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import json
+import os
+import re
+import signal
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -72,7 +75,7 @@ class Watched:
 
         def found() -> dict[str, Any] | None:
             record = self.visitor.record()
-            return record if record is not None and condition(record) else None
+            return record if record and condition(record) else None
 
         return eventually(found, 60, what) or {}
 
@@ -181,6 +184,31 @@ def test_lag_is_right_while_a_store_is_paused_or_gone_and_somebody_is_told(
     process = watched.dashboard
     everything = [process.output, process.errors, metrics, state, lag.output, str(watched.receiver.messages)]
     assert not [text for text in everything if PASSWORD in text or TOKEN in text]
+
+
+def test_run_serves_the_page_and_starts_it_again(make_pipeline: MakePipeline, tailrace: StartProcess) -> None:
+    """A part like the others: killed, it comes back, with what went wrong meanwhile; a stop ends it too, with 0."""
+    pipeline = make_pipeline(dashboard={"port": 0, "token": TOKEN}, lag={"interval_seconds": 0.5})
+    pipeline.database.execute("CREATE TABLE t (id int PRIMARY KEY, v text)")
+    run = tailrace("run", "--json", "--config", str(pipeline.config))
+
+    def served(life: int) -> Visitor:
+        def addresses() -> list[str]:
+            return re.findall(r"Dashboard: (http[\d.:/]+)/", run.errors)
+
+        run.wait_for(lambda: len(addresses()) > life, 60, "the page's address")
+        return Visitor(addresses()[life], TOKEN)
+
+    first = served(0)
+    eventually(lambda: "topics: ok" in first.get("/readyz").text, 60, "capture to be well")
+    (pid,) = re.findall(r'"part": "dashboard", "pid": (\d+)', run.errors)
+    os.kill(int(pid), signal.SIGKILL)
+    again = served(1)
+    eventually(lambda: again.get("/readyz").status == 200, 60, "the page to be back")
+    assert len(again.get("/api/history").json["times"]) > 0
+    run.terminate()
+    run.expect_exit(0, 60)
+    assert '"part": "dashboard", "exit_code": 0' in run.errors
 
 
 def _assert_mirrored(bootstrap: str, group: str, visitor: Visitor) -> None:

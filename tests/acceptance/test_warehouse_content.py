@@ -33,7 +33,8 @@ CREATE TABLE typed (
     id bigint PRIMARY KEY, i2 smallint, i4 integer, n10 numeric(10, 2), n38 numeric(38, 10), n numeric, f4 real,
     f8 double precision, b boolean, t text, v varchar(5), c char(5), bin bytea, d date, ts timestamp, tz timestamptz,
     tz3 timestamptz(3), tm time, iv interval, u uuid, j json, jb jsonb, m mood, r int4range, p point, mo money,
-    bi bit(1), b3 bit(3), ia integer[], ta text[], da date[], na numeric(6, 2)[], fa double precision[], "Odd.Name" int, "ID" int
+    bi bit(1), b3 bit(3),
+    ia integer[], ta text[], da date[], na numeric(6, 2)[], fa double precision[], "Odd.Name" int, "ID" int
 );
 """
 _ROWS = """
