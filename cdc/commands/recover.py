@@ -2,21 +2,18 @@
 
 from __future__ import annotations
 
-import json
-import sys
 from pathlib import Path
 
 import click
 
 from cdc.commands.options import config_option, json_option
+from cdc.commands.plans import DONE, NOTHING_OR_NO, agreed, carry_out, end
 from cdc.config import load_config
 from cdc.errors import UsageError
 from cdc.postgres import connect
 from cdc.recovery.mendable_topics import MendableTopics
-from cdc.recovery.plan import RecoveryPlan, Step
+from cdc.recovery.plan import RecoveryPlan
 from cdc.recovery.recovery import Recovery
-
-_DONE, _NOTHING_OR_NO = 0, 1
 
 
 @click.command()
@@ -46,16 +43,19 @@ def recover(config_path: Path, dry_run: bool, yes: bool, anyway: bool, as_json: 
             if not as_json:
                 _show(plan)
             if not plan.steps:
-                return _end(plan, "nothing", as_json=as_json, code=_NOTHING_OR_NO)
+                return end(plan, "nothing", as_json=as_json, code=NOTHING_OR_NO)
             if plan.refusal is not None:
-                _end(plan, "refused", as_json=as_json, code=plan.refusal.exit_code)
+                end(plan, "refused", as_json=as_json, code=plan.refusal.exit_code)
                 raise plan.refusal
             if dry_run:
-                return _end(plan, "planned", as_json=as_json, code=_DONE)
-            if not yes and not _agreed():
+                return end(plan, "planned", as_json=as_json, code=DONE)
+            if not yes and not agreed():
                 click.echo("Nothing was changed.")
-                return _NOTHING_OR_NO
-            return _carry_out(recovery, plan, as_json=as_json)
+                return NOTHING_OR_NO
+            code = carry_out(plan, recovery.carry_out, state="recovered", as_json=as_json)
+            if not as_json:
+                click.echo("Recovered. Start `tailrace run`: it copies the tables again, beside the stream.")
+            return code
     finally:
         topics.close()
 
@@ -72,36 +72,3 @@ def _show(plan: RecoveryPlan) -> None:
     click.echo("To be done:")
     for line in plan.lines():
         click.echo(line)
-
-
-def _agreed() -> bool:
-    """End of input is a no; Ctrl-C stays Ctrl-C."""
-    click.echo("Go on? [y/N] ", nl=False)
-    return sys.stdin.readline().strip().lower() in ("y", "yes")
-
-
-def _carry_out(recovery: Recovery, plan: RecoveryPlan, *, as_json: bool) -> int:
-    finished: list[Step] = []
-
-    def done(step: Step) -> None:
-        finished.append(step)
-        if not as_json:
-            click.echo(f"Done: {step}")
-
-    try:
-        recovery.carry_out(done)
-    except BaseException:
-        if as_json:
-            click.echo(json.dumps(plan.as_json("incomplete", finished), indent=2))
-        raise
-    if as_json:
-        click.echo(json.dumps(plan.as_json("recovered", finished), indent=2))
-    else:
-        click.echo("Recovered. Start `tailrace run`: it copies the tables again, beside the stream.")
-    return _DONE
-
-
-def _end(plan: RecoveryPlan, state: str, *, as_json: bool, code: int) -> int:
-    if as_json:
-        click.echo(json.dumps(plan.as_json(state, []), indent=2))
-    return code

@@ -2,24 +2,23 @@
 
 from __future__ import annotations
 
-import json
 import sys
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 
 import click
 
 from cdc.commands.options import config_option, json_option
+from cdc.commands.plans import DONE, NOTHING_OR_NO, agreed, carry_out, end
 from cdc.config import Config, TableSelector, load_config
 from cdc.errors import TransientError, UsageError
 from cdc.postgres import connect
 from cdc.setup.capture_removal import CaptureRemoval
 from cdc.setup.removable_topics import RemovableTopics
-from cdc.setup.removal import Action, Plan, Removal, Step
+from cdc.setup.removal import Action, Plan, Removal
 from cdc.setup.table_removal import TableRemoval
-
-_DONE, _NOTHING_OR_NO = 0, 1
 
 
 @click.command()
@@ -56,17 +55,17 @@ def remove(
         if not as_json:
             _show(plan, delete_topics=delete_topics)
         if not plan.steps:
-            return _end(plan, "nothing", as_json=as_json, code=_NOTHING_OR_NO)
+            return end(plan, "nothing", as_json=as_json, code=NOTHING_OR_NO)
         if plan.refusal is not None:
             if as_json:
-                _end(plan, "refused", as_json=True, code=plan.refusal.exit_code)
+                end(plan, "refused", as_json=True, code=plan.refusal.exit_code)
             raise plan.refusal
         if dry_run:
-            return _end(plan, "planned", as_json=as_json, code=_DONE)
+            return end(plan, "planned", as_json=as_json, code=DONE)
         if not yes and not _agreed(config, plan):
             click.echo("Nothing was removed.")
-            return _NOTHING_OR_NO
-        return _carry_out(removal, plan, as_json=as_json)
+            return NOTHING_OR_NO
+        return carry_out(plan, partial(removal.carry_out, plan), state="removed", as_json=as_json)
 
 
 def _table(name: str) -> TableSelector:
@@ -115,35 +114,8 @@ def _show(plan: Plan, *, delete_topics: bool) -> None:
 
 
 def _agreed(config: Config, plan: Plan) -> bool:
-    """End of input is a no; Ctrl-C stays Ctrl-C."""
     if any(step.action is Action.DELETE_TOPIC for step in plan.steps):
         prefix = config.kafka.prefix
         click.echo(f"The topics' content will be lost. Type the prefix ({prefix}) to go on: ", nl=False)
         return sys.stdin.readline().strip() == prefix
-    click.echo("Go on? [y/N] ", nl=False)
-    return sys.stdin.readline().strip().lower() in ("y", "yes")
-
-
-def _carry_out(removal: Removal, plan: Plan, *, as_json: bool) -> int:
-    finished: list[Step] = []
-
-    def done(step: Step) -> None:
-        finished.append(step)
-        if not as_json:
-            click.echo(f"Done: {step}")
-
-    try:
-        removal.carry_out(plan, done)
-    except BaseException:
-        if as_json:
-            click.echo(json.dumps(plan.as_json("incomplete", finished), indent=2))
-        raise
-    if as_json:
-        click.echo(json.dumps(plan.as_json("removed", finished), indent=2))
-    return _DONE
-
-
-def _end(plan: Plan, state: str, *, as_json: bool, code: int) -> int:
-    if as_json:
-        click.echo(json.dumps(plan.as_json(state, []), indent=2))
-    return code
+    return agreed()

@@ -186,6 +186,22 @@ def test_lag_is_right_while_a_store_is_paused_or_gone_and_somebody_is_told(
     assert not [text for text in everything if PASSWORD in text or TOKEN in text]
 
 
+@pytest.mark.slow
+def test_an_audit_and_a_retry_can_be_started_from_the_page(watched: Watched) -> None:
+    """They are the commands that a person would start; how they ended is shown, and what the audit found."""
+    visitor = watched.visitor
+    with watched.stores.syncing():
+        watched.stores.wait()
+        for kind in ("audit", "retry-parked"):
+            assert visitor.post(f"/api/stores/cache/{kind}").status == 202
+
+        def ended() -> dict[str, int | None]:
+            return {each["kind"]: each["exit_code"] for each in visitor.get("/api/state").json["actions"]}
+
+        eventually(lambda: ended() == {"audit": 0, "retry-parked": 0}, 180, "both commands to have ended well")
+        watched.shows(lambda record: (_store(record)["audit"] or {}).get("differences") == 0, "the audit's verdict")
+
+
 def test_run_serves_the_page_and_starts_it_again(make_pipeline: MakePipeline, tailrace: StartProcess) -> None:
     """A part like the others: killed, it comes back, with what went wrong meanwhile; a stop ends it too, with 0."""
     pipeline = make_pipeline(dashboard={"port": 0, "token": TOKEN}, lag={"interval_seconds": 0.5})
