@@ -38,10 +38,14 @@ class StoreScan(Protocol):
     def sample(self, table: TableSchema, count: int) -> list[StoredRow]:
         """About so many live rows, others each time."""
 
+    def spelled(self, table: TableSchema) -> frozenset[str]:
+        """Columns of which the store holds a text that stands for the value, such as `7` for 7."""
+
     def force(self, table: TableSchema, forced: Sequence[Forced]) -> None:
         """Replace or remove rows whatever their version, each only if it is still the one that was found.
 
-        For repair: a row whose version is larger than all that will ever come would stay for ever.
+        For repair: a row whose version is larger than all that will ever come would stay for ever. Refused by the
+        kinds of `REBUILT`.
         """
 
     def close(self) -> None:
@@ -54,8 +58,11 @@ class ScanKind(Protocol):
 
 SCANS: Final = {
     "elasticsearch": "sinks.elasticsearch.scan:ElasticsearchScan",
+    "iceberg": "sinks.iceberg.scan:IcebergScan",
     "redis": "sinks.redis.scan:RedisScan",
 }
+#: Kinds whose rows are not written one by one: a bootstrap mends them.
+REBUILT: Final = frozenset({"iceberg"})
 
 
 def open_scan(name: str, settings: Any, prefix: str, generation: Generation) -> StoreScan:

@@ -123,9 +123,13 @@ class Side:
         self.disordered = self._disordered(order, is_last)
 
     def _disordered(self, order: Array, is_last: Array) -> Array:
-        """Ids whose versions fall somewhere along the way: compaction and stores would not keep the same one."""
+        """Ids whose versions fall somewhere along the way: compaction and stores would not keep the same one.
+
+        Only in a topic may an id be there more than once; rows of other sides have no place.
+        """
         positions, seqs = _numbers(self.rows, "position")[order], _numbers(self.rows, "seq")[order]
         falls = (positions[1:] < positions[:-1]) | ((positions[1:] == positions[:-1]) & (seqs[1:] < seqs[:-1]))
+        falls |= _numbers(self.rows, "place")[order][1:] < 0
         falls &= ~is_last[:-1]
         found = np.zeros(len(self.ids), bool)
         if falls.any():

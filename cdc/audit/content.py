@@ -2,11 +2,13 @@
 
 A table whose columns never changed has rows that are the same bytes everywhere, so bytes are compared, which is quick.
 Once columns came or went, older rows lack the new ones (NULL until somebody writes them) and still have the old ones:
-then NULL and absent are the same, and columns that the table no longer has do not count.
+then NULL and absent are the same, and columns that the table no longer has do not count. A store with typed columns may
+hold a value as text, where the topic has a number or an array: such columns are compared by their text.
 """
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Collection, Iterable
 from dataclasses import dataclass
 from typing import Any
@@ -22,6 +24,9 @@ SEED = 42
 
 _decode_members = msgspec.json.Decoder(dict[str, msgspec.Raw]).decode
 _NULL = b"null"
+_NUMBER = re.compile(r"-?[0-9]+(\.[0-9]+)?([eE][+-]?[0-9]+)?")
+# A float has no more; what has more is a numeric, and every digit of it counts.
+_FLOAT_DIGITS = 17
 
 
 def digest(data: bytes, _hash: Callable[[bytes, int], int] = xxhash.xxh64_intdigest) -> int:
@@ -39,17 +44,21 @@ def numbers(packed: bytes | bytearray) -> npt.NDArray[np.uint64]:
 
 @dataclass(frozen=True, slots=True)
 class Content:
-    """How rows of one table are compared. `former`: columns that it had once and has no longer."""
+    """How rows of one table are compared.
+
+    `former`: columns that it had once and has no longer. `spelled`: columns that a store spells in its own way.
+    """
 
     exact: bool = True
     former: frozenset[str] = frozenset()
+    spelled: frozenset[str] = frozenset()
 
     @classmethod
-    def of(cls, columns: Collection[str], ever: Collection[Collection[str]]) -> Content:
+    def of(cls, columns: Collection[str], ever: Collection[Collection[str]], spelled: Collection[str] = ()) -> Content:
         """`ever`: the columns of every state that the table had, and of every partition, in their order."""
         former = frozenset(name for each in ever for name in each) - frozenset(columns)
         exact = all(list(each) == list(columns) for each in ever)
-        return cls(exact, former)
+        return cls(exact and not spelled, former, frozenset(spelled))
 
     def canonical(self, row: bytes) -> bytes:
         """Equal for rows that are the same; the row itself where bytes are compared."""
@@ -62,7 +71,9 @@ class Content:
         except msgspec.DecodeError:
             return row
         kept = sorted((name, bytes(value)) for name, value in members.items() if name not in self.former)
-        return b",".join([orjson.dumps(name) + b":" + _plain(value) for name, value in kept if value != _NULL])
+        return b",".join(
+            [orjson.dumps(name) + b":" + self._value(name, value) for name, value in kept if value != _NULL]
+        )
 
     def digest(self, row: bytes) -> int:
         return digest(self.canonical(row))
@@ -80,12 +91,14 @@ class Content:
             return ["(not a JSON object)"]
         names = dict.fromkeys([*first, *second])
         return [
-            name for name in names if name not in self.former and _value(first.get(name)) != _value(second.get(name))
+            name
+            for name in names
+            if name not in self.former and self._value(name, first.get(name)) != self._value(name, second.get(name))
         ]
 
-
-def _value(raw: msgspec.Raw | None) -> bytes:
-    return _NULL if raw is None else _plain(bytes(raw))
+    def _value(self, name: str, raw: bytes | msgspec.Raw | None) -> bytes:
+        value = _NULL if raw is None else bytes(raw)
+        return _text(value) if name in self.spelled else _plain(value)
 
 
 def _plain(value: bytes) -> bytes:
@@ -94,3 +107,26 @@ def _plain(value: bytes) -> bytes:
         return value
     decoded: Any = orjson.loads(value)
     return orjson.dumps(decoded, option=orjson.OPT_SORT_KEYS)
+
+
+def _text(value: bytes) -> bytes:
+    """Equal for a value and for the text that spells it, however its numbers are spelled; never NULL's for a text."""
+    if value == _NULL:
+        return value
+    text: str = orjson.loads(value) if value[0] == ord('"') else value.decode()
+    return b'"' + _respelled(text).encode()
+
+
+def _respelled(text: str) -> str:
+    if text[:1] in ("{", "["):
+        try:
+            return orjson.dumps(orjson.loads(text), option=orjson.OPT_SORT_KEYS).decode()
+        except orjson.JSONDecodeError:
+            return text
+    number = _NUMBER.fullmatch(text)
+    is_float = number is not None and (number[1] or number[2]) and _digits(text) <= _FLOAT_DIGITS
+    return repr(float(text)) if is_float else text
+
+
+def _digits(number: str) -> int:
+    return len(re.split("[eE]", number)[0].replace(".", "").strip("-0"))

@@ -38,7 +38,7 @@ from cdc.status import read_states
 from sinks.contract import StoredRow, TableSchema
 from sinks.registry import open_store
 from sinks.rows import row_id
-from sinks.scanning import SCANS, StoreScan, open_scan
+from sinks.scanning import REBUILT, SCANS, StoreScan, open_scan
 
 log = get_logger("audit")
 
@@ -93,10 +93,15 @@ class ContinuousAudit:
                 keep(self._config, records)
 
     def _scans(self, table: TableSchema, opened: ExitStack) -> Iterator[tuple[str, StoreScan]]:
-        """Of stores that get the table's rows as they are, and answer."""
+        """Of stores that get the table's rows as they are and at once, and answer."""
         for name, settings in self._config.stores.items():
             is_shaped = settings.shape_of(table.schema, table.table) is not None
-            if settings.kind not in SCANS or is_shaped or not settings.gets(table.schema, table.table):
+            if (
+                settings.kind not in SCANS
+                or settings.kind in REBUILT
+                or is_shaped
+                or not settings.gets(table.schema, table.table)
+            ):
                 continue
             try:
                 with closing(open_store(name, settings, self._config.kafka.prefix)) as store:

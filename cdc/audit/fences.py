@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Sequence
 
-from cdc.config import Config
+from cdc.config import Config, Iceberg
 from cdc.errors import TransientError
 from cdc.lsn import LSN
 from cdc.names import Control, control_topic
@@ -32,8 +32,13 @@ def wait_for_topics(config: Config, lsn: int, timeout_seconds: float) -> Progres
 
 
 def wait_for_stores(config: Config, names: Sequence[str], lsn: int, timeout_seconds: float) -> None:
+    """A warehouse has no less time than its batches take to begin, whatever the limit."""
     if not names:
         return
+    stores = [config.stores[name] for name in names]
+    timeout_seconds += (
+        max((each.trigger_milliseconds for each in stores if isinstance(each, Iceberg)), default=0) / 1000
+    )
     waited = wait_for(config, names, LSN(lsn), timeout_seconds=timeout_seconds)
     if not waited:
         behind = [each for each in waited.stores if each.lsn < lsn]

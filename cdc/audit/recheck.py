@@ -32,6 +32,10 @@ MOST_ROUNDS = 8
 _AGREEING_ROUNDS = 2
 
 
+class ChangedMeanwhileError(TransientError):
+    """The table was rewritten, or its columns changed, so that one of the sides was not read as it is. Begin again."""
+
+
 class Expected(Protocol):
     """What a store must hold of a row of the topic; None: not this row. `learn` prepares many at once."""
 
@@ -44,7 +48,8 @@ class Expected(Protocol):
 class Audited:
     """A table, and the stores that are compared; `expected`: of stores that do not take its rows as they are.
 
-    `schemas`: the table as such a store sees it.
+    `schemas`: the table as such a store sees it. `spelled`: columns that one of the stores spells in its own way.
+    `by_schema`: one of them shows no columns but the schema's.
     """
 
     oid: str
@@ -52,6 +57,8 @@ class Audited:
     scans: Mapping[str, StoreScan] = field(default_factory=dict)
     schemas: Mapping[str, TableSchema] = field(default_factory=dict)
     expected: Mapping[str, Expected] = field(default_factory=dict)
+    spelled: frozenset[str] = frozenset()
+    by_schema: bool = False
     timeout_seconds: float = 60.0
 
     def schema_in(self, store: str) -> TableSchema:
@@ -119,6 +126,9 @@ class Recheck:
         held = {name: scan.rows(audited.schema_in(name), list(cases)) for name, scan in audited.scans.items()}
         ends = progress.end_offsets.get(audited.schema.topic, [])
         self._follow([max(each) for each in zip(self._tail.ends(), ends, strict=True)])
+        schemas = read_schemas_of(config).get(audited.schema.topic)
+        if audited.by_schema and (schemas is None or schemas.last != audited.schema):
+            raise ChangedMeanwhileError("the table's columns changed while it was looked at")
         now = fence(config)
         moment = Moment(
             snapshot=seen.snapshot,
@@ -126,7 +136,7 @@ class Recheck:
             ended=progress.base + seen.ended,
             now=progress.base + now,
         )
-        content = content_of(seen.table, read_schemas_of(config).get(audited.schema.topic))
+        content = content_of(seen.table, schemas, audited.spelled)
         rows_said = [
             state.row for case, _ in cases.values() for state in case.states(self._marker) if state.row is not None
         ]
@@ -187,9 +197,9 @@ def read_schemas_of(config: Config) -> Mapping[str, Schemas]:
     return read_schemas(config.kafka, control_topic(config.kafka.prefix, Control.SCHEMA))
 
 
-def content_of(table: DescribedTable, schemas: Schemas | None) -> Content:
+def content_of(table: DescribedTable, schemas: Schemas | None, spelled: Collection[str] = ()) -> Content:
     """How its rows are compared, by all the states that it had."""
     of_leaves = [[name for name, _, _ in table.table(leaf.relation).columns()] for leaf in table.leaves]
     present = [name for name, _, _ in table.table(table.relation).columns()]
     ever = [present, *of_leaves, *(schemas.columns if schemas is not None else ())]
-    return Content.of(present, ever)
+    return Content.of(present, ever, spelled)

@@ -132,6 +132,10 @@ class ElasticsearchScan:
             body = self._raw.search(index=self._index(table), query=chance, size=count, version=True).body
         return [_row(documents, hit) for hit in _decode_page(body).hits.hits]
 
+    def spelled(self, table: TableSchema) -> frozenset[str]:  # noqa: ARG002
+        """Rows are kept as the topic has them."""
+        return frozenset()
+
     def force(self, table: TableSchema, forced: Sequence[Forced]) -> None:
         """A real delete, then the document at its own version.
 

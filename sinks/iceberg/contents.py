@@ -28,6 +28,8 @@ if TYPE_CHECKING:
 
 # What a string column holds is JSON of its own where the topic has no JSON string.
 _JSON_TEXTS: Final = frozenset({"point"})
+# Every float of at least this size is told by its first six digits, if it was written with so few.
+_LEAST_NORMAL: Final = 2.0**-126
 
 
 def count_rows(table: Table) -> int:
@@ -94,8 +96,10 @@ def _shortest(value: float) -> float:
     if not math.isfinite(value):
         return value
     single = struct.pack("f", value)
+    fewest = 6 if abs(value) >= _LEAST_NORMAL else 1
     return next(
-        (each for digits in range(6, 10) if struct.pack("f", each := float(f"{value:.{digits}g}")) == single), value
+        (each for digits in range(fewest, 10) if struct.pack("f", each := float(f"{value:.{digits}g}")) == single),
+        value,
     )
 
 

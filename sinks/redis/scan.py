@@ -91,6 +91,10 @@ class RedisScan:
                 break
         return [row for row in _read(self._client, keys[:count], len(before.encode())) if row.row is not None]
 
+    def spelled(self, table: TableSchema) -> frozenset[str]:  # noqa: ARG002
+        """Rows are kept as the topic has them."""
+        return frozenset()
+
     def force(self, table: TableSchema, forced: Sequence[Forced]) -> None:
         before = row_prefix(self._prefix, table)
         force = Script(self._client, FORCE)

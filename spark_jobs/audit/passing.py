@@ -17,7 +17,7 @@ import psycopg
 
 from cdc import catalog
 from cdc.audit.fences import wait_for_stores, wait_for_topics
-from cdc.audit.recheck import Audited, content_of, read_schemas_of
+from cdc.audit.recheck import Audited, ChangedMeanwhileError, content_of, read_schemas_of
 from cdc.audit.source_rows import fence
 from cdc.config import Config
 from cdc.copies.described import DescribedTable, describe_tables
@@ -50,10 +50,6 @@ _STORE_SLICES: Final = 2
 _SHARE_OFFSETS: Final = 2_000_000
 # As in `tailrace capture`: rows make many objects and no cycles.
 _GC_THRESHOLDS: Final = (100_000, 20, 100)
-
-
-class ChangedMeanwhileError(TransientError):
-    """The snapshot no longer shows the whole table: it was rewritten, or its columns changed. Begin again."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -123,11 +119,12 @@ class Pass:
         return [(chunk.size_bytes, chunk.pieces) for chunk in chunks]
 
     def _hashing(self, table: DescribedTable, shares: Sequence[tuple[int, list[Piece]]]) -> Hashing:
-        content = content_of(table, read_schemas_of(self._config).get(self._audited.schema.topic))
+        audited = self._audited
+        content = content_of(table, read_schemas_of(self._config).get(audited.schema.topic), audited.spelled)
         parallel = self._spark.sparkContext.defaultParallelism
         rows = sum(size for size, _ in shares) // 100
         groups = max(parallel, min(_MOST_GROUPS, rows // _ROWS_PER_GROUP))
-        return Hashing(content, bool(self._audited.scans), len(table.shape.key) == 1, groups)
+        return Hashing(content, bool(audited.scans), len(table.shape.key) == 1, groups)
 
     def _records(
         self,

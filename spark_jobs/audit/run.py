@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, NamedTuple, Protocol
 
 from cdc.audit.judging import Case
 from cdc.audit.log import keep
-from cdc.audit.recheck import Audited, Outcome, Recheck, content_of, read_schemas_of
+from cdc.audit.recheck import Audited, ChangedMeanwhileError, Outcome, Recheck, Verdict, content_of, read_schemas_of
 from cdc.audit.records import TOPIC, AuditRecord, Difference
 from cdc.audit.repair import Wrong, repair_store, repair_topic
 from cdc.audit.source_rows import look
@@ -24,9 +24,9 @@ from cdc.table_states import TableStates
 from sinks.contract import Position, TableSchema
 from sinks.registry import open_store
 from sinks.rows import row_id
-from sinks.scanning import StoreScan, open_scan
+from sinks.scanning import REBUILT, StoreScan, open_scan
 from spark_jobs.audit.excuses import Excuses
-from spark_jobs.audit.passing import ChangedMeanwhileError, Pass, Passed
+from spark_jobs.audit.passing import Pass, Passed
 from spark_jobs.audit.shapes import ExpectedRows, takes
 from spark_jobs.shape.fed import FedTables, fed_tables
 
@@ -135,6 +135,8 @@ class _Auditing:
                 return self._judged(audited, passed)
             except ChangedMeanwhileError as error:
                 reason = error.message
+                schemas = read_schemas_of(self.config).get(state.topic) or schemas
+                audited, feds = self._audited(schemas.last)
                 log.info("audit_repeated", table=str(audited.schema), reason=reason)
         return self._unjudged(reason, verdict="undecided")
 
@@ -148,15 +150,34 @@ class _Auditing:
                 scans[name] = scan
             if schema.topic in fed.shapes:
                 feds[name] = fed
+        schemas = {name: fed.schemas[schema.topic] for name, fed in feds.items()}
         audited = Audited(
             oid=self.oid,
             schema=schema,
             scans=scans,
-            schemas={name: fed.schemas[schema.topic] for name, fed in feds.items()},
+            schemas=schemas,
             expected={name: ExpectedRows(fed, schema.topic) for name, fed in feds.items()},
+            spelled=self._spelled(scans, schema, schemas),
+            by_schema=any(map(self._is_rebuilt, scans)),
             timeout_seconds=self.options.timeout_seconds,
         )
         return audited, feds
+
+    def _spelled(
+        self, scans: Mapping[str, StoreScan], schema: TableSchema, schemas: Mapping[str, TableSchema]
+    ) -> frozenset[str]:
+        """A field that Spark computes has a type in a warehouse, and only a spelling elsewhere."""
+        own = {column.name: column for column in schema.columns}
+        found: set[str] = set()
+        for name, scan in scans.items():
+            seen = schemas.get(name, schema)
+            found |= scan.spelled(seen)
+            if self._is_rebuilt(name):
+                found |= {column.name for column in seen.columns if own.get(column.name) != column}
+        return frozenset(found)
+
+    def _is_rebuilt(self, name: str) -> bool:
+        return self.config.stores[name].kind in REBUILT
 
     def _judged(self, audited: Audited, passed: Passed) -> list[AuditRecord]:
         cases = self._cases(audited, passed)
@@ -202,13 +223,23 @@ class _Auditing:
         before = len(outcome.wrong)
         for _ in range(_MOST_REPAIRS):
             repair_topic(self.config, audited, outcome.wrong)
-            for name in audited.scans:
+            for name in (name for name in audited.scans if not self._is_rebuilt(name)):
                 repair_store(self.config, audited, name, outcome.wrong, passed.marker)
             outcome = excuses.taken(recheck.settle({name: case for name, (case, _) in outcome.wrong.items()}))
             log.info("audit_repaired", table=str(audited.schema), rows=before, left=len(outcome.wrong))
-            if not outcome.wrong:
+            if all(self._is_beyond_repair(verdict) for _, verdict in outcome.wrong.values()):
                 break
         return outcome, before - len(outcome.wrong) - outcome.moving
+
+    def _is_beyond_repair(self, verdict: Verdict) -> bool:
+        return all(side != TOPIC and self._is_rebuilt(side) for side in verdict.kinds)
+
+    def _reason(self, side: str, outcome: Outcome, wrong: Wrong) -> str:
+        if outcome.moving and not wrong:
+            return f"{outcome.moving} rows change all the time"
+        if wrong and self.options.repair and side != TOPIC and self._is_rebuilt(side):
+            return f"rows of a warehouse are not mended one by one; tailrace bootstrap {side} builds it anew"
+        return ""
 
     def _record(
         self,
@@ -227,7 +258,7 @@ class _Auditing:
             table=str(audited.schema),
             topic=audited.schema.topic,
             verdict="drift" if wrong or unchecked else "undecided" if outcome.moving else "equal",
-            reason=f"{outcome.moving} rows change all the time" if outcome.moving and not wrong else "",
+            reason=self._reason(side, outcome, wrong),
             lsn=str(LSN(max(outcome.lsn, passed.lsn))),
             started_ms=int(self.started * 1000),
             seconds=round(time.time() - self.started, 3),
@@ -245,7 +276,8 @@ class _Auditing:
 
     def _differences(self, audited: Audited, side: str, passed: Passed, wrong: Wrong) -> list[Difference]:
         table = look(self.config, self.oid, []).table
-        content = None if table is None else content_of(table, read_schemas_of(self.config).get(audited.schema.topic))
+        schemas = read_schemas_of(self.config).get(audited.schema.topic)
+        content = None if table is None else content_of(table, schemas, audited.spelled)
         found: list[Difference] = []
         for name, (case, verdict) in sorted(wrong.items())[:SHOWN_DIFFERENCES]:
             kind, at = (verdict.kinds[TOPIC], TOPIC) if TOPIC in verdict.kinds else (verdict.kinds[side], "store")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 
-from cdc.names import message_topic
+from cdc.names import Control, message_topic
 from tests.harness.contents import RawRecord, read_raw, topics_under
 from tests.harness.pipeline import MakePipeline, Pipeline
 
@@ -112,8 +112,7 @@ def test_messages_can_be_turned_off(make_pipeline: MakePipeline) -> None:
     database.execute("INSERT INTO t VALUES (1, 'a')")
     pipeline.assert_same("t", while_running=capture)
     names = {name.removeprefix(f"{pipeline.prefix}.") for name in topics_under(pipeline.bootstrap, pipeline.prefix)}
-    control = {"__progress", "__schema", "__copies", "__copy", "__parked", "__positions"}
-    assert names == {"public.t", *control}
+    assert names == {"public.t", *(topic.value for topic in Control)}
 
 
 def test_no_message_reaches_a_topic_of_another_kind(make_pipeline: MakePipeline) -> None:

@@ -49,3 +49,31 @@ def test_fields_that_differ_are_named() -> None:
     """Names, never values."""
     assert CHANGED.differing_fields(b'{"id":1,"v":"a","old":1}', b'{"id":1,"v":"b"}') == ["v"]
     assert CHANGED.differing_fields(b'{"id":1,"v":"a","late":"x"}', b'{"id":1,"v":"a"}') == ["late"]
+
+
+SPELLED = Content.of(["id", "v", "n"], [["id", "v", "n"]], ["v"])
+
+
+@pytest.mark.parametrize(
+    ("value", "text", "same"),
+    [
+        (b"7", b'"7"', True),
+        (b"true", b'"true"', True),
+        (b"1e+20", b'"1.0E20"', True),
+        (b"123456789.5", b'"1.234567895E8"', True),
+        (b'{"x":1.5,"y":"NaN"}', b'"{\\"y\\": \\"NaN\\", \\"x\\": 1.50}"', True),
+        (b'["a","b"]', b'"[\\"a\\",\\"b\\"]"', True),
+        (b'"[not json"', b'"[not json"', True),
+        (b"null", b'"null"', False),
+        (b"7", b'"8"', False),
+        (b'"1234567890123456789.1"', b'"1234567890123456789.2"', False),
+        (b"9007199254740993", b'"9007199254740992"', False),
+    ],
+)
+def test_a_column_that_is_spelled_otherwise_is_compared_by_its_text(value: bytes, text: bytes, same: bool) -> None:
+    """Only that column, and no digit is lost."""
+    one, other = b'{"id":1,"v":%b,"n":1}' % value, b'{"id":1,"v":%b,"n":1}' % text
+    assert not SPELLED.exact
+    assert SPELLED.same(one, other) is same
+    assert SPELLED.differing_fields(one, other) == ([] if same else ["v"])
+    assert not SPELLED.same(one, one.replace(b'"n":1', b'"n":"1"'))
