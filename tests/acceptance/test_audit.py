@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 import psycopg
 import pytest
+from elasticsearch import ConflictError
 
 from cdc.audit.continuous import ContinuousAudit
 from cdc.audit.log import read_audits
@@ -118,12 +119,20 @@ def _spoil_search(tampering: Tampering, ghost: Any) -> None:
     client.delete(index=index, id="2")
     tampering.document(3, lambda _: None, version=1 << 60)
     client.index(index=index, id="x", document={"_tailrace": {"position": 8, "seq": 1}, "id": "x"})
-    client.delete(index=index, id="900")
     client.indices.put_settings(index=index, settings={"index.gc_deletes": "0s"})
-    client.indices.refresh(index=index)
-    client.index(
-        index=index, id="900", document=ghost["_source"], version=ghost["_version"], version_type="external_gte"
-    )
+    client.delete(index=index, id="900")
+
+    def raised() -> bool:
+        """Once the server has forgotten the delete, which it does with a refresh, a moment later."""
+        client.indices.refresh(index=index)
+        source, version = ghost["_source"], ghost["_version"]
+        try:
+            client.index(index=index, id="900", document=source, version=version, version_type="external_gte")
+        except ConflictError:
+            return False
+        return True
+
+    eventually(raised, 30, "a deleted document to come back")
 
 
 def _spoil_cache(tampering: Tampering, row: Any, version: Any) -> None:
