@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -10,7 +10,7 @@ from cdc.config.audit import Audit
 from cdc.config.copy import Copy
 from cdc.config.kafka import Kafka
 from cdc.config.seeing import Alerts, Dashboard, Lag, Slot
-from cdc.config.settings import about, at_least, between, matching, not_empty
+from cdc.config.settings import Problem, about, at_least, between, matching, not_empty
 from cdc.config.source import Source
 from cdc.config.stores import Store
 from cdc.config.tables import ColumnName, Mask, TableName
@@ -73,3 +73,7 @@ class Config:
     dashboard: Dashboard = field(default_factory=Dashboard, metadata=about("Where the page is served"))
     #: The file that this was read from; not a key.
     file: Path | None = None
+
+    def problems(self) -> Iterator[Problem]:
+        if self.slot.action == "webhook" and self.alerts.webhook is None:
+            yield "slot", "action `webhook` needs `[alerts] webhook`"

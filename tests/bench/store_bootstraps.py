@@ -96,7 +96,7 @@ class Bootstraps:
         return tried[self._fastest[store]]
 
     def _empty(self) -> None:
-        with redis.Redis.from_url(self._addresses.redis) as client:
+        with redis.Redis.from_url(self._addresses.redis, socket_timeout=120) as client:
             client.flushall()
         with Elasticsearch(self._addresses.elasticsearch, request_timeout=120) as search:
             for name in ROWS:

@@ -318,3 +318,10 @@ def test_no_password_in_repr_report_or_problems(password: str, how: str) -> None
         shown = f"{error} {error!r} {error.problems}"
     assert "Zq" not in shown
     assert "qZ" not in shown
+
+
+def test_an_action_that_tells_somebody_needs_somebody_to_tell() -> None:
+    """`[slot] action = "webhook"` without an address is found before the slot is in danger."""
+    (problem,) = problems(MINIMAL + '\n[slot]\naction = "webhook"\n')
+    assert "`[alerts] webhook`" in problem
+    parse(MINIMAL + '\n[slot]\naction = "webhook"\n[alerts]\nwebhook = "https://alerts.example.com/hook"\n')
