@@ -104,7 +104,8 @@ def test_before_the_limit_it_warns_or_gives_the_slot_up_as_the_config_says(
         assert answer.status == pq.ExecStatus.COPY_BOTH
         postgres.execute(_FLOOD)
         for action, left in (("warn", 1), ("webhook", 1), ("give-up", 0)):
-            config = _config(postgres, tmp_path, f'[slot]\naction = "{action}"\nact_percent = 10\n')
+            more = f'[slot]\naction = "{action}"\nact_percent = 10\n[alerts]\nwebhook = "http://127.0.0.1:9/"\n'
+            config = _config(postgres, tmp_path, more)
             eye = Eye(config)
             record = eye.look()
             eye.close()
