@@ -9,7 +9,8 @@ PYTEST_ARGS ?=
 WORKERS ?= 3
 
 .DEFAULT_GOAL := help
-.PHONY: bench-warehouse help setup demo test test-slow test-browser lint format golden bench bench-capture bench-snapshot bench-stores bench-audit clean
+.PHONY: help setup demo test test-slow test-browser lint format golden clean
+.PHONY: bench bench-capture bench-snapshot bench-stores bench-warehouse bench-audit
 
 help: ## Show this list
 	@awk 'BEGIN {FS = ":.*## "} /^[a-z-]+:.*## / {printf "  make %-14s %s\n", $$1, $$2}' $(MAKEFILE_LIST)

@@ -39,7 +39,7 @@ class Pause(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Build(msgspec.Struct, frozen=True, kw_only=True):
-    """Of a bootstrap that is under way; `done` with its end, however it ended."""
+    """Of a bootstrap that is under way; `done` when readers were switched to what it built."""
 
     format: int = FORMAT
     store: str

@@ -8,10 +8,12 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from cdc.store_notes import Notes
 from sinks.registry import open_store
 from spark_jobs.bootstrap import Options, plan_bootstrap, run_bootstrap, switch_generation
 from spark_jobs.stores.load import LoadProgress
 from tests.acceptance.test_compaction import _compact
+from tests.harness.contents import read_raw
 from tests.harness.database import Database
 from tests.harness.own_postgres import OwnPostgres
 from tests.harness.pipeline import MakePipeline, Pipeline
@@ -66,7 +68,10 @@ def test_the_source_may_be_switched_off(
     elasticsearch_url: str,
     redis_url: str,
 ) -> None:
-    """The database server itself is stopped while both stores are built; started again, it has what they have."""
+    """The database server itself is stopped while both stores are built; started again, it has what they have.
+
+    How far a build is was noted where the dashboard reads it.
+    """
     server = OwnPostgres(tmp_path / "server")
     try:
         pipeline = Pipeline(
@@ -88,6 +93,11 @@ def test_the_source_may_be_switched_off(
         for name in stores.names:
             report = stores.bootstrap(name)
             assert (report.verdict.complete, report.verdict.rows, report.switched) == (True, 400, True)
+        notes = Notes()
+        for record in read_raw(kafka_bootstrap, f"{prefix}.__stores"):
+            notes.take(record.key, record.value)
+        assert {name: build.done for name, build in notes.builds.items()} == dict.fromkeys(stores.names, True)
+        assert all(build.total_records >= 500 for build in notes.builds.values())
         server.start()
         stores.compare("t")
         pipeline.database.drop()
