@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Collection
 
 from cdc.copies.windows import Windows
-from cdc.decoder import HEAD_BYTES, start_of
+from cdc.decoder import HEAD_BYTES
 from cdc.envelope import NULL, POSTGRES_EPOCH_US, Envelope, Place, clock, tail
 from cdc.errors import ProtocolError
 from cdc.key_traffic import KeyTraffic
@@ -17,11 +17,9 @@ from cdc.lsn import LSN, Version
 from cdc.messages import UNCHANGED, Begin, Commit, Delete, Insert, LogicalMessage, Origin, Truncate, Update, Value
 from cdc.records import Emit, Headers, Held, Incomplete, Record
 from cdc.relations import Shape, Table
+from cdc.row_run import ROW_AT
 
 _SKIP_NOTHING, _SKIP_ALL = -1, 1 << 62
-# Where a row's values begin in a message behind its head: after its kind, relation, kind of tuple, number of columns.
-_ROW_AT = HEAD_BYTES + 8
-_join = b"".join
 
 
 class Changes:
@@ -57,7 +55,7 @@ class Changes:
         self._order = 0
         self._envelopes: dict[Table, Envelope] = {}
         self._key_traffic: dict[Table, KeyTraffic] = {}
-        self._version_template = b""
+        self._version_head = b""
         self._skip_through = _SKIP_NOTHING
         # First 8 bytes of a row message (kind, relation, kind of tuple, number of columns) -> how to take it quickly.
         self._quick: dict[bytes, tuple[Table, bytes, bool]] = {}
@@ -87,7 +85,7 @@ class Changes:
         self.messages = 0
         self._order = 0
         self._envelopes.clear()
-        self._version_template = b"%016x.%%08x" % self.position
+        self._version_head = b"%016x." % self.position
         if self.position == self._resume_after.position:
             self._skip_through = self._resume_after.seq
         else:
@@ -160,7 +158,7 @@ class Changes:
         Returns where it stopped: at `end`, or at a message that is not of that kind. Decode that, and call `on_…`.
         """
         while at < end:
-            way = self._quick.get(items[at][HEAD_BYTES:_ROW_AT])
+            way = self._quick.get(items[at][HEAD_BYTES:ROW_AT])
             if way is None:
                 return at
             stopped_at = self._take_run(*way, items, at, end)
@@ -170,36 +168,22 @@ class Changes:
         return at
 
     def _take_run(self, table: Table, op: bytes, has_old_row: bool, items: list[bytes], at: int, end: int) -> int:
-        """Hot: one turn per row, as long as they are of one kind and one table."""
-        kind = items[at][HEAD_BYTES:_ROW_AT]
-        read = table.read_pair if has_old_row else table.read_row
-        topic, ending = table.topic, tail(op, self.now)
         envelope = self._envelope(table)
-        head, middle, to_sequence, to_lsn, to_seq, to_order, to_table_order = envelope.parts
-        emit = self._hold_record if self.held else self.emit
-        seq, order, table_order = self.seq, self._order, envelope.table_order
-        skip_through, version = self._skip_through, self._version_template
-        while at < end:
-            raw = items[at]
-            if raw[HEAD_BYTES:_ROW_AT] != kind or (row := read(raw, _ROW_AT)) is None:
-                break
-            at += 1
-            seq += 1
-            order += 1
-            table_order += 1
-            if seq <= skip_through:
-                continue
-            key, before, after = row
-            lsn, number = b"%d" % start_of(raw)[0], b"%d" % seq
-            value = _join(
-                (
-                    *(head, before, middle, after, to_sequence, lsn, to_lsn, lsn, to_seq, number),
-                    *(to_order, number if order == seq else b"%d" % order),
-                    *(to_table_order, number if table_order == seq else b"%d" % table_order, ending),
-                )
-            )
-            emit(topic, key, value, [("v", version % seq)], -1)
-        self.seq, self._order, envelope.table_order = seq, order, table_order
+        at, self.seq, self._order, envelope.table_order = table.run.take(
+            items,
+            at,
+            end,
+            has_old_row,
+            envelope.parts,
+            tail(op, self.now),
+            self._version_head,
+            table.topic,
+            self._hold_record if self.held else self.emit,
+            self._skip_through,
+            self.seq,
+            self._order,
+            envelope.table_order,
+        )
         return at
 
     def _hold_record(self, topic: str, key: bytes, value: bytes | None, headers: Headers, partition: int) -> None:
@@ -410,4 +394,4 @@ class Changes:
         )
 
     def _headers(self, *more: tuple[str, bytes]) -> Headers:
-        return [("v", self._version_template % self.seq), *more]
+        return [("v", b"%b%08x" % (self._version_head, self.seq)), *more]

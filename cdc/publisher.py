@@ -29,7 +29,7 @@ PRODUCER_SETTINGS: dict[str, str | int] = {
     "batch.size": 1_000_000,
     "batch.num.messages": 10_000,
     # The bound on memory: past it `produce` says BufferError, and we stop reading from Postgres.
-    "queue.buffering.max.kbytes": 32_768,
+    "queue.buffering.max.kbytes": 12_288,
     "queue.buffering.max.messages": 50_000,
     # As soon as a broker is back; the default is ten seconds.
     "reconnect.backoff.max.ms": 1000,

@@ -1,6 +1,6 @@
 """A table as capture sees it: how its rows and keys become JSON, compiled once per Relation message.
 
-Two ways give the same bytes: `read_row` straight from a message, for the usual whole row; `encode_row` and
+Two ways give the same bytes: `run` straight from messages, for the usual whole rows; `encode_row` and
 `encode_key` from decoded values, for everything else.
 """
 
@@ -10,13 +10,12 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
-import orjson
-
 from cdc.config.tables import Mask, MaskKind
 from cdc.errors import ProtocolError, RefusedError
 from cdc.masks import masked, refuse_unfit_mask
 from cdc.messages import UNCHANGED, Relation, Value
-from cdc.row_reader import MALFORMED, RowCompiler
+from cdc.row_reader import MALFORMED, object_template
+from cdc.row_run import Member, row_run
 from cdc.values import Encode, TypeInfo, encoder_for
 
 
@@ -55,9 +54,8 @@ class Table:
         "_row_template",
         "_toastless",
         "key_indexes",
-        "read_pair",
-        "read_row",
         "relation",
+        "run",
         "shape",
         "topic",
         "types",
@@ -73,13 +71,10 @@ class Table:
         self._row_indexes = _row_indexes(relation, shape)
         self._toastless = _without_value(relation, shape, self._row_indexes)
         names = [column.name for column in relation.columns]
-        self._row_template = _object_template([names[index] for index in self._row_indexes])
-        self._key_template = _object_template(shape.key)
-        compiler = RowCompiler(
-            self._encoders, self._row_indexes, self._row_template, self.key_indexes, self._key_template
-        )
-        self.read_row = compiler.read_row()
-        self.read_pair = compiler.read_pair()
+        self._row_template = object_template([names[index] for index in self._row_indexes])
+        self._key_template = object_template(shape.key)
+        row, key = ([Member(i, names[i]) for i in indexes] for indexes in (self._row_indexes, self.key_indexes))
+        self.run = row_run(self._encoders, row, key)
 
     @property
     def layout(self) -> Layout:
@@ -178,8 +173,3 @@ def _key_indexes(relation: Relation, shape: Shape) -> tuple[int, ...]:
         if name in shape.masks:
             refuse_unfit_mask(shape, name, shape.masks[name])
     return tuple(places[name] for name in shape.key)
-
-
-def _object_template(names: Sequence[str]) -> bytes:
-    fields = b",".join(orjson.dumps(name).replace(b"%", b"%%") + b":%b" for name in names)
-    return b"{" + fields + b"}"

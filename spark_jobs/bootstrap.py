@@ -15,7 +15,7 @@ from cdc.errors import RefusedError, UsageError
 from cdc.logs import get_logger
 from sinks.contract import Position
 from sinks.registry import open_store
-from spark_jobs.session import spark_session, warehouse_session
+from spark_jobs.session import spark_session, start_workers, warehouse_session
 from spark_jobs.shape.fed import fed_tables
 from spark_jobs.stores.completeness import Verdict
 from spark_jobs.stores.generation_build import GenerationBuild, Options, Show
@@ -76,6 +76,7 @@ def run_bootstrap(
                 remedy="Mend that first, or say --anyway.",
             )
         session = spark or spark_session(sync_config(config, [name]).spark, f"tailrace-bootstrap {name}")
+        start_workers(session)
         store = open_store(name, config.stores[name], config.kafka.prefix)
         try:
             settings = config.stores[name]

@@ -9,8 +9,9 @@ import os
 import shlex
 import sys
 import tempfile
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+import threading
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
@@ -59,6 +60,21 @@ def spark_session(
     if warehouse is not None:
         use_warehouse(session, warehouse)
     return session
+
+
+def start_workers(session: SparkSession) -> None:
+    """Have Python's workers start while the driver still prepares: they load what they need, which takes a second."""
+
+    def start() -> None:
+        context = session.sparkContext
+        with suppress(Exception):  # whatever is wrong, the job that needs them will say it
+            context.parallelize([], context.defaultParallelism).foreachPartition(_nothing)
+
+    threading.Thread(target=start, name="tailrace-start-workers", daemon=True).start()
+
+
+def _nothing(_: Iterable[object]) -> None:
+    """Top level: it is pickled by name."""
 
 
 def package_jars(progress: Progress, cache: Path | None = None) -> list[Path]:

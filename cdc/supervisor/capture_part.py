@@ -1,7 +1,8 @@
 """Capture, and whether it is the one that publishes or stands by for another: the stores are fed where it publishes.
 
 Two `tailrace run` of one config are a pair: the second one's capture waits for the slot, and its syncs wait with it.
-Otherwise they would take the stores from each other.
+Otherwise they would take the stores from each other. While the source is away nobody knows who has the slot, and both
+feed: the later one has the stores, until the source is back and the one that leads takes them.
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ _CANNOT_SAY: Final = "retrying"  # the source does not answer; what is in the to
 
 
 class CapturePart(Part):
-    """`when_taken_over`: called from the thread that reads its lines, once it no longer stands by."""
+    """`when_taken_over`: called from the thread that reads its lines, once it leads and it was not sure before."""
 
     def __init__(
         self, arguments: Sequence[str], *, when_taken_over: Callable[[], None] = lambda: None, **settings: Any
@@ -26,6 +27,7 @@ class CapturePart(Part):
         super().__init__("capture", arguments, **settings)
         self._when_taken_over = when_taken_over
         self._stands_by: bool | None = None  # None: it has not said yet
+        self._is_guess = False
 
     def may_feed_stores(self) -> bool:
         """Unless another capture has the slot; one that has ended has it no more than anybody else."""
@@ -35,13 +37,14 @@ class CapturePart(Part):
         super().take(event)
         name = event.get("event")
         if name == _STANDBY:
-            self._stands_by = True
+            self._stands_by, self._is_guess = True, False
         elif name in _LEADS:
-            stood_by, self._stands_by = self._stands_by, False
-            if stood_by:
+            takes_over = self._stands_by or self._is_guess
+            self._stands_by = self._is_guess = False
+            if takes_over:
                 self._when_taken_over()
         elif name == _CANNOT_SAY and self._stands_by is None:
-            self._stands_by = False
+            self._stands_by, self._is_guess = False, True
 
     def state(self) -> PartState:
         state = super().state()

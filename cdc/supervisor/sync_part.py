@@ -8,6 +8,9 @@ from typing import Any
 from cdc.supervisor.child import LastWords
 from cdc.supervisor.part import EXIT_REFUSED, Part
 
+# How long a sync that the other pipeline had begun already may take to reach the store: Spark starts slowly.
+_TAKING_BACK_SECONDS = 120.0
+
 
 class SyncPart(Part):
     """`refused`: stores whose sync said that a person must decide, and why; the process goes on with the others."""
@@ -17,7 +20,7 @@ class SyncPart(Part):
         self._stores = tuple(stores)
         self.refused: dict[str, LastWords] = {}
         self._taken_over: set[str] = set()
-        self._may_take_back = False
+        self._takes_back_until = 0.0
         self._begins_again = False
 
     @property
@@ -35,12 +38,12 @@ class SyncPart(Part):
                 self._taken_over.add(event["store"])
 
     def take_back(self) -> None:
-        """The other pipeline that had taken the stores over is gone. May be called from any thread."""
-        self._may_take_back = True
+        """This pipeline leads now: the other one, which has taken the stores over or is about to, does not start its
+        syncs again. May be called from any thread."""
+        self._takes_back_until = self._clock() + _TAKING_BACK_SECONDS
 
     def look(self) -> None:
-        if self._may_take_back:
-            self._may_take_back = False
+        if self._taken_over and self._clock() < self._takes_back_until:
             self._forgive(self._taken_over.copy())
         super().look()
 

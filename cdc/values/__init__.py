@@ -9,15 +9,20 @@ from __future__ import annotations
 from cdc.values.builtin import built_in
 from cdc.values.catalog import load_types
 from cdc.values.encoders import encoder_for
-from cdc.values.scalars import IDENTITY, QUOTE, TEXT
+from cdc.values.scalars import BOOLEAN, FLOATING, IDENTITY, QUOTE, TEXT
 from cdc.values.session import SESSION_SETTINGS, startup_options
+from cdc.values.times import DATE, TIMESTAMP
 from cdc.values.types import Encode, Kind, TypeInfo
 
 __all__ = [
+    "BOOLEAN",
+    "DATE",
+    "FLOATING",
     "IDENTITY",
     "QUOTE",
     "SESSION_SETTINGS",
     "TEXT",
+    "TIMESTAMP",
     "Encode",
     "Kind",
     "TypeInfo",

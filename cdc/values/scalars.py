@@ -50,6 +50,10 @@ def floating(value: bytes) -> bytes:
     return value + b".0"
 
 
+BOOLEAN, FLOATING = boolean, floating
+"""A hot loop may write these out too."""
+
+
 def binary(value: bytes) -> bytes:
     if value[:2] != b"\\x":
         raise ProtocolError("A bytea value is not in hex form.", remedy=_SETTINGS)

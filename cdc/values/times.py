@@ -28,6 +28,10 @@ def timestamp(value: bytes) -> bytes:
     return _unusual(value, "timestamp")
 
 
+DATE, TIMESTAMP = date, timestamp
+"""A hot loop may write out their usual form."""
+
+
 def timestamptz(digits: int) -> Encode:
     """Always as many digits after the point as the type has: Postgres leaves trailing zeros out.
 
@@ -50,6 +54,7 @@ def timestamptz(digits: int) -> Encode:
         last = (value, encoded)
         return encoded
 
+    encode.digits = digits  # type: ignore[attr-defined]  # for the hot loop, which writes the usual form itself
     return encode
 
 

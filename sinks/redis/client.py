@@ -77,30 +77,70 @@ class Script:
     def __init__(self, client: redis.Redis, text: str) -> None:
         self._client = client
         self._text = text
-        self._digest = sha1(text.encode(), usedforsecurity=False).hexdigest()
+        self._digest = sha1(text.encode(), usedforsecurity=False).hexdigest().encode()
 
     def __call__(self, keys: Sequence[str | bytes], arguments: Sequence[str | bytes | int]) -> Any:
         return self.pipelined([(keys, arguments)])[0]
 
     def pipelined(self, calls: Sequence[Call]) -> list[Any]:
-        """All calls in one go. Where the script was unknown, all of them again: scripts here may be repeated."""
+        """All calls in one go; see `send`."""
+        return self.send(
+            [self.head(len(keys), len(arguments)) + _packed([*keys, *arguments]) for keys, arguments in calls]
+        )
+
+    def head(self, keys: int, arguments: int) -> bytes:
+        """How a call with so many of them begins, as it goes over the wire; `bulk` makes each of them."""
+        return b"*%d\r\n$7\r\nEVALSHA\r\n$40\r\n%b\r\n" % (3 + keys + arguments, self._digest) + bulk(b"%d" % keys)
+
+    def send(self, calls: Sequence[bytes]) -> list[Any]:
+        """All in one go. Where the script was unknown, all of them again: scripts here may be repeated."""
         try:
-            return self._run(calls)
+            return self._send(calls)
         except NoScriptError:
             with translated():
                 self._client.script_load(self._text)
-            return self._run(calls)
+            return self._send(calls)
 
-    def _run(self, calls: Sequence[Call]) -> list[Any]:
+    def _send(self, calls: Sequence[bytes]) -> list[Any]:
         try:
-            with self._client.pipeline(transaction=False) as pipeline:
-                for keys, arguments in calls:
-                    pipeline.evalsha(self._digest, len(keys), *keys, *arguments)
-                return list(pipeline.execute())
+            return _exchanged(self._client, calls)
         except NoScriptError:
             raise
         except (redis.RedisError, OSError) as error:
             raise translate(error) from error
+
+
+def bulk(data: bytes) -> bytes:
+    return b"$%d\r\n%b\r\n" % (len(data), data)
+
+
+def _packed(values: Sequence[str | bytes | int]) -> bytes:
+    return b"".join([bulk(value if isinstance(value, bytes) else str(value).encode()) for value in values])
+
+
+def _exchanged(client: redis.Redis, calls: Sequence[bytes]) -> list[Any]:
+    """Every call is sent before the first answer is read; every answer is read before the first error is raised."""
+    pool: Any = client.connection_pool
+    connection = pool.get_connection()
+    try:
+        connection.send_packed_command(calls)
+        answers = [_answer(connection) for _ in calls]
+    except BaseException:
+        connection.disconnect()
+        raise
+    finally:
+        pool.release(connection)
+    for answer in answers:
+        if isinstance(answer, Exception):
+            raise answer
+    return answers
+
+
+def _answer(connection: Any) -> Any:
+    try:
+        return connection.read_response()
+    except redis.ResponseError as error:
+        return error
 
 
 @contextmanager

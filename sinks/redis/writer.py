@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from itertools import islice
 from typing import Any, Final, cast
 
 import redis
@@ -16,13 +17,16 @@ from cdc.config.stores import Redis as Settings
 from cdc.lsn import Version
 from sinks.contract import Change, Rejected, TableSchema
 from sinks.redis import scripts
-from sinks.redis.client import Call, Script, open_client, translated
+from sinks.redis.client import Script, bulk, open_client, translated
 from sinks.redis.naming import markers_key, row_pattern, row_prefix
 
 _ROWS_PER_CALL: Final = 200
 _BYTES_PER_CALL: Final = 1_000_000
 _CALLS_PER_PIPELINE: Final = 20
 SCAN_KEYS: Final = 1000
+# A row's version, which is 25 letters, and the row; a delete's is empty.
+_ARGUMENTS: Final = b"$25\r\n%b\r\n$%d\r\n%b\r\n"
+_DELETE: Final = b"$25\r\n%b\r\n$0\r\n\r\n"
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,9 +49,9 @@ class RedisWriter:
 
     def apply(self, table: TableSchema, changes: Sequence[Change]) -> list[Rejected]:
         """Redis takes every row: nothing is ever rejected."""
-        calls = list(self._calls(table, changes))
-        for start in range(0, len(calls), _CALLS_PER_PIPELINE):
-            self._apply.pipelined(calls[start : start + _CALLS_PER_PIPELINE])
+        calls = self._calls(table, changes)
+        while some := list(islice(calls, _CALLS_PER_PIPELINE)):
+            self._apply.send(some)
         return []
 
     def truncate(self, table: TableSchema, version: Version) -> int:
@@ -60,22 +64,32 @@ class RedisWriter:
     def close(self) -> None:
         self._client.close()
 
-    def _calls(self, table: TableSchema, changes: Sequence[Change]) -> Iterator[Call]:
-        before = row_prefix(self._prefix, table)
-        first = [table.topic, self._generation, self._seconds]
-        keys: list[Any] = [markers_key(self._prefix)]
-        arguments: list[Any] = first.copy()
-        size = 0
-        for change in changes:
-            row = change.row or b""
-            keys.append(before + change.id)
-            arguments += (str(change.version), row)
-            size += len(row)
+    def _calls(self, table: TableSchema, changes: Sequence[Change]) -> Iterator[bytes]:
+        """As they go over the wire. Hot: redis-py would look at every value on its own."""
+        before = row_prefix(self._prefix, table).encode()
+        before_bytes = len(before)
+        markers = bulk(markers_key(self._prefix).encode())
+        first = b"".join(map(bulk, (table.topic.encode(), self._generation, self._seconds)))
+        stamps: dict[Version, bytes] = {}  # rows of a copy share theirs
+        keys, arguments, size = [markers], [first], 0
+        for row_id, _, version, row in changes:
+            stamp = stamps.get(version)
+            if stamp is None:
+                stamp = stamps[version] = str(version).encode()
+            end = row_id.encode()
+            keys.append(b"$%d\r\n%b%b\r\n" % (before_bytes + len(end), before, end))
+            arguments.append(_ARGUMENTS % (stamp, len(row), row) if row is not None else _DELETE % stamp)
+            size += len(arguments[-1])
             if len(keys) > _ROWS_PER_CALL or size > _BYTES_PER_CALL:
-                yield keys, arguments
-                keys, arguments, size = [markers_key(self._prefix)], first.copy(), 0
+                yield self._call(keys, arguments)
+                keys, arguments, size = [markers], [first], 0
         if len(keys) > 1:
-            yield keys, arguments
+            yield self._call(keys, arguments)
+
+    def _call(self, keys: list[bytes], arguments: list[bytes]) -> bytes:
+        """`arguments`: three for all, then two for each row."""
+        head = self._apply.head(len(keys), 3 + 2 * (len(arguments) - 1))
+        return b"".join([head, *keys, *arguments])
 
 
 def scan(client: redis.Redis, prefix: str, table: TableSchema) -> Iterator[list[bytes]]:

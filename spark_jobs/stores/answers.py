@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from spark_jobs.stores.tasks import Count, trouble_of
+from spark_jobs.stores.tasks import Answer, Count, trouble_of
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
@@ -18,6 +19,21 @@ class Answers:
     counts: dict[str, Count]
     markers: dict[str, bytes]
 
+    @classmethod
+    def of(cls, rows: Iterable[Answer]) -> Answers:
+        """Of all tasks. Raises the first trouble among them."""
+        found = cls({}, {})
+        for row in rows:
+            trouble = trouble_of(row["kind"], row.get("message", ""), row.get("remedy"))
+            if trouble is not None:
+                raise trouble
+            if row["kind"] == "marker":
+                found.markers[row["topic"]] = max(row["stamp"].encode(), found.markers.get(row["topic"], b""))
+            elif row["kind"] == "events":
+                count = Count(row["events"], row["written"], row["deleted"], row["parked"])
+                found.counts.setdefault(row["topic"], Count()).add(count)
+        return found
+
     def total(self) -> Count:
         total = Count()
         for count in self.counts.values():
@@ -27,15 +43,4 @@ class Answers:
 
 def read_answers(answers: DataFrame) -> Answers:
     """Runs the job. A few rows per task come to the driver, never a table's row."""
-    result = Answers({}, {})
-    for row in answers.collect():
-        trouble = trouble_of(row["kind"], row["message"], row["remedy"])
-        if trouble is not None:
-            raise trouble
-        if row["kind"] == "marker":
-            stamp = row["stamp"].encode()
-            result.markers[row["topic"]] = max(stamp, result.markers.get(row["topic"], b""))
-        else:
-            count = Count(row["events"], row["written"], row["deleted"], row["parked"])
-            result.counts.setdefault(row["topic"], Count()).add(count)
-    return result
+    return Answers.of(row.asDict() for row in answers.collect())

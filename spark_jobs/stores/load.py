@@ -1,27 +1,32 @@
-"""A Spark job that writes a range of every topic into a generation, and counts the rows that must be there."""
+"""A Spark job that writes a part of every topic into a generation, and counts the rows that must be there."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING
+from functools import partial
+from typing import TYPE_CHECKING, Any
 
 from cdc.config import Config
 from cdc.errors import TransientError
 from spark_jobs.shape.fed import FedTables
-from spark_jobs.stores.answers import Answers, read_answers
+from spark_jobs.stores.answers import Answers
+from spark_jobs.stores.load_tasks import Grouped, RangeTask, count_rows, grouped
 from spark_jobs.stores.tasks import ANSWER, MARKERS_PROPERTY, Applying, markers_text
+from spark_jobs.stores.topic_range import cut
 from spark_jobs.stores.topic_stream import offsets_json, read_topics
 from spark_jobs.warehouse.apply import WarehouseBatches
 
 if TYPE_CHECKING:
-    from pyspark.sql import DataFrame
+    from pyspark import RDD
 
 Offsets = Mapping[str, Sequence[int]]
 
 # Offsets of one task: enough to be worth its start, few enough that progress is seen and a failure costs little.
 _TASK_OFFSETS = 100_000
+# Keys that are counted at once, about: some 100 MB of memory.
+_KEYS_PER_GROUP = 1_000_000
 _LOOK_SECONDS = 1.0
 
 
@@ -34,7 +39,7 @@ class LoadProgress:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Loaded:
-    """`rows`: live rows by topic, counted by Spark from what the tasks saw, once for each key."""
+    """`rows`: live rows by topic, counted from what the tasks saw, once for each key."""
 
     answers: Answers
     rows: dict[str, int]
@@ -81,7 +86,33 @@ class Loading:
     ) -> Loaded:
         if not isinstance(applying, Applying):
             raise TypeError("the warehouse loads in its own way")
-        self._spark.sparkContext.setLocalProperty(MARKERS_PROPERTY, markers_text(markers))
+        groups = -(-events // _KEYS_PER_GROUP) if count else 0
+        applying = replace(applying, key_groups=groups, ahead_of_markers=True)
+        try:
+            answers = self._answers(applying, start, end, markers, events)
+            if groups:
+                answers = answers.partitionBy(groups, int).mapPartitions(count_rows)
+            found: list[Grouped] = answers.collect()
+        except Exception as error:
+            if type(error).__module__.startswith(("pyspark", "py4j")):
+                raise TransientError(f"The load failed: {str(error).splitlines()[0][:300]}") from error
+            raise
+        result = Answers.of(answer for _, answer in found)
+        rows: dict[str, int] = {}
+        for _, answer in found:
+            if answer["kind"] == "rows":
+                rows[answer["topic"]] = rows.get(answer["topic"], 0) + answer["rows"]
+        return Loaded(answers=result, rows=rows)
+
+    def _answers(
+        self, applying: Applying, start: Offsets, end: Offsets, markers: Mapping[str, bytes], events: int
+    ) -> RDD[Any]:
+        """By group. Tasks read for themselves; only rows that Spark has to look at are read by Spark."""
+        context = self._spark.sparkContext
+        if not any(shape.row.evaluated for shape in self._fed.shapes.values()):
+            task = RangeTask(applying, markers, cut(start, end, _TASK_OFFSETS))
+            return context.parallelize(range(len(task.ranges)), len(task.ranges)).mapPartitions(task)
+        context.setLocalProperty(MARKERS_PROPERTY, markers_text(markers))
         source = read_topics(
             self._spark.read,
             self._config,
@@ -89,32 +120,22 @@ class Loading:
             endingOffsets=offsets_json(end),
             minPartitions=str(max(1, events // _TASK_OFFSETS)),
         )
-        shaped = self._fed.evaluated(source)
-        answers = shaped.mapInArrow(replace(applying, with_keys=count, ahead_of_markers=True), ANSWER)  # type: ignore[arg-type]
-        try:
-            if not count:
-                return Loaded(answers=read_answers(answers), rows={})
-            answers = answers.persist()
-            try:
-                result = read_answers(answers.filter("kind <> 'key'"))
-                return Loaded(answers=result, rows=_live_rows(answers))
-            finally:
-                answers.unpersist()
-        except TransientError:
-            raise
-        except Exception as error:
-            if type(error).__module__.startswith(("pyspark", "py4j")):
-                raise TransientError(f"The load failed: {str(error).splitlines()[0][:300]}") from error
-            raise
+        answers = self._fed.evaluated(source).mapInArrow(applying, ANSWER)  # type: ignore[arg-type]
+        return answers.rdd.map(lambda row: row.asDict()).flatMap(partial(grouped, applying.key_groups))
 
     def _watch(self, job: Future[Loaded], events: int) -> None:
         tracker = self._spark.sparkContext.statusTracker()
+        most = 0
         while not job.done():
             stages = [
                 info for stage in tracker.getActiveStageIds() if (info := tracker.getStageInfo(stage)) is not None
             ]
-            done, tasks = sum(info.numCompletedTasks for info in stages), sum(info.numTasks for info in stages)
-            self._between(LoadProgress(tasks_done=done, tasks=tasks, events=events))
+            tasks = sum(info.numTasks for info in stages)
+            if tasks >= most:  # the count that follows has fewer, and takes a moment
+                most, done = tasks, sum(info.numCompletedTasks for info in stages)
+                self._between(LoadProgress(tasks_done=done, tasks=tasks, events=events))
+            else:
+                self._between(LoadProgress(tasks_done=most, tasks=most, events=events))
             _wait(job)
 
 
@@ -125,17 +146,3 @@ def _wait(job: Future[Loaded]) -> None:
         return
     except Exception:  # noqa: S110 - its result says it
         pass
-
-
-def _live_rows(answers: DataFrame) -> dict[str, int]:
-    """The last state of each key, of keys that no TRUNCATE killed. Spark sorts and spills: no key is held in Python."""
-    markers = answers.filter("kind = 'marker'").groupBy("topic").agg({"stamp": "max"}).toDF("topic", "marker")
-    last = (
-        answers.filter("kind = 'key'")
-        .selectExpr("topic", "partition", "key", "struct(offset, live, stamp) AS state")
-        .groupBy("topic", "partition", "key")
-        .agg({"state": "max"})
-        .toDF("topic", "partition", "key", "state")
-    )
-    live = last.join(markers, "topic", "left").filter("state.live AND (marker IS NULL OR state.stamp >= marker)")
-    return {row["topic"]: row["count"] for row in live.groupBy("topic").count().collect()}

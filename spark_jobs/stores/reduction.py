@@ -5,7 +5,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Any, NamedTuple
 
 import msgspec
@@ -22,9 +22,18 @@ class _Envelope(msgspec.Struct, gc=False):
 
 _decode = msgspec.json.Decoder(_Envelope).decode
 _NULL = b"null"
+# An event without a `before` is not parsed: its `after` lies between two texts that no JSON string can hold (their
+# quotes would be escaped).
+_HEAD = b'{"before":null,"after":'
+_HEAD_BYTES = len(_HEAD)
+_SOURCE = b',"source":{"version":"'
 # What a change costs beside its bytes: so that many small rows count as well.
 _OBJECT_BYTES = 300
 _ID_DIGITS = 100
+
+
+#: Topic, partition, offset, key, value, stamp, and what Spark says of the row where the store has a shape for it.
+Record = tuple[str, int, int, bytes, bytes | None, bytes, dict[str, Any] | None]
 
 
 class Held(NamedTuple):
@@ -34,7 +43,6 @@ class Held(NamedTuple):
     row: bytes | None
     partition: int
     offset: int
-    #: What Spark says of the row, where the store has a shape for its table.
     shaped: dict[str, Any] | None = None
 
 
@@ -52,35 +60,34 @@ class Reduction:
         self.size_bytes = 0
         self.events: dict[str, int] = {}
 
-    def add(
-        self,
-        topic: str,
-        partition: int,
-        offset: int,
-        key: bytes,
-        value: bytes | None,
-        stamp: bytes,
-        shaped: dict[str, Any] | None = None,
-    ) -> None:
-        rows = self._rows.get(topic)
-        if rows is None:
-            rows = self._rows[topic] = {}
-            self.events.setdefault(topic, 0)
-        self.events[topic] += 1
-        row: bytes | None = None
-        if value is not None:
-            event = _decode(value)
-            if event.op == "t":
-                self._mark(topic, stamp)
-                return
-            row = bytes(event.after)
-            if row == _NULL:
-                row = None
-        before = rows.get(key)
-        if before is not None and before.stamp > stamp:
-            return
-        rows[key] = Held(stamp, row, partition, offset, shaped)
-        self.size_bytes += len(key) + _OBJECT_BYTES + (len(row) if row is not None else 0)
+    def add(self, records: Iterable[Record]) -> None:
+        """Records of one partition come in offset order."""
+        current: str | None = None
+        rows: dict[bytes, Held] = {}
+        events, size_bytes = self.events, 0
+        for topic, partition, offset, key, value, stamp, shaped in records:
+            if topic != current:
+                current, rows = topic, self._rows.setdefault(topic, {})
+                events.setdefault(topic, 0)
+            events[topic] += 1
+            row: bytes | None = None
+            if value is not None:
+                end = value.find(_SOURCE, _HEAD_BYTES) if value.startswith(_HEAD) else -1
+                row = value[_HEAD_BYTES:end] if end > 0 else _NULL
+                if row == _NULL:  # a delete, a TRUNCATE, or one with a `before`
+                    event = _decode(value)
+                    if event.op == "t":
+                        self._mark(topic, stamp)
+                        continue
+                    row = bytes(event.after)
+                    if row == _NULL:
+                        row = None
+            before = rows.get(key)
+            if before is not None and before.stamp > stamp:
+                continue
+            rows[key] = Held(stamp, row, partition, offset, shaped)
+            size_bytes += len(key) + _OBJECT_BYTES + (len(row) if row is not None else 0)
+        self.size_bytes += size_bytes
 
     def take(self) -> Iterator[tuple[str, dict[bytes, Held]]]:
         """What has come together, by topic; afterwards it is empty again (markers stay).
@@ -108,13 +115,15 @@ class Reduction:
             self.found[topic] = stamp
 
 
-def change_of(key: bytes, held: Held, *, one_column: bool = False) -> Change:
+def changes_of(held: Mapping[bytes, Held], *, one_column: bool = False) -> list[Change]:
     """`one_column`: the key has one; most are whole numbers, whose digits are the id as they stand."""
-    stamp = held.stamp
-    digits = key.rpartition(b'":')[2][:-1] if one_column else b""
-    return Change(
-        digits.decode() if digits.isdigit() and len(digits) <= _ID_DIGITS else row_id(key),
-        key,
-        Version(int(stamp[:16], 16), int(stamp[17:], 16)),
-        held.row,
-    )
+    versions: dict[bytes, Version] = {}  # rows of a copy, and many of a large transaction, share theirs
+    changes = []
+    for key, (stamp, row, _, _, _) in held.items():
+        version = versions.get(stamp)
+        if version is None:
+            version = versions[stamp] = Version(int(stamp[:16], 16), int(stamp[17:], 16))
+        digits = key[key.rfind(b'":') + 2 : -1] if one_column else b""
+        row_id_ = digits.decode() if digits.isdigit() and len(digits) <= _ID_DIGITS else row_id(key)
+        changes.append(Change(row_id_, key, version, row))
+    return changes

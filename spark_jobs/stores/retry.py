@@ -22,7 +22,7 @@ from spark_jobs.shape.rows import Troubled
 from spark_jobs.stores.ledger import Ledger
 from spark_jobs.stores.parked_rows import Parked, read_partition
 from spark_jobs.stores.parking import ParkedRow, Parking
-from spark_jobs.stores.reduction import Reduction, change_of
+from spark_jobs.stores.reduction import Reduction, changes_of
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -102,12 +102,11 @@ def _last_change(config: Config, row: Parked) -> Change | None:
         headers: dict[str, bytes] = dict(message.headers() or [])  # type: ignore[arg-type]  # ours are bytes
         is_marker = (message.key() or b"").startswith(b'{"__truncate":')
         if message.key() == key or is_marker:
-            reduction.add(
-                row.topic, row.partition, message.offset() or 0, message.key() or b"", message.value(), headers["v"]
-            )
+            place = row.topic, row.partition, message.offset() or 0
+            reduction.add([(*place, message.key() or b"", message.value(), headers["v"], None)])
     for _, held in reduction.take():
         if key in held:
-            return change_of(key, held[key])
+            return changes_of({key: held[key]})[0]
     return None
 
 

@@ -6,24 +6,25 @@ border is a text with a traceback, repeated by Spark and printed.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
-from hashlib import blake2b
+from itertools import repeat
 from typing import TYPE_CHECKING, Any, Final
 
 from cdc.errors import RefusedError, TailraceError, TransientError
 from sinks.contract import PositionLostError, TableSchema, TakenOverError, Writer, WriterFactory
 from spark_jobs.shape.rows import RowShape, Troubled, shaped_row
 from spark_jobs.stores.parking import ParkedRow, Parking
-from spark_jobs.stores.reduction import Held, Reduction, change_of
+from spark_jobs.stores.reduction import Held, Record, Reduction, changes_of
 
 if TYPE_CHECKING:
     import pyarrow as pa
 
-#: Of each task: one row per topic ("events"), one per marker, one for trouble; and one per key where counts are wanted.
+#: What a task says, in small rows: per topic ("events"), per marker, for trouble; keys by group, where they are wanted.
+Answer = dict[str, Any]
 ANSWER: Final = (
-    "kind string, topic string, partition int, events long, written long, deleted long, parked long,"
-    " stamp string, key long, offset long, live boolean, message string, remedy string"
+    "kind string, topic string, events long, written long, deleted long, parked long, stamp string, grp int,"
+    " data binary, message string, remedy string"
 )
 #: Local property of a Spark job: the markers that the store has been swept for, `topic=version` by commas.
 MARKERS_PROPERTY: Final = "tailrace.markers"
@@ -33,7 +34,6 @@ _TROUBLE: Final[dict[str, type[TailraceError]]] = {
     "refused": RefusedError,
     "transient": TransientError,
 }
-_COLUMNS: Final = tuple(name.split()[0] for name in ANSWER.split(","))
 
 
 @dataclass(slots=True)
@@ -66,25 +66,29 @@ class Applying:
     #: By topic: those whose rows the store has in a shape of its own.
     shapes: Mapping[str, RowShape] = field(default_factory=dict)
     slice_bytes: int = 32_000_000
-    #: Report each key, so that Spark can count the rows that the store must have (a bootstrap).
-    with_keys: bool = False
+    #: Report keys, in so many groups, so that the rows that the store must have can be counted (a bootstrap).
+    key_groups: int = 0
     #: Write past a marker that is not swept for yet (a bootstrap sweeps when all is written).
     ahead_of_markers: bool = False
 
     def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         """For `mapInArrow`. Columns: topic, partition, offset, key, value, stamp; shaped, where there are shapes."""
-        task = _Task(self, _markers())
+        for answer in self.answers(map(_records, batches), _markers()):
+            yield _as_batch(answer)
+
+    def answers(self, batches: Iterable[Iterable[Record]], markers: Mapping[str, bytes]) -> Iterator[Answer]:
+        """Apply all of them. `markers`: those that the store has been swept for."""
+        task = _Task(self, markers)
         try:
             for batch in batches:
-                for row in _rows(batch):
-                    task.reduction.add(*row)
-                    if task.reduction.size_bytes >= self.slice_bytes:
-                        yield from task.flush()
+                task.reduction.add(batch)
+                if task.reduction.size_bytes >= self.slice_bytes:
+                    yield from task.flush()
             yield from task.flush()
             yield from task.summary()
         except TailraceError as error:
             _forget(self.id)
-            yield _answer(_of_trouble(error))
+            yield _of_trouble(error)
 
 
 class _Task:
@@ -94,19 +98,19 @@ class _Task:
         self.counts: dict[str, Count] = {}
         self._writer_id = f"{applying.id} {sorted(markers.items())}"
 
-    def flush(self) -> Iterator[pa.RecordBatch]:
+    def flush(self) -> Iterator[Answer]:
         for topic, last in self.reduction.take():
             if topic not in self.reduction.found or self.applying.ahead_of_markers:
                 held = self._shaped(topic, last)
                 self._apply(topic, held)
-                if self.applying.with_keys:
-                    yield _of_keys(topic, held)
+                if self.applying.key_groups:
+                    yield from _of_keys(topic, held, self.applying.key_groups)
 
-    def summary(self) -> Iterator[pa.RecordBatch]:
+    def summary(self) -> Iterator[Answer]:
         for topic, events in self.reduction.events.items():
             self.counts.setdefault(topic, Count()).events += events
-        rows = [
-            {
+        for topic, count in self.counts.items():
+            yield {
                 "kind": "events",
                 "topic": topic,
                 "events": count.events,
@@ -114,12 +118,8 @@ class _Task:
                 "deleted": count.deleted,
                 "parked": count.parked,
             }
-            for topic, count in self.counts.items()
-        ]
-        rows += [
-            {"kind": "marker", "topic": topic, "stamp": stamp.decode()} for topic, stamp in self.reduction.found.items()
-        ]
-        yield _answer(*rows)
+        for topic, stamp in self.reduction.found.items():
+            yield {"kind": "marker", "topic": topic, "stamp": stamp.decode()}
 
     def _shaped(self, topic: str, held: dict[bytes, Held]) -> dict[bytes, Held]:
         """As the store is to have them: a row that it is not to have is a delete. What fails is parked, not written."""
@@ -146,10 +146,9 @@ class _Task:
         if not held:
             return
         table = self.applying.tables[topic]
-        one_column = len(table.key) == 1
-        changes = [change_of(key, last, one_column=one_column) for key, last in held.items()]
+        changes = changes_of(held, one_column=len(table.key) == 1)
         rejected = _writer(self._writer_id, self.applying).apply(table, changes)
-        deleted = sum(change.row is None for change in changes)
+        deleted = sum([change.row is None for change in changes])
         written = len(changes) - deleted - len(rejected)
         self.counts.setdefault(topic, Count()).add(Count(0, written, deleted, len(rejected)))
         if rejected:
@@ -216,39 +215,29 @@ def _markers() -> dict[str, bytes]:
     return {topic: stamp.encode() for topic, _, stamp in pairs}
 
 
-def _rows(batch: pa.RecordBatch) -> Iterator[tuple[Any, ...]]:
-    """The arguments of `Reduction.add`."""
-    names = ["topic", "partition", "offset", "key", "value", "stamp"]
-    if "shaped" in batch.schema.names:
-        names.append("shaped")
-    return zip(*(batch.column(name).to_pylist() for name in names), strict=True)
+def _records(batch: pa.RecordBatch) -> Iterable[Record]:
+    names = ("topic", "partition", "offset", "key", "value", "stamp")
+    columns = [batch.column(name).to_pylist() for name in names]
+    shaped = batch.column("shaped").to_pylist() if "shaped" in batch.schema.names else repeat(None)
+    return zip(*columns, shaped, strict=False)
 
 
-def _of_keys(topic: str, held: dict[bytes, Held]) -> pa.RecordBatch:
-    """By columns, since there is one row per key. A hash stands for the key: small, and of fixed width."""
-    import pyarrow as pa  # noqa: PLC0415 - as below
+def _of_keys(topic: str, held: dict[bytes, Held], groups: int) -> Iterator[Answer]:
+    from spark_jobs.stores.live_rows import packed  # noqa: PLC0415 - numpy: a sync does not need it
 
     states = held.values()
-    count = len(held)
-    known: dict[str, Any] = {
-        "kind": pa.repeat("key", count),
-        "topic": pa.repeat(topic, count),
-        "partition": pa.array([state.partition for state in states], pa.int32()),
-        "key": pa.array([_hashed(key) for key in held], pa.int64()),
-        "offset": pa.array([state.offset for state in states], pa.int64()),
-        "live": pa.array([state.row is not None for state in states], pa.bool_()),
-        "stamp": pa.array([state.stamp.decode() for state in states], pa.string()),
-    }
-    types = _types()
-    columns = [known[name] if name in known else pa.nulls(count, types[name]) for name in _COLUMNS]
-    return pa.RecordBatch.from_arrays(columns, names=list(_COLUMNS))
+    for group, data in packed(
+        held,
+        [state.partition for state in states],
+        [state.offset for state in states],
+        [state.stamp for state in states],
+        [state.row is not None for state in states],
+        groups,
+    ):
+        yield {"kind": "keys", "topic": topic, "grp": group, "data": data}
 
 
-def _hashed(key: bytes) -> int:
-    return int.from_bytes(blake2b(key, digest_size=8).digest(), "little", signed=True)
-
-
-def _of_trouble(error: TailraceError) -> dict[str, object]:
+def _of_trouble(error: TailraceError) -> Answer:
     kind = next((name for name, kind in _TROUBLE.items() if isinstance(error, kind)), "refused")
     return {"kind": kind, "message": error.message, "remedy": error.remedy}
 
@@ -259,16 +248,10 @@ def trouble_of(kind: str, message: str, remedy: str | None) -> TailraceError | N
     return error(message, remedy=remedy) if error is not None else None
 
 
-def _answer(*rows: dict[str, object]) -> pa.RecordBatch:
+def _as_batch(answer: Answer) -> pa.RecordBatch:
     import pyarrow as pa  # noqa: PLC0415 - half a second, and only a task needs it
 
-    columns = [pa.array([row.get(name) for row in rows], kind) for name, kind in _types().items()]
-    return pa.RecordBatch.from_arrays(columns, names=list(_COLUMNS))
-
-
-def _types() -> dict[str, Any]:
-    """Arrow's types of the columns of ANSWER."""
-    import pyarrow as pa  # noqa: PLC0415 - as above
-
-    kinds = {"string": pa.string(), "int": pa.int32(), "long": pa.int64(), "boolean": pa.bool_()}
-    return {name: kinds[kind] for name, kind in (column.split() for column in ANSWER.split(","))}
+    kinds = {"string": pa.string(), "int": pa.int32(), "long": pa.int64(), "binary": pa.binary()}
+    columns = [column.split() for column in ANSWER.split(",")]
+    arrays = [pa.array([answer.get(name)], kinds[kind]) for name, kind in columns]
+    return pa.RecordBatch.from_arrays(arrays, names=[name for name, _ in columns])

@@ -10,8 +10,10 @@ import pytest
 
 from deploy.stack import open_stack
 from tests.harness.database import Database
+from tests.harness.own_postgres import OwnPostgres
 from tests.harness.pipeline import MakePipeline, Pipeline
 from tests.harness.process import StartProcess
+from tests.harness.slow_commits import SlowCommits
 
 
 @pytest.fixture
@@ -41,3 +43,38 @@ def make_pipeline(
         return pipeline
 
     return make
+
+
+@pytest.fixture(scope="module")
+def own(tmp_path_factory: pytest.TempPathFactory) -> Iterator[OwnPostgres]:
+    """A server of the module's own, with a short log: to be restored, or to throw away what a slot needs."""
+    server = OwnPostgres(tmp_path_factory.mktemp("own"), wal_keep_size="0", min_wal_size="32MB", max_wal_size="48MB")
+    try:
+        yield server
+    finally:
+        server.close()
+
+
+@pytest.fixture
+def own_pipeline(
+    own: OwnPostgres,
+    kafka_bootstrap: str,
+    prefix: str,
+    tmp_path: Path,
+    tailrace: StartProcess,
+    request: pytest.FixtureRequest,
+) -> Iterator[Pipeline]:
+    """On that server, in a database of the test's own."""
+    database = Database(own.dsn, request.node.name)
+    made = Pipeline(database=database, bootstrap=kafka_bootstrap, prefix=prefix, folder=tmp_path, start=tailrace)
+    made.configure()
+    yield made
+    database.drop()
+
+
+@pytest.fixture
+def slow_commits(postgres_url: str, database: Database) -> Iterator[SlowCommits]:
+    """On the run's server, for the test's own database."""
+    slow = SlowCommits(postgres_url, database)
+    yield slow
+    slow.close()

@@ -10,16 +10,21 @@ import random
 import time
 from collections.abc import Callable
 from signal import SIGCONT, SIGINT, SIGKILL, SIGSTOP, SIGTERM, Signals
+from typing import TYPE_CHECKING
 
 import psycopg
 import pytest
 
 from deploy.stack import Stack
+from tests.harness.audit import assert_clean
 from tests.harness.pipeline import MakePipeline, Pipeline
 from tests.harness.process import Process
 from tests.harness.proxy import Proxy
 from tests.harness.waiting import eventually
 from tests.harness.writer import SCHEMA, Writer
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
 
 _SECONDS = float(os.environ.get("TAILRACE_CHAOS_SECONDS", "90"))
 _SEED = int(os.environ.get("TAILRACE_CHAOS_SEED", "0")) or random.randrange(1, 1_000_000)
@@ -87,9 +92,10 @@ class Chaos:
 @pytest.mark.slow
 @pytest.mark.timeout(_SECONDS * 3 + 300)
 def test_nothing_is_lost_or_doubled_whatever_fails(
-    make_pipeline: MakePipeline, stack: Stack, start_proxy: Callable[[str, int], Proxy]
+    make_pipeline: MakePipeline, stack: Stack, start_proxy: Callable[[str, int], Proxy], spark: SparkSession
 ) -> None:
-    """Whatever fails, in whatever order, capture comes back by itself and every change is published once."""
+    """Whatever fails, in whatever order, capture comes back by itself and every change is published once; an audit
+    finds nothing."""
     rng = random.Random(_SEED)
     postgres = stack.server("postgres")
     proxy = start_proxy(postgres.host, postgres.port)
@@ -108,6 +114,7 @@ def test_nothing_is_lost_or_doubled_whatever_fails(
             chaos.faults[fault]()
     eventually(lambda: _answers(pipeline), what="Postgres to answer")
     pipeline.assert_same("items", deadline_seconds=180, while_running=chaos.capture)
+    assert_clean(pipeline.config, spark)
 
 
 def _answers(pipeline: Pipeline) -> bool:

@@ -8,12 +8,16 @@ from __future__ import annotations
 import os
 import random
 from collections.abc import Callable
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import psycopg
 import pytest
 
+from tests.harness.audit import assert_clean
 from tests.harness.pipeline import MakePipeline, Pipeline
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
 
 TABLES = ("plain", "composite", "seats", "whole", "parent", "child")
 
@@ -213,7 +217,7 @@ class Trouble:
         return self._pipeline.published_to() >= self._pipeline.database.lsn()
 
 
-def _run(make_pipeline: MakePipeline, seed: int, *, transactions: int, strikes: int) -> None:
+def _run(make_pipeline: MakePipeline, seed: int, *, transactions: int, strikes: int) -> Pipeline:
     print(f"TAILRACE_SEED={seed}")
     chance = random.Random(seed)
     pipeline = make_pipeline(
@@ -229,6 +233,7 @@ def _run(make_pipeline: MakePipeline, seed: int, *, transactions: int, strikes: 
         if number in strike_at:
             trouble.strike()
     pipeline.assert_same(*TABLES, deadline_seconds=120, while_running=trouble.capture)
+    return pipeline
 
 
 def _seed() -> int:
@@ -242,6 +247,9 @@ def test_random_changes_and_kills_lose_and_double_nothing(make_pipeline: MakePip
 
 @pytest.mark.slow
 @pytest.mark.timeout(3600)
-def test_many_random_changes_and_kills_lose_and_double_nothing(make_pipeline: MakePipeline) -> None:
-    """The same for longer."""
-    _run(make_pipeline, _seed(), transactions=6000, strikes=60)
+def test_many_random_changes_and_kills_lose_and_double_nothing(
+    make_pipeline: MakePipeline, spark: SparkSession
+) -> None:
+    """The same for longer, and an audit finds nothing either."""
+    pipeline = _run(make_pipeline, _seed(), transactions=6000, strikes=60)
+    assert_clean(pipeline.config, spark)

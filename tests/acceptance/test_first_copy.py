@@ -7,9 +7,11 @@ from typing import TYPE_CHECKING
 from cdc.copies.chunk import Ending, run_chunk
 from cdc.lsn import LSN
 from cdc.names import topic
+from tests.harness.audit import assert_clean
 from tests.harness.database import Database
 from tests.harness.first_copy import FIRST, Copying, copies, prepared, wait_for_hold
 from tests.harness.inspection import as_role, forget_role, role
+from tests.harness.later_copy import copy_due
 from tests.harness.pipeline import MakePipeline, Pipeline
 from tests.harness.records import Record, read_topic
 from tests.harness.table_states import marks
@@ -94,6 +96,7 @@ def test_copy_and_stream_meet_exactly(make_pipeline: MakePipeline, spark: SparkS
         ("\\N", "\\."),
         ("a\tb\\c\nd", None),
     ]
+    assert_clean(pipeline.config, spark)
 
 
 def _waits_for(pipeline: Pipeline, pid: int) -> bool:
@@ -147,6 +150,9 @@ def test_what_is_rewritten_meanwhile_is_marked(make_pipeline: MakePipeline, spar
         assert copied(pipeline.records(name)) == [], name
     assert len(copied(pipeline.records("added_column"))) == 100
     pipeline.assert_same("same", while_running=capture)
+    assert copy_due(pipeline, spark).is_complete
+    pipeline.assert_same(*(name for name in names if name != "dropped"), while_running=capture)
+    assert_clean(pipeline.config, spark)
 
 
 def test_dead_capture_leaves_what_is_finished(make_pipeline: MakePipeline, spark: SparkSession) -> None:

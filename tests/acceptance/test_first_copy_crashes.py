@@ -16,7 +16,9 @@ import pytest
 
 from cdc.copies.chunk import ChunkTask, Ending, run_chunk
 from deploy.stack import Stack
+from tests.harness.audit import assert_clean
 from tests.harness.first_copy import FIRST, Copying, copies, prepared, wait_for_hold
+from tests.harness.later_copy import copy_due
 from tests.harness.pipeline import MakePipeline, Pipeline
 from tests.harness.process import Process, StartProcess
 from tests.harness.records import Record
@@ -55,7 +57,7 @@ def slowed(task: ChunkTask, rows_per_second: float) -> ChunkTask:
 
 
 def test_a_frozen_attempt_cannot_write_after_the_stream_has_begun(
-    make_pipeline: MakePipeline, start_process: StartProcess, tmp_path: Path
+    make_pipeline: MakePipeline, start_process: StartProcess, tmp_path: Path, spark: SparkSession
 ) -> None:
     """A task stops in the middle of its chunk; capture dies, and its successor gives the copy up and streams. The task
     wakes up: fenced. One that starts only then finds the copy given up. Neither leaves a row."""
@@ -84,6 +86,8 @@ def test_a_frozen_attempt_cannot_write_after_the_stream_has_begun(
     pipeline.database.execute("UPDATE large SET a = 'newer'")
     pipeline.assert_same("large", while_running=again)
     assert "large" in marks(pipeline)
+    assert copy_due(pipeline, spark).is_complete
+    assert_clean(pipeline.config, spark)
 
 
 def test_attempts_at_one_chunk_publish_it_once(
@@ -201,6 +205,9 @@ def test_postgres_and_then_capture_killed(make_pipeline: MakePipeline, spark: Sp
     alive = [record for record in last.values() if record.value is not None and record.op != "d"]
     assert alive
     assert all(record.value["after"]["id"] % 2 == 1 for record in alive)
+    assert copy_due(pipeline, spark).is_complete
+    pipeline.assert_same("large", while_running=again)
+    assert_clean(pipeline.config, spark)
 
 
 @pytest.mark.slow

@@ -2,38 +2,16 @@
 
 from __future__ import annotations
 
-import threading
-from collections.abc import Iterator
-from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
-from cdc.config import load_config
-from cdc.copies.records import CopyProgress
-from spark_jobs.due_copies import copy_what_is_due
-from spark_jobs.first_copy import Report, Session
-from tests.harness.pipeline import MakePipeline, Pipeline
+from tests.harness.audit import assert_clean
+from tests.harness.later_copy import copy_due
+from tests.harness.pipeline import MakePipeline
 from tests.harness.table_states import marks, wait_for_look
 from tests.harness.writer import SCHEMA, Writer
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
-
-
-class _Nobody:
-    """Looks on."""
-
-    def waiting(self, what: str) -> None: ...
-
-    def progress(self, progress: CopyProgress) -> None: ...
-
-
-def copy_due(pipeline: Pipeline, spark: SparkSession, *tables: str, where: str = "") -> Report:
-    @contextmanager
-    def session() -> Iterator[Session]:
-        yield lambda: spark
-
-    config = load_config(pipeline.config)
-    return copy_what_is_due(config, _Nobody(), threading.Event(), tables=tables, where=where, sessions=session)
 
 
 def test_what_changed_without_row_events_is_copied(make_pipeline: MakePipeline, spark: SparkSession) -> None:
@@ -54,6 +32,9 @@ def test_what_changed_without_row_events_is_copied(make_pipeline: MakePipeline, 
         execute("ALTER TABLE altered ADD COLUMN w int DEFAULT 7, ALTER COLUMN id TYPE bigint USING id * 10")
         execute("ALTER TABLE altered RENAME COLUMN v TO x")
         execute("ALTER TABLE parts DETACH PARTITION high")
+        execute("CREATE TABLE higher (LIKE parts INCLUDING ALL)")
+        execute("INSERT INTO higher SELECT n, 'attached' FROM generate_series(200, 299) n")
+        execute("ALTER TABLE parts ATTACH PARTITION higher FOR VALUES FROM (200) TO (300)")
         writer = pipeline.database.connect(autocommit=False)
         execute("CREATE TABLE added (id int PRIMARY KEY, v text)")
         writer.execute("INSERT INTO added SELECT n, 'open' FROM generate_series(1, 50) n")
@@ -67,6 +48,35 @@ def test_what_changed_without_row_events_is_copied(make_pipeline: MakePipeline, 
         assert report.is_complete, report.incomplete
     assert marks(pipeline) == {}
     pipeline.assert_same("altered", "parts", "added", "high", "items", while_running=capture)
+    assert_clean(pipeline.config, spark)
+
+
+def test_a_commit_that_is_streamed_before_it_is_visible(
+    make_pipeline: MakePipeline, spark: SparkSession, slow_commits: SlowCommits
+) -> None:
+    """It hangs on a synchronous standby while the copy reads around it: the chunk, read too early, is read again, and
+    the row that the stream had already stays as it is."""
+    pipeline = make_pipeline()
+    database = pipeline.database
+    database.execute("CREATE TABLE t (id int PRIMARY KEY, v text)")
+    database.execute("INSERT INTO t SELECT n, 'old' FROM generate_series(1, 50) n")
+    # The copy's own marks, and capture's heartbeat, do not wait for the standby.
+    database.execute(f"ALTER DATABASE {database.name} SET synchronous_commit = local")
+    capture = pipeline.start()
+    slow_commits.begin()
+    slow_commits.commit("SET LOCAL synchronous_commit = on; UPDATE t SET v = 'new' WHERE id < 9; DELETE FROM t WHERE id = 9")
+    capture.wait_for(lambda: pipeline.rows_published("t") >= 9, 30, "the commit in the topic")
+    ((seen,),) = database.execute("SELECT count(*) FROM t WHERE v = 'new'")
+    assert seen == 0
+    onlooker, stop = Onlooker(), threading.Event()
+    with ThreadPoolExecutor(1) as pool:
+        copy = pool.submit(copying, pipeline, spark, onlooker, stop, "t")
+        capture.wait_for(lambda: any(chunk.repeat for chunk in chunks(pipeline)) or copy.done(), 60, "a chunk read again")
+        assert not copy.done()
+        slow_commits.end()
+        assert copy.result(120).is_complete
+    pipeline.assert_same("t", while_running=capture)
+    assert_clean(pipeline.config, spark)
 
 
 def test_named_table_and_condition(make_pipeline: MakePipeline, spark: SparkSession) -> None:

@@ -15,7 +15,6 @@ from tests.harness.database import Database
 from tests.harness.later_copy import copy_due
 from tests.harness.own_postgres import OwnPostgres
 from tests.harness.pipeline import MakePipeline
-from tests.harness.process import Process
 from tests.harness.store_sync import StorePipeline
 
 if TYPE_CHECKING:
@@ -34,11 +33,6 @@ def replacement(tmp_path: Path, request: pytest.FixtureRequest) -> Iterator[Data
         database.drop()
     finally:
         server.close()
-
-
-def _stop(capture: Process) -> None:
-    capture.terminate()
-    capture.expect_exit(0)
 
 
 @pytest.mark.slow
@@ -65,7 +59,7 @@ def test_another_server_whose_lsns_start_lower(
     with stores.syncing():
         stores.wait_until_served(180)
         stores.assert_same("t")
-        _stop(capture)
+        capture.stop()
         stores.replace(old.dsn, replacement.dsn)
         pipeline.database = replacement
         refused = pipeline.launch()
@@ -101,7 +95,7 @@ def test_a_topic_that_was_made_anew_is_read_from_its_beginning(
     with stores.syncing():
         stores.wait_until_served(180)
         stores.assert_same("t")
-        _stop(capture)
+        capture.stop()
         stores.replace("partitions = 2", "partitions = 5")
         pipeline.database.execute("DELETE FROM t WHERE id = 3")
         pipeline.launch().expect_exit(3)
@@ -111,4 +105,4 @@ def test_a_topic_that_was_made_anew_is_read_from_its_beginning(
         assert copy_due(pipeline, spark).is_complete
         stores.assert_same("t")
         assert_clean(stores.config, spark, "cache")
-    _stop(capture)
+    capture.stop()

@@ -3,12 +3,18 @@
 from __future__ import annotations
 
 import json
+from typing import TYPE_CHECKING
 
 import pytest
 
+from tests.harness.audit import assert_clean
+from tests.harness.later_copy import copy_due
 from tests.harness.pipeline import MakePipeline
 from tests.harness.process import StartProcess
 from tests.harness.table_states import marks, rows_after, schema_versions, wait_for_look
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
 
 # Each with a table of its own: (id int PRIMARY KEY, a int NOT NULL, n varchar(10), s int GENERATED … STORED).
 CHANGES = [
@@ -36,8 +42,11 @@ CHANGES = [
 ]
 
 
-def test_every_row_has_the_columns_it_was_written_with(make_pipeline: MakePipeline) -> None:
-    """Add, drop, rename and retype with writes between, in one transaction, and a crash before the acknowledgement."""
+def test_every_row_has_the_columns_it_was_written_with(make_pipeline: MakePipeline, spark: SparkSession) -> None:
+    """Add, drop, rename and retype with writes between, in one transaction, and a crash before the acknowledgement.
+
+    The copy that is due after that makes the topic what the table is.
+    """
     pipeline = make_pipeline()
     database = pipeline.database
     database.execute("CREATE TABLE t (id int PRIMARY KEY, a int, b text)")
@@ -71,7 +80,8 @@ def test_every_row_has_the_columns_it_was_written_with(make_pipeline: MakePipeli
     pipeline.fence(while_running=capture)
     capture.kill()  # what is sent again now must not be published again, whatever the catalog says by then
     database.execute("ALTER TABLE t DROP COLUMN bb")
-    pipeline.fence(while_running=pipeline.start())
+    capture = pipeline.start()
+    pipeline.fence(while_running=capture)
     written = [record for record in pipeline.records("t") if record.op == "c"]
     by_version = sorted(written, key=lambda record: (record.version, record.offset))
     assert [record.value["after"] for record in by_version] == [
@@ -95,6 +105,9 @@ def test_every_row_has_the_columns_it_was_written_with(make_pipeline: MakePipeli
         ["id", "bb", "c"],
         ["key", "bb", "c"],
     ]
+    assert copy_due(pipeline, spark).is_complete
+    pipeline.assert_same("t", while_running=capture)
+    assert_clean(pipeline.config, spark)
 
 
 def test_what_changes_rows_without_row_events_is_marked(make_pipeline: MakePipeline, tailrace: StartProcess) -> None:

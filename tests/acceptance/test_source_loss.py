@@ -3,46 +3,21 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
 from pathlib import Path
 
-import psycopg
 import pytest
 
 from tests.harness.database import Database
 from tests.harness.own_postgres import OwnPostgres
 from tests.harness.pipeline import MakePipeline, Pipeline
-from tests.harness.process import Process, StartProcess
-from tests.harness.waiting import eventually
+from tests.harness.process import Process
 from tests.harness.writer import SCHEMA
 
 
-@pytest.fixture(scope="module")
-def own(tmp_path_factory: pytest.TempPathFactory) -> Iterator[OwnPostgres]:
-    server = OwnPostgres(tmp_path_factory.mktemp("own"), wal_keep_size="0", min_wal_size="32MB", max_wal_size="48MB")
-    try:
-        yield server
-    finally:
-        server.close()
-
-
 @pytest.fixture
-def pipeline(
-    own: OwnPostgres,
-    kafka_bootstrap: str,
-    prefix: str,
-    tmp_path: Path,
-    tailrace: StartProcess,
-    request: pytest.FixtureRequest,
-) -> Iterator[Pipeline]:
-    """On the module's server, with a row published."""
-    database = Database(own.dsn, request.node.name)
-    made = Pipeline(database=database, bootstrap=kafka_bootstrap, prefix=prefix, folder=tmp_path, start=tailrace)
-    made.configure()
-    database.execute(SCHEMA)
-    database.execute("CREATE TABLE other (id int)")
-    yield made
-    database.drop()
+def pipeline(own_pipeline: Pipeline) -> Pipeline:
+    own_pipeline.database.execute(SCHEMA)
+    return own_pipeline
 
 
 def _publish(pipeline: Pipeline, number: int) -> Process:
@@ -50,34 +25,6 @@ def _publish(pipeline: Pipeline, number: int) -> Process:
     pipeline.database.execute("INSERT INTO items VALUES (%s, 0, 'a')", [number])
     pipeline.assert_same("items", while_running=capture)
     return capture
-
-
-def _stop(capture: Process) -> None:
-    capture.terminate()
-    capture.expect_exit(0)
-
-
-def _reconnect(pipeline: Pipeline) -> None:
-    """The server was away: the connection that is kept breaks once."""
-    with pytest.raises(psycopg.OperationalError):
-        pipeline.database.execute("SELECT 1")
-
-
-def _lose_the_log(pipeline: Pipeline, own: OwnPostgres) -> None:
-    """Write more than the slot may hold back."""
-    own.configure({"max_slot_wal_keep_size": "1MB"})
-
-    def lost() -> bool:
-        pipeline.database.execute("INSERT INTO other SELECT generate_series(1, 1000)")
-        pipeline.database.execute("SELECT pg_switch_wal()")
-        pipeline.database.execute("CHECKPOINT")
-        query = "SELECT wal_status FROM pg_replication_slots WHERE slot_name = %s"
-        return pipeline.database.execute(query, [pipeline.slot_name]) == [("lost",)]
-
-    try:
-        eventually(lost, 30, "the slot to be lost")
-    finally:
-        own.configure({"max_slot_wal_keep_size": "-1"})
 
 
 @pytest.mark.parametrize("frozen", [False, True])
@@ -88,9 +35,9 @@ def test_an_invalidated_slot_is_refused(pipeline: Pipeline, own: OwnPostgres, fr
         capture.freeze()
         own.configure({"wal_sender_timeout": "1s"})
     else:
-        _stop(capture)
+        capture.stop()
     pipeline.database.execute("DELETE FROM items")
-    _lose_the_log(pipeline, own)
+    own.outgrow(pipeline.slot_name)
     before = pipeline.published_to()
     if frozen:
         own.configure({"wal_sender_timeout": "60s"})
@@ -110,10 +57,11 @@ def test_a_server_restored_from_an_older_backup_is_refused(
     pipeline: Pipeline, own: OwnPostgres, tmp_path: Path
 ) -> None:
     """The disk of yesterday, slot and all: the log is shorter than what was published, and would be skipped over."""
-    _stop(_publish(pipeline, 1))
+    _publish(pipeline, 1).stop()
     own.keep(tmp_path / "backup")
-    _reconnect(pipeline)
-    pipeline.database.execute("INSERT INTO other SELECT generate_series(1, 10000)")  # more than a start writes itself
+    pipeline.database.forget_connection()
+    # More than a start writes itself.
+    pipeline.database.execute("SELECT pg_logical_emit_message(true, 'test.more', repeat('x', 1000000))")
     capture = _publish(pipeline, 2)
     own.restore(tmp_path / "backup")
     capture.expect_exit(3, 60)
@@ -123,13 +71,12 @@ def test_a_server_restored_from_an_older_backup_is_refused(
         assert "restored from an older backup" in process.errors, process.transcript()
         assert "tailrace recover" in process.errors
     assert pipeline.published_to() == before
-    _reconnect(pipeline)
 
 
 @pytest.mark.parametrize("with_slot", [True, False])
 def test_another_server_is_refused(pipeline: Pipeline, database: Database, with_slot: bool) -> None:
     """The address leads to another cluster, with tables and perhaps even a slot of the same names."""
-    _stop(_publish(pipeline, 1))
+    _publish(pipeline, 1).stop()
     before = pipeline.published_to()
     database.execute(SCHEMA)
     database.execute("CREATE PUBLICATION tailrace FOR TABLE items")

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from tests.acceptance.test_capture_random import _SCHEMA, TABLES, Writer
+from tests.harness.audit import assert_clean
 from tests.harness.pipeline import MakePipeline
 from tests.harness.store_sync import StorePipeline
 
@@ -28,8 +29,9 @@ def stores(make_pipeline: MakePipeline, spark: SparkSession, elasticsearch_url: 
     )
 
 
-def test_random_changes_end_up_in_both_stores(stores: StorePipeline) -> None:
-    """Deletes, key changes, TRUNCATE, TOAST: equal afterwards; and again after a bootstrap from the topics."""
+def test_random_changes_end_up_in_both_stores(stores: StorePipeline, spark: SparkSession) -> None:
+    """Deletes, key changes, TRUNCATE, TOAST: equal afterwards, and an audit says so; and again after a bootstrap from
+    the topics."""
     seed = int(os.environ.get("TAILRACE_SEED") or random.SystemRandom().randrange(1 << 32))
     print(f"TAILRACE_SEED={seed}")
     database = stores.pipeline.database
@@ -40,6 +42,7 @@ def test_random_changes_end_up_in_both_stores(stores: StorePipeline) -> None:
         for _ in range(150):
             writer.transaction()
         stores.assert_same(*TABLES, deadline_seconds=120)
+        assert_clean(stores.config, spark, *stores.names)
     for name in stores.names:
         report = stores.bootstrap(name)
         assert report.verdict.complete, str(report.verdict)

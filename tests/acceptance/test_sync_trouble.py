@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
 
@@ -10,7 +11,8 @@ import pytest
 
 from spark_jobs.stores.parked_rows import read_parked
 from spark_jobs.stores.retry import retry
-from tests.harness.leftovers import delete_keys
+from tests.harness.audit import assert_clean
+from tests.harness.own_redis import OwnRedis
 from tests.harness.pipeline import MakePipeline
 from tests.harness.proxy import Proxy
 from tests.harness.store_sync import StorePipeline
@@ -54,17 +56,33 @@ def test_a_store_that_is_down_holds_up_no_other(
         stores.assert_same("t")
 
 
-def test_a_cache_that_lost_everything_is_filled_again(make_stores: MakeStores, redis_url: str, prefix: str) -> None:
-    """Flushed while the sync runs and nobody writes: noticed, and read again from the beginning."""
-    stores = make_stores(cache={"kind": "redis", "url": redis_url})
+def test_a_cache_that_lost_what_it_had_is_filled_again(
+    make_stores: MakeStores, spark: SparkSession, tmp_path: Path
+) -> None:
+    """Killed and back with what its disk had, then flushed, while the sync runs and nobody writes: noticed, and read
+    again from where the cache says, or from the beginning."""
+    redis = OwnRedis(tmp_path, save="")
+    stores = make_stores(cache={"kind": "redis", "url": redis.url})
     database = stores.pipeline.database
     stores.pipeline.start()
-    with stores.syncing():
-        database.execute("INSERT INTO t SELECT i, 'one' FROM generate_series(1, 50) i; DELETE FROM t WHERE id > 40")
-        stores.assert_same("t")
-        delete_keys(redis_url, prefix)
-        stores.wait_until_served()
-        stores.assert_same("t")
+    try:
+        with stores.syncing(), redis.client() as client:
+            database.execute("INSERT INTO t SELECT i, 'one' FROM generate_series(1, 50) i; DELETE FROM t WHERE id > 40")
+            stores.assert_same("t")
+            client.save()
+            database.execute(
+                "UPDATE t SET v = 'two' WHERE id < 9; DELETE FROM t WHERE id = 9; INSERT INTO t VALUES (60)"
+            )
+            stores.assert_same("t")
+            redis.kill()
+            redis.start()
+            stores.assert_same("t")
+            client.flushall()
+            stores.wait_until_served()
+            stores.assert_same("t")
+            assert_clean(stores.config, spark, "cache")
+    finally:
+        redis.close()
 
 
 def test_of_two_drivers_one_stops(make_stores: MakeStores, redis_url: str) -> None:

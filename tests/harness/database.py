@@ -43,6 +43,11 @@ class Database:
         cursor = self._main.execute(query, parameters)
         return cursor.fetchall() if cursor.description is not None else []
 
+    def forget_connection(self) -> None:
+        """After the server was away; the next one is new."""
+        if self._main is not None:
+            self._main.close()
+
     def describe(self, *tables: str) -> list[Table]:
         with psycopg.connect(self.dsn) as connection:
             return describe(connection, *tables)

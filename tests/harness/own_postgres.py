@@ -96,6 +96,20 @@ class OwnPostgres:
             what=f"slot {name} to be free",
         )
 
+    def outgrow(self, slot: str) -> None:
+        """Write more than the slot may hold back, until the server has thrown away what it needs."""
+        self.configure({"max_slot_wal_keep_size": "1MB"})
+        try:
+            eventually(lambda: self._is_lost(slot), 30, f"slot {slot} to be lost")
+        finally:
+            self.configure({"max_slot_wal_keep_size": "-1"})
+
+    def _is_lost(self, slot: str) -> bool:
+        self.execute("SELECT pg_logical_emit_message(false, 'test.flood', repeat('x', 100000))")
+        self.execute("SELECT pg_switch_wal()")
+        self.execute("CHECKPOINT")
+        return self.execute(f"SELECT wal_status FROM pg_replication_slots WHERE slot_name = '{slot}'") == [("lost",)]
+
     def promote(self) -> None:
         self.execute("SELECT pg_promote()")
         (self.data / "postgresql.auto.conf").write_text("")

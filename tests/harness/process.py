@@ -75,6 +75,11 @@ class Process:
         self._finish_reading()
         return code
 
+    def stop(self) -> None:
+        """SIGTERM, and it ends in good order."""
+        self.terminate()
+        self.expect_exit(0)
+
     def expect_exit(self, code: int, deadline_seconds: float = 30.0) -> None:
         found = self.wait(deadline_seconds)
         assert found == code, f"exit code {found} instead of {code}\n{self.transcript()}"

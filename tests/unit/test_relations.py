@@ -1,12 +1,10 @@
-"""A table as capture sees it: its rows and keys as JSON, by both ways, and the tables that cannot be captured."""
+"""A table as capture sees it: its rows and keys as JSON, and the tables that cannot be captured."""
 
 from __future__ import annotations
 
 import json
 
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
 
 from cdc import schema
 from cdc.errors import ProtocolError, RefusedError
@@ -14,7 +12,6 @@ from cdc.lsn import Version
 from cdc.messages import UNCHANGED, Value
 from tests.harness.changes import BOOL, ID_AND_NAME, INT8, TEXT, make_table
 from tests.harness.documented import example
-from tests.harness.pgoutput import LEFT_OUT, cells
 
 NUMERIC, BYTEA, FLOAT8, TEXT_ARRAY = 1700, 17, 701, 1009
 
@@ -60,9 +57,6 @@ def test_column_names_are_only_names(name: str) -> None:
     table = make_table(columns=[(name, INT8, True), ("other", TEXT, False)], key=(name,))
     assert json.loads(table.encode_row([b"1", b"%s"])) == {name: 1, "other": "%s"}
     assert json.loads(table.encode_key([b"1", None])) == {name: 1}
-    read = table.read_row(cells(["1", "%s"]), 2)
-    assert read is not None
-    assert json.loads(read[2]) == {name: 1, "other": "%s"}
 
 
 def test_a_table_whose_old_rows_lack_the_key_is_refused() -> None:
@@ -105,65 +99,6 @@ def test_a_key_without_a_value_is_refused(key: Value) -> None:
     """A record under the key null would be another row's."""
     with pytest.raises(ProtocolError):
         make_table().encode_key([key, b"a"])
-
-
-# -- straight from the message -----------------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize("at", [0, 8, 31])
-def test_a_row_read_from_its_bytes_ends_where_the_message_ends(at: int) -> None:
-    """Wherever it starts: nothing may follow."""
-    data = b"." * at + cells(["7", "abc"])[2:]
-    assert make_table().read_row(data, at) == (b'{"id":7}', b"null", b'{"id":7,"name":"abc"}')
-    assert make_table().read_row(data + b"x", at) is None
-
-
-@pytest.mark.parametrize(
-    "data",
-    [
-        pytest.param(cells(["7", LEFT_OUT]), id="left out"),
-        pytest.param(cells([None, "a"]), id="key is null"),
-        pytest.param(cells(["7"]), id="too short"),
-        pytest.param(cells(["7", b"\xff"]), id="not UTF-8"),
-        pytest.param(b"\0\2b\0\0\0\1x", id="binary"),
-        pytest.param(b"\0\2", id="nothing"),
-    ],
-)
-def test_what_is_not_a_plain_whole_row_is_left_to_the_decoder(data: bytes) -> None:
-    """None, never an exception and never a guess: the ordinary way completes the row, or says what is wrong."""
-    assert make_table().read_row(data, 2) is None
-
-
-def test_a_cut_row_is_never_taken_for_a_whole_one() -> None:
-    """Wherever it was cut."""
-    table = make_table(columns=WIDE)
-    whole = cells(["7", "abc", "t", "1.5", "\\x00ff", "2.5", "{a,b}"])
-    for cut in range(2, len(whole)):
-        assert table.read_row(whole[:cut], 2) is None
-
-
-_INTEGERS = st.integers(-(2**63), 2**63 - 1).map(lambda value: str(value).encode())
-_TEXTS = st.text(st.characters(exclude_characters="\0", codec="utf-8"), max_size=20).map(str.encode)
-_ROWS = st.tuples(
-    _INTEGERS,
-    st.none() | _TEXTS,
-    st.none() | st.sampled_from([b"t", b"f"]),
-    st.none() | st.decimals(allow_nan=False, allow_infinity=False).map(lambda value: f"{value:f}".encode()),
-    st.none() | st.binary(max_size=10).map(lambda value: b"\\x" + value.hex().encode()),
-    st.none() | st.floats().map(lambda value: repr(value).encode()),
-    st.none() | st.just(b'{a,NULL,"b c"}'),
-)
-
-
-@given(_ROWS)
-@settings(max_examples=200, deadline=None)
-def test_both_ways_give_the_same_bytes(row: tuple[bytes | None, ...]) -> None:
-    """A row read straight from the message, and the same row decoded first."""
-    data = cells(row)
-    assert _WIDE.read_row(data, 2) == (_WIDE.encode_key(row), b"null", _WIDE.encode_row(row))
-
-
-_WIDE = make_table(columns=WIDE)
 
 
 def test_the_names_and_types_are_kept_for_the_schema_record() -> None:

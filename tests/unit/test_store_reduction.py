@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from spark_jobs.stores.reduction import Held, Reduction, change_of
+from spark_jobs.stores.reduction import Held, Reduction, changes_of
 
 TOPIC = "shop.public.t"
 
@@ -21,8 +21,10 @@ def _event(op: str, after: str = "null") -> bytes:
 
 
 def _feed(reduction: Reduction, *records: tuple[int, str, bytes | None, int]) -> None:
-    for offset, (partition, key, value, version) in enumerate(records):
-        reduction.add(TOPIC, partition, offset, json.dumps({"id": key}).encode(), value, _stamp(version))
+    reduction.add(
+        (TOPIC, partition, offset, json.dumps({"id": key}).encode(), value, _stamp(version), None)
+        for offset, (partition, key, value, version) in enumerate(records)
+    )
 
 
 def _rows(reduction: Reduction) -> dict[str, Any]:
@@ -88,7 +90,7 @@ def test_a_marker_that_was_swept_for_is_not_found_again() -> None:
 
 def test_a_change_carries_what_the_store_needs() -> None:
     """Id, key, version and the row's bytes."""
-    change = change_of(b'{"a":1,"b":"x"}', Held(_stamp(3), b'{"a":1}', 0, 9))
+    (change,) = changes_of({b'{"a":1,"b":"x"}': Held(_stamp(3), b'{"a":1}', 0, 9)})
     assert change.id == '["1","x"]'
     assert (change.version.position, change.version.seq) == (24, 1)
     assert change.row == b'{"a":1}'
@@ -100,4 +102,4 @@ def test_the_short_way_to_an_id_gives_the_same(value: object) -> None:
     for name in ("id", 'odd":7', "a:b"):
         key = json.dumps({name: value}, separators=(",", ":")).encode()
         held = Held(_stamp(3), None, 0, 0)
-        assert change_of(key, held, one_column=True) == change_of(key, held)
+        assert changes_of({key: held}, one_column=True) == changes_of({key: held})

@@ -238,10 +238,44 @@ def test_the_stores_of_a_standby_are_fed_when_it_takes_over() -> None:
     _said(capture, bench, "streaming")
     assert capture.may_feed_stores()
     assert taken_over == [1]
+    _said(capture, bench, "streaming")
+    assert taken_over == [1], "it led already"
     refused = CapturePart(["capture"], **bench.settings())
     refused.look()
     bench.end(refused, 3)
     assert refused.may_feed_stores()
+
+
+@pytest.mark.parametrize(("word", "takes"), [("streaming", True), ("standby", False)])
+def test_who_fed_without_knowing_takes_the_stores_only_if_it_leads(word: str, takes: bool) -> None:
+    """Both of a pair feed while the source is away, and one has lost the stores to the other by the time it is back."""
+    bench, taken_over = _Bench(), []
+    capture = CapturePart(["capture"], when_taken_over=lambda: taken_over.append(1), **bench.settings())
+    capture.look()
+    _said(capture, bench, "retrying", reason="no route")
+    assert capture.may_feed_stores()
+    _said(capture, bench, word)
+    assert (bool(taken_over), capture.may_feed_stores()) == (takes, takes)
+
+
+def test_a_store_that_is_taken_a_moment_too_late_is_taken_back_and_later_ones_are_not() -> None:
+    """The other pipeline's sync was on its way when this one began to lead; a sync by hand, later, has the store."""
+    bench = _Bench()
+    part = SyncPart(["cache"], ["sync"], **bench.settings())
+    part.look()
+    part.take_back()
+    bench.now += 30
+    _said(part, bench, "refused", store="cache", reason="taken over", taken_over=True)
+    bench.end(part, 3)
+    bench.now += 1
+    part.look()
+    assert len(bench.lives) == 2
+    bench.now += 200
+    _said(part, bench, "refused", store="cache", reason="taken over", taken_over=True)
+    bench.end(part, 3)
+    bench.now += 1
+    part.look()
+    assert (part.is_refused, len(bench.lives)) == (True, 2)
 
 
 def test_stores_that_another_pipeline_had_taken_are_taken_back_and_no_others() -> None:
