@@ -15,8 +15,8 @@ WORKERS ?= 3
 help: ## Show this list
 	@awk 'BEGIN {FS = ":.*## "} /^[a-z-]+:.*## / {printf "  make %-14s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
 
-# Installs again only when pyproject.toml has changed; a broken install leaves no stamp behind.
-$(VENV)/.installed: pyproject.toml
+# Installs again only when what is installed or compiled has changed; a broken install leaves no stamp behind.
+$(VENV)/.installed: pyproject.toml $(wildcard cdc/native_*.p*)
 	@$(PYTHON) deploy/check_python.py
 	@echo "Installing into $(VENV); the first time this takes a few minutes, most of it for Spark."
 	$(PYTHON) -m venv $(VENV)

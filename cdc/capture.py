@@ -31,6 +31,7 @@ from cdc.names import message_topic
 from cdc.postgres import connect, explain
 from cdc.replication import sent_up_to
 from cdc.reselect import Reselect
+from cdc.row_run import NativeRun
 from cdc.snapshots import Snapshot
 from cdc.startup import Started, start
 from cdc.table_messages import TableMessages
@@ -133,7 +134,7 @@ class Capture:
         self._stream.watch(self._worker.wake_fd)
         self._stream.confirm(progress.confirmable)
         self._heartbeat.start()
-        log.info("streaming", slot=config.source.slot, version=str(progress.version))
+        log.info("streaming", slot=config.source.slot, version=str(progress.version), compiled=NativeRun is not None)
 
     def _close(self) -> None:
         """The replication connection first: a server that is shutting down waits for nothing but that."""

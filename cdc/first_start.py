@@ -26,6 +26,7 @@ from cdc.published_versions import base_above, highest_version
 from cdc.publisher import Publisher
 from cdc.relations import Shape
 from cdc.replication import ReplicationStream
+from cdc.slot_waiting import tell_open_transactions
 from cdc.table_catalog import read_states
 from cdc.table_states import KEY as STATES_KEY
 from cdc.table_states import TableStates
@@ -74,7 +75,8 @@ class FirstStart:
             end_offsets=self._topics.end_offsets({name: made[name].partitions for name in names}),
         )
         self._write(progress)
-        created = stream.create_slot(self._tell_what_it_waits_for, export=self._config.copy.first)
+        telling = tell_open_transactions(log, self._connection, self._source.slot)
+        created = stream.create_slot(telling, export=self._config.copy.first)
         log.info("slot_created", slot=self._source.slot, consistent_point=str(created.point))
         progress = progress.with_base(self._base_above(created.point, progress.end_offsets), created.point)
         states = TableStates(tables=read_states(self._connection, publication.tables, prefix=self._prefix))
@@ -154,14 +156,6 @@ class FirstStart:
             self._publisher.send(*schema.record(table, Version(progress.base + point, 0), schema_topic))
             progress = progress.with_schema(table.topic, schema.digest(table))
         return progress
-
-    def _tell_what_it_waits_for(self) -> None:
-        log.info(
-            "waiting_for_open_transactions",
-            slot=self._source.slot,
-            reason="the slot is made once every transaction that is open now has ended",
-            transactions=catalog.open_transactions(self._connection),
-        )
 
     def _write_copy(self, copy: CopyState) -> None:
         self._publisher.begin()

@@ -17,15 +17,16 @@ if TYPE_CHECKING:
     from cdc.records import Emit  # which needs the envelope, and that the tables
 
 NativeRun: Any
+NativeLines: Any
 try:
-    from cdc.native_rows import NativeRun  # type: ignore[import-not-found,no-redef]
+    from cdc.native_rows import NativeLines, NativeRun  # type: ignore[import-not-found,no-redef]
 except ImportError:  # there was no compiler
-    NativeRun = None
+    NativeRun = NativeLines = None
 
 # Where a row's values begin in a message behind its head: after its kind, relation, kind of tuple, number of columns.
 ROW_AT = HEAD_BYTES + 8
 
-# How a column is written; `native_rows` has the same numbers.
+# How a column is written; `native_json` has the same numbers.
 _UNUSED, _BY_ENCODER, _TIMESTAMPTZ = 0, 9, 8
 _WAYS = {IDENTITY: 1, QUOTE: 2, TEXT: 3, BOOLEAN: 4, FLOATING: 5, DATE: 6, TIMESTAMP: 7}
 _join = b"".join
@@ -124,13 +125,20 @@ def python_run(encoders: Sequence[Encode], row: Sequence[Member], key: Sequence[
 
 
 def native_run(encoders: Sequence[Encode], row: Sequence[Member], key: Sequence[Member]) -> RowRun:
-    used = {index for index, _ in (*row, *key)}
-    ways = [_way(encode) if index in used else (_UNUSED, 0) for index, encode in enumerate(encoders)]
-    run: RowRun = NativeRun(ways, encoders, _fields(row), _fields(key))
+    run: RowRun = NativeRun(*native_columns(encoders, row, key))
     return run
 
 
 row_run = python_run if NativeRun is None else native_run
+
+
+def native_columns(
+    encoders: Sequence[Encode], row: Sequence[Member], key: Sequence[Member]
+) -> tuple[list[tuple[int, int]], list[Encode], list[tuple[int, bytes]], list[tuple[int, bytes]]]:
+    """What `native_json` must know of a table."""
+    used = {column for column, _ in (*row, *key)}
+    ways = [_way(encode) if column in used else (_UNUSED, 0) for column, encode in enumerate(encoders)]
+    return ways, list(encoders), _fields(row), _fields(key)
 
 
 def _way(encode: Encode) -> tuple[int, int]:

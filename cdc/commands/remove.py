@@ -17,7 +17,7 @@ from cdc.errors import TransientError, UsageError
 from cdc.postgres import connect
 from cdc.setup.capture_removal import CaptureRemoval
 from cdc.setup.removable_topics import RemovableTopics
-from cdc.setup.removal import Action, Plan, Removal
+from cdc.setup.removal import Plan, Removal, RemovalAction
 from cdc.setup.table_removal import TableRemoval
 
 
@@ -114,7 +114,7 @@ def _show(plan: Plan, *, delete_topics: bool) -> None:
 
 
 def _agreed(config: Config, plan: Plan) -> bool:
-    if any(step.action is Action.DELETE_TOPIC for step in plan.steps):
+    if any(step.action is RemovalAction.DELETE_TOPIC for step in plan.steps):
         prefix = config.kafka.prefix
         click.echo(f"The topics' content will be lost. Type the prefix ({prefix}) to go on: ", nl=False)
         return sys.stdin.readline().strip() == prefix

@@ -4,48 +4,28 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterator
 from dataclasses import dataclass
-from enum import Enum
 from typing import Any
 
 from cdc.errors import RefusedError
+from cdc.setup.steps import Action, Step, steps_as_json
 
 
-class Action(Enum):
+class RecoveryAction(Action):
     """In the order in which they are carried out."""
 
-    FENCE = "fence"
-    NOTE = "note"
-    CREATE_PUBLICATION = "create_publication"
-    ADD_TO_PUBLICATION = "add_to_publication"
-    SET_POLICY = "set_policy"
-    REMAKE_TOPIC = "remake_topic"
-    MAKE_TOPIC = "make_topic"
-    DROP_SLOT = "drop_slot"
-    CREATE_SLOT = "create_slot"
-    UPDATE_RECORDS = "update_records"
-
-
-_WORDS = {
-    Action.FENCE: "cut off every producer of {name} that may still be at work",
-    Action.NOTE: "write down that {name} is being recovered: capture does not start until that has ended",
-    Action.CREATE_PUBLICATION: "create publication {name}",
-    Action.ADD_TO_PUBLICATION: "put {name} into the publication",
-    Action.SET_POLICY: "set cleanup.policy of topic {name} back",
-    Action.REMAKE_TOPIC: "delete topic {name} with all that it holds, and make it anew",
-    Action.MAKE_TOPIC: "make topic {name}",
-    Action.DROP_SLOT: "drop slot {name}",
-    Action.CREATE_SLOT: "create slot {name}",
-    Action.UPDATE_RECORDS: "write down that {name} goes on from there, and that every table is to be copied again",
-}
-
-
-@dataclass(frozen=True, slots=True)
-class Step:
-    action: Action
-    name: str
-
-    def __str__(self) -> str:
-        return _WORDS[self.action].format(name=self.name)
+    FENCE = "fence", "cut off every producer of {name} that may still be at work"
+    NOTE = "note", "write down that {name} is being recovered: capture does not start until that has ended"
+    CREATE_PUBLICATION = "create_publication", "create publication {name}"
+    ADD_TO_PUBLICATION = "add_to_publication", "put {name} into the publication"
+    SET_POLICY = "set_policy", "set cleanup.policy of topic {name} back"
+    REMAKE_TOPIC = "remake_topic", "delete topic {name} with all that it holds, and make it anew"
+    MAKE_TOPIC = "make_topic", "make topic {name}"
+    DROP_SLOT = "drop_slot", "drop slot {name}"
+    CREATE_SLOT = "create_slot", "create slot {name}"
+    UPDATE_RECORDS = (
+        "update_records",
+        "write down that {name} goes on from there, and that every table is to be copied again",
+    )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -68,7 +48,7 @@ class RecoveryPlan:
         return {
             "state": state,
             "problems": list(self.problems),
-            "steps": [{"action": step.action.value, "name": step.name, "done": step in done} for step in self.steps],
+            "steps": steps_as_json(self.steps, done),
             "tables": list(self.tables),
             "notes": list(self.notes),
             "refusal": None if self.refusal is None else str(self.refusal),

@@ -9,9 +9,10 @@ from cdc.lsn import Version
 from cdc.published_tables import lacking_tables
 from cdc.recovery.findings import Findings
 from cdc.recovery.highest import Highest
-from cdc.recovery.plan import Action, RecoveryPlan, Step
+from cdc.recovery.plan import RecoveryAction, RecoveryPlan
 from cdc.recovery.topic_care import Care
 from cdc.setup.pipeline_hold import capture_runs
+from cdc.setup.steps import Step
 
 
 def make_plan(config: Config, found: Findings, highest: Highest, *, anyway: bool) -> RecoveryPlan:
@@ -30,21 +31,21 @@ def make_plan(config: Config, found: Findings, highest: Highest, *, anyway: bool
 
 def _steps(config: Config, found: Findings) -> list[Step]:
     prefix, slot = config.kafka.prefix, config.source.slot
-    steps = [Step(Action.SET_POLICY, name) for name in found.control_policies]
-    steps += [Step(Action.FENCE, prefix), Step(Action.NOTE, prefix)]
+    steps = [Step(RecoveryAction.SET_POLICY, name) for name in found.control_policies]
+    steps += [Step(RecoveryAction.FENCE, prefix), Step(RecoveryAction.NOTE, prefix)]
     if found.publication is None:
-        steps.append(Step(Action.CREATE_PUBLICATION, config.source.publication))
+        steps.append(Step(RecoveryAction.CREATE_PUBLICATION, config.source.publication))
     else:
         lacking = lacking_tables(found.publication, found.chosen)
-        steps += [Step(Action.ADD_TO_PUBLICATION, str(table)) for table in lacking]
-    steps += [Step(Action.SET_POLICY, name) for name in found.topics.policies]
-    steps += [Step(Action.REMAKE_TOPIC, name) for name in found.topics.named(Care.REMAKE)]
-    steps += [Step(Action.MAKE_TOPIC, name) for name in found.topics.named(Care.MAKE)]
+        steps += [Step(RecoveryAction.ADD_TO_PUBLICATION, str(table)) for table in lacking]
+    steps += [Step(RecoveryAction.SET_POLICY, name) for name in found.topics.policies]
+    steps += [Step(RecoveryAction.REMAKE_TOPIC, name) for name in found.topics.named(Care.REMAKE)]
+    steps += [Step(RecoveryAction.MAKE_TOPIC, name) for name in found.topics.named(Care.MAKE)]
     if found.old_slot is not None and found.progress is not None:
-        steps.append(Step(Action.DROP_SLOT, found.progress.slot))
+        steps.append(Step(RecoveryAction.DROP_SLOT, found.progress.slot))
     if found.slot is not None:
-        steps.append(Step(Action.DROP_SLOT, slot))
-    return [*steps, Step(Action.CREATE_SLOT, slot), Step(Action.UPDATE_RECORDS, prefix)]
+        steps.append(Step(RecoveryAction.DROP_SLOT, slot))
+    return [*steps, Step(RecoveryAction.CREATE_SLOT, slot), Step(RecoveryAction.UPDATE_RECORDS, prefix)]
 
 
 def _notes(config: Config, found: Findings, highest: Highest) -> list[str]:

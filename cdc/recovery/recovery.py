@@ -19,7 +19,6 @@ from dataclasses import replace as with_changes
 import msgspec
 import psycopg
 
-from cdc import catalog
 from cdc.config import Config
 from cdc.copies import first
 from cdc.copies.log import CopyLog
@@ -32,12 +31,14 @@ from cdc.publisher import Publisher
 from cdc.recovery.findings import Finder, Findings
 from cdc.recovery.highest import Highest
 from cdc.recovery.mendable_topics import MendableTopics
-from cdc.recovery.plan import Action, RecoveryPlan, Step
+from cdc.recovery.plan import RecoveryAction, RecoveryPlan
 from cdc.recovery.planning import make_plan
 from cdc.recovery.records import PENDING_REASON, RecoveryRecords
 from cdc.recovery.topic_care import Care
 from cdc.replication import ReplicationStream, SlotInUse
 from cdc.setup.pipeline_hold import capture_runs
+from cdc.setup.steps import Step
+from cdc.slot_waiting import tell_open_transactions
 from cdc.startup import drop_when_free, first_start_lock, make_publisher
 
 log = get_logger("recover")
@@ -99,22 +100,22 @@ class Recovery:
     def _mend(self, found: Findings, highest: Highest, tell: _Telling) -> None:
         for name in found.control_policies:
             self._topics.compact(name)
-            tell(Action.SET_POLICY, name)
+            tell(RecoveryAction.SET_POLICY, name)
         self._topics.ensure_control()
         publisher = make_publisher(self._config)
         try:
             records = RecoveryRecords(self._config, self._connection, self._topics, publisher)
             abandoned = self._fence(publisher, records, found)
-            tell(Action.FENCE)
+            tell(RecoveryAction.FENCE)
             noted = records.note(found, highest.version)
-            tell(Action.NOTE)
+            tell(RecoveryAction.NOTE)
             self._mend_publication(found)
-            tell(Action.CREATE_PUBLICATION)
-            tell(Action.ADD_TO_PUBLICATION)
+            tell(RecoveryAction.CREATE_PUBLICATION)
+            tell(RecoveryAction.ADD_TO_PUBLICATION)
             self._mend_topics(found, tell)
             point = self._new_slot(found, tell)
             records.write_all(noted, found, point, abandoned)
-            tell(Action.UPDATE_RECORDS)
+            tell(RecoveryAction.UPDATE_RECORDS)
         finally:
             publisher.abandon()
 
@@ -146,12 +147,12 @@ class Recovery:
     def _mend_topics(self, found: Findings, tell: _Telling) -> None:
         for name in found.topics.policies:
             self._topics.compact(name)
-            tell(Action.SET_POLICY, name)
+            tell(RecoveryAction.SET_POLICY, name)
         for name in found.topics.named(Care.REMAKE):
             self._topics.remake(name)
-            tell(Action.REMAKE_TOPIC, name)
+            tell(RecoveryAction.REMAKE_TOPIC, name)
         self._topics.ensure_tables(found.topics.cares)
-        tell(Action.MAKE_TOPIC)
+        tell(RecoveryAction.MAKE_TOPIC)
 
     def _new_slot(self, found: Findings, tell: _Telling) -> LSN:
         for name, slot in (
@@ -160,25 +161,17 @@ class Recovery:
         ):
             if slot is not None:
                 drop_when_free(self._connection, name)
-                tell(Action.DROP_SLOT, name)
+                tell(RecoveryAction.DROP_SLOT, name)
         stream = ReplicationStream(
             self._source.conninfo(), slot=self._source.slot, publication=self._source.publication, stop=lambda: False
         )
         try:
-            point = stream.create_slot(self._tell_what_it_waits_for).point
+            point = stream.create_slot(tell_open_transactions(log, self._connection, self._source.slot)).point
         finally:
             stream.close()
         log.info("slot_created", slot=self._source.slot, consistent_point=str(point))
-        tell(Action.CREATE_SLOT)
+        tell(RecoveryAction.CREATE_SLOT)
         return point
-
-    def _tell_what_it_waits_for(self) -> None:
-        log.info(
-            "waiting_for_open_transactions",
-            slot=self._source.slot,
-            reason="the slot is made once every transaction that is open now has ended",
-            transactions=catalog.open_transactions(self._connection),
-        )
 
 
 class _Telling:
@@ -188,7 +181,7 @@ class _Telling:
         self._plan = plan
         self._done = done
 
-    def __call__(self, action: Action, name: str | None = None) -> None:
+    def __call__(self, action: RecoveryAction, name: str | None = None) -> None:
         for step in self._plan.steps:
             if step.action is action and name in (None, step.name):
                 self._done(step)

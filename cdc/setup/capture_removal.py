@@ -20,7 +20,8 @@ from cdc.setup import source_state
 from cdc.setup.pipeline_hold import capture_runs, system_identifier
 from cdc.setup.progress_record import last_progress
 from cdc.setup.removable_topics import RemovableTopics
-from cdc.setup.removal import Action, Plan, Step
+from cdc.setup.removal import Plan, RemovalAction
+from cdc.setup.steps import Action, Step
 
 
 class CaptureRemoval:
@@ -44,11 +45,11 @@ class CaptureRemoval:
         ours, others = self._topics_found(progress)
         steps = []
         if slot is not None:
-            steps.append(Step(Action.DROP_SLOT, self._source.slot))
+            steps.append(Step(RemovalAction.DROP_SLOT, self._source.slot))
         if self._delete_topics:
-            steps.extend(Step(Action.DELETE_TOPIC, name) for name in ours)
+            steps.extend(Step(RemovalAction.DELETE_TOPIC, name) for name in ours)
         if ownership is not None:
-            steps.append(Step(Action.DROP_PUBLICATION, self._source.publication))
+            steps.append(Step(RemovalAction.DROP_PUBLICATION, self._source.publication))
         return Plan(
             steps=tuple(steps),
             left=(*others, *(() if self._delete_topics else ours)),
@@ -105,10 +106,10 @@ class CaptureRemoval:
 
     def carry_out(self, plan: Plan, done: Callable[[Step], None]) -> None:
         self._keep_starts_away()
-        act = {
-            Action.DROP_SLOT: self._drop_slot,
-            Action.DELETE_TOPIC: self._delete_topic,
-            Action.DROP_PUBLICATION: self._drop_publication,
+        act: dict[Action, Callable[[str], None]] = {
+            RemovalAction.DROP_SLOT: self._drop_slot,
+            RemovalAction.DELETE_TOPIC: self._delete_topic,
+            RemovalAction.DROP_PUBLICATION: self._drop_publication,
         }
         for step in plan.steps:
             act[step.action](step.name)

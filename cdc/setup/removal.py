@@ -4,38 +4,19 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterator
 from dataclasses import dataclass
-from enum import Enum
 from typing import Any, Protocol
 
 from cdc.errors import RefusedError
+from cdc.setup.steps import Action, Step, steps_as_json
 
 
-class Action(Enum):
-    DROP_SLOT = "drop_slot"
-    DROP_PUBLICATION = "drop_publication"
-    ALTER_PUBLICATION = "alter_publication"
-    UPDATE_RECORDS = "update_records"
-    CATCH_UP = "catch_up"
-    DELETE_TOPIC = "delete_topic"
-
-
-_WORDS = {
-    Action.DROP_SLOT: "drop slot {name}",
-    Action.DROP_PUBLICATION: "drop publication {name}",
-    Action.ALTER_PUBLICATION: "take {name} out of the publication",
-    Action.UPDATE_RECORDS: "strike {name} from capture's records",
-    Action.CATCH_UP: "publish what slot {name} still holds, so that nothing comes after the topic is gone",
-    Action.DELETE_TOPIC: "delete topic {name} with all that it holds",
-}
-
-
-@dataclass(frozen=True, slots=True)
-class Step:
-    action: Action
-    name: str
-
-    def __str__(self) -> str:
-        return _WORDS[self.action].format(name=self.name)
+class RemovalAction(Action):
+    DROP_SLOT = "drop_slot", "drop slot {name}"
+    DROP_PUBLICATION = "drop_publication", "drop publication {name}"
+    ALTER_PUBLICATION = "alter_publication", "take {name} out of the publication"
+    UPDATE_RECORDS = "update_records", "strike {name} from capture's records"
+    CATCH_UP = "catch_up", "publish what slot {name} still holds, so that nothing comes after the topic is gone"
+    DELETE_TOPIC = "delete_topic", "delete topic {name} with all that it holds"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -55,7 +36,7 @@ class Plan:
     def as_json(self, state: str, done: Collection[Step]) -> dict[str, Any]:
         return {
             "state": state,
-            "steps": [{"action": step.action.value, "name": step.name, "done": step in done} for step in self.steps],
+            "steps": steps_as_json(self.steps, done),
             "left": list(self.left),
             "notes": list(self.notes),
             "refusal": None if self.refusal is None else str(self.refusal),

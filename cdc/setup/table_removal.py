@@ -28,7 +28,8 @@ from cdc.setup.catch_up import catch_up
 from cdc.setup.pipeline_hold import PipelineHold, capture_runs, hold_pipeline
 from cdc.setup.progress_record import last_progress
 from cdc.setup.removable_topics import RemovableTopics
-from cdc.setup.removal import Action, Plan, Step
+from cdc.setup.removal import Plan, RemovalAction
+from cdc.setup.steps import Step
 from cdc.table_states import TableStates
 from cdc.topics import Topic
 
@@ -82,7 +83,7 @@ class TableRemoval:
         )
 
     def _publication_steps(self, publication: catalog.Publication | None) -> list[Step]:
-        return [Step(Action.ALTER_PUBLICATION, name) for name in self._published(publication)]
+        return [Step(RemovalAction.ALTER_PUBLICATION, name) for name in self._published(publication)]
 
     def _progress_steps(
         self, publication: catalog.Publication | None, progress: Progress | None, lost: set[str]
@@ -91,7 +92,7 @@ class TableRemoval:
             return []
         listed = set(progress.publication_tables) | set(publication.tables if publication else ())
         return [
-            Step(Action.UPDATE_RECORDS, str(target.selector))
+            Step(RemovalAction.UPDATE_RECORDS, str(target.selector))
             for target in self._targets
             if listed & set(target.relations)
             or target.topic in lost
@@ -99,9 +100,9 @@ class TableRemoval:
         ]
 
     def _topic_steps(self, existing: set[str], progress: Progress | None, lost: set[str]) -> list[Step]:
-        deletes = [Step(Action.DELETE_TOPIC, name) for name in sorted(existing)]
+        deletes = [Step(RemovalAction.DELETE_TOPIC, name) for name in sorted(existing)]
         if progress is not None and (self._names() & set(progress.topic_ids)) - lost:
-            return [Step(Action.CATCH_UP, self._config.source.slot), *deletes]
+            return [Step(RemovalAction.CATCH_UP, self._config.source.slot), *deletes]
         return deletes
 
     def _still_selected(self) -> RefusedError | None:
@@ -148,18 +149,18 @@ class TableRemoval:
     # -- carrying it out -------------------------------------------------------------------------------------
 
     def carry_out(self, plan: Plan, done: Callable[[Step], None]) -> None:
-        steps = {action: [step for step in plan.steps if step.action is action] for action in Action}
-        if steps[Action.UPDATE_RECORDS]:
+        steps = {action: [step for step in plan.steps if step.action is action] for action in RemovalAction}
+        if steps[RemovalAction.UPDATE_RECORDS]:
             with hold_pipeline(self._config) as hold:
-                self._take_out(hold, steps[Action.ALTER_PUBLICATION], done)
-            if steps[Action.CATCH_UP]:
+                self._take_out(hold, steps[RemovalAction.ALTER_PUBLICATION], done)
+            if steps[RemovalAction.CATCH_UP]:
                 self._forget_topics(catch_up(self._config, self._connection))
-                done(steps[Action.CATCH_UP][0])
-            for step in steps[Action.UPDATE_RECORDS]:
+                done(steps[RemovalAction.CATCH_UP][0])
+            for step in steps[RemovalAction.UPDATE_RECORDS]:
                 done(step)
         else:  # no capture has begun
-            self._alter_publication(steps[Action.ALTER_PUBLICATION], done)
-        for step in steps[Action.DELETE_TOPIC]:
+            self._alter_publication(steps[RemovalAction.ALTER_PUBLICATION], done)
+        for step in steps[RemovalAction.DELETE_TOPIC]:
             self._topics.delete(step.name)
             done(step)
 

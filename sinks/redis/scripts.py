@@ -56,36 +56,49 @@ end
 return 1
 """
 
-# KEYS: rows. ARGV: the marker's version, the tombstones' seconds. Older rows become tombstones of the marker's version.
-TRUNCATE: Final = """
+# Both that follow look at a page of the table's keys and give the next page's cursor ("0": it was the last one) and how
+# many rows were swept. The server finds the keys itself: they need not travel there and back. ARGV of both: the cursor,
+# the keys' pattern, how many keys to look at. (Redis before 7 must be told to replicate what a script has written.)
+_PAGE: Final = """
+if redis.replicate_commands then redis.replicate_commands() end
+local page = redis.call('SCAN', ARGV[1], 'MATCH', ARGV[2], 'COUNT', ARGV[3])
 local swept = 0
-for i = 1, #KEYS do
-  local stored = redis.call('HGET', KEYS[i], 'version')
-  if stored and stored < ARGV[1] then
-    swept = swept + redis.call('HDEL', KEYS[i], 'row')
-    redis.call('HSET', KEYS[i], 'version', ARGV[1])
-    redis.call('EXPIRE', KEYS[i], ARGV[2])
-  end
-end
-return swept
 """
 
-# KEYS: rows. ARGV: the generation, a version, the tombstones' seconds. Rows up to the version that the generation's
-# writers have not seen become tombstones under the version they have.
-SWEEP: Final = """
-local swept, generation = 0, tonumber(ARGV[1])
-for i = 1, #KEYS do
-  local found = redis.call('HMGET', KEYS[i], 'version', 'generation')
-  if found[1] and found[1] <= ARGV[2] and tonumber(found[2] or '0') < generation then
-    local rows = redis.call('HDEL', KEYS[i], 'row')
-    if rows == 1 then
-      redis.call('EXPIRE', KEYS[i], ARGV[3])
+# ARGV then: the marker's version, the tombstones' seconds. Older rows become tombstones of the marker's version.
+TRUNCATE: Final = (
+    _PAGE
+    + """
+for _, key in ipairs(page[2]) do
+  local stored = redis.call('HGET', key, 'version')
+  if stored and stored < ARGV[4] then
+    swept = swept + redis.call('HDEL', key, 'row')
+    redis.call('HSET', key, 'version', ARGV[4])
+    redis.call('EXPIRE', key, ARGV[5])
+  end
+end
+return {page[1], swept}
+"""
+)
+
+# ARGV then: the generation, a version, the tombstones' seconds. Rows up to the version that the generation's writers
+# have not seen become tombstones under the version they have.
+SWEEP: Final = (
+    _PAGE
+    + """
+local generation = tonumber(ARGV[4])
+for _, key in ipairs(page[2]) do
+  local found = redis.call('HMGET', key, 'version', 'generation')
+  if found[1] and found[1] <= ARGV[5] and tonumber(found[2] or '0') < generation then
+    if redis.call('HDEL', key, 'row') == 1 then
+      redis.call('EXPIRE', key, ARGV[6])
       swept = swept + 1
     end
   end
 end
-return swept
+return {page[1], swept}
 """
+)
 
 # KEYS: rows. How many of them are live.
 COUNT: Final = """

@@ -14,9 +14,9 @@ from cdc.lsn import Version
 from sinks.contract import Fit, Generation, Position, StoreCheck, StoredRow, TableSchema, WriterFactory
 from sinks.redis import checks, scripts
 from sinks.redis.client import Script, open_client, translated
-from sinks.redis.naming import row_prefix
+from sinks.redis.naming import row_pattern, row_prefix
 from sinks.redis.state import State
-from sinks.redis.writer import RedisWriterFactory, scan
+from sinks.redis.writer import RedisWriterFactory, scan, sweep
 
 
 class RedisStore:
@@ -78,9 +78,8 @@ class RedisStore:
         return 0
 
     def sweep_ghosts(self, generation: Generation, table: TableSchema, below: Version) -> int:
-        sweep = Script(self._client, scripts.SWEEP)
-        arguments: list[str | int] = [generation.number, str(below), self._settings.tombstone_hours * 3600]
-        return sum(sweep(keys, arguments) for keys in scan(self._client, self._prefix, table))
+        arguments: list[str | bytes | int] = [generation.number, str(below), self._settings.tombstone_hours * 3600]
+        return sweep(self._client, scripts.SWEEP, row_pattern(self._prefix, table), arguments)
 
     def count(self, generation: Generation, table: TableSchema) -> int:  # noqa: ARG002
         """Looks at every key; while the server grows its key table, one may be counted twice."""

@@ -58,8 +58,7 @@ class RedisWriter:
         """The marker first: what comes later and is older stays out. Then SCAN, over all keys of the database."""
         marker = str(version)
         Script(self._client, scripts.MARK)([markers_key(self._prefix)], [table.topic, marker])
-        sweep = Script(self._client, scripts.TRUNCATE)
-        return sum(sweep(keys, [marker, self._seconds]) for keys in scan(self._client, self._prefix, table))
+        return sweep(self._client, scripts.TRUNCATE, row_pattern(self._prefix, table), [marker, self._seconds])
 
     def close(self) -> None:
         self._client.close()
@@ -90,6 +89,15 @@ class RedisWriter:
         """`arguments`: three for all, then two for each row."""
         head = self._apply.head(len(keys), 3 + 2 * (len(arguments) - 1))
         return b"".join([head, *keys, *arguments])
+
+
+def sweep(client: redis.Redis, script: str, pattern: str, arguments: Sequence[str | bytes | int]) -> int:
+    """All pages of one of the scripts that sweep; how many rows were swept."""
+    page, cursor, swept = Script(client, script), b"", 0
+    while cursor != b"0":
+        cursor, found = page([], [cursor or b"0", pattern, SCAN_KEYS, *arguments])
+        swept += int(found)
+    return swept
 
 
 def scan(client: redis.Redis, prefix: str, table: TableSchema) -> Iterator[list[bytes]]:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 from typing import Final
 
 from confluent_kafka import Consumer, KafkaError, KafkaException, Message, TopicPartition
@@ -49,8 +50,8 @@ def cut(start: Mapping[str, Sequence[int]], end: Mapping[str, Sequence[int]], mo
     for topic, ends in end.items():
         for partition, (first, last) in enumerate(zip(start[topic], ends, strict=True)):
             pieces = -(-(last - first) // most)
-            bounds = [first + (last - first) * number // pieces for number in range(pieces)] if pieces > 0 else []
-            found += [TopicRange(topic, partition, *each) for each in zip(bounds, [*bounds[1:], last], strict=True)]
+            bounds = [first + (last - first) * number // pieces for number in range(pieces + 1) if pieces]
+            found += [TopicRange(topic, partition, *each) for each in pairwise(bounds)]
     return found
 
 

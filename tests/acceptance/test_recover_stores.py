@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
@@ -14,7 +14,7 @@ from tests.harness.command import run_command
 from tests.harness.database import Database
 from tests.harness.later_copy import copy_due
 from tests.harness.own_postgres import OwnPostgres
-from tests.harness.pipeline import MakePipeline
+from tests.harness.pipeline import MakePipeline, Pipeline
 from tests.harness.store_sync import StorePipeline
 
 if TYPE_CHECKING:
@@ -35,18 +35,24 @@ def replacement(tmp_path: Path, request: pytest.FixtureRequest) -> Iterator[Data
         server.close()
 
 
+@pytest.fixture
+def every_store(redis_url: str, elasticsearch_url: str, tmp_path: Path) -> dict[str, dict[str, Any]]:
+    """The sections of one store of each kind."""
+    return {
+        "cache": {"kind": "redis", "url": redis_url},
+        "search": {"kind": "elasticsearch", "url": elasticsearch_url},
+        "warehouse": {"kind": "iceberg", "path": str(tmp_path / "warehouse"), "trigger_milliseconds": 500},
+    }
+
+
 @pytest.mark.slow
 def test_another_server_whose_lsns_start_lower(
-    make_pipeline: MakePipeline, spark: SparkSession, redis_url: str, elasticsearch_url: str, replacement: Database
+    make_pipeline: MakePipeline, spark: SparkSession, every_store: dict[str, dict[str, Any]], replacement: Database
 ) -> None:
     """The server is replaced by one that was restored from an older backup: rows that it lacks go, its rows win, and so
     does what is written to it from now on. `wait` does not take the old server's LSNs for the new one's."""
-    settings = {
-        "cache": {"kind": "redis", "url": redis_url},
-        "search": {"kind": "elasticsearch", "url": elasticsearch_url},
-    }
     pipeline = make_pipeline()
-    stores = StorePipeline(pipeline, spark, settings)
+    stores = StorePipeline(pipeline, spark, every_store)
     old = pipeline.database
     old.execute(_TABLE)
     for _ in range(4):
@@ -66,7 +72,7 @@ def test_another_server_whose_lsns_start_lower(
         refused.expect_exit(3)
         assert "another database cluster" in refused.errors
         run_command("recover", pipeline.config, "--yes")
-        assert not wait_for(stores.config, ["cache", "search"], replacement.lsn(), timeout_seconds=0)
+        assert not wait_for(stores.config, stores.names, replacement.lsn(), timeout_seconds=0)
         capture = pipeline.start()
         replacement.execute("UPDATE t SET v = 'new' WHERE id = 7")
         report = copy_due(pipeline, spark)
@@ -78,7 +84,7 @@ def test_another_server_whose_lsns_start_lower(
         assert pipeline.progress_records()[-1]["base"] > 0
         assert stores.bootstrap("search").verdict.complete
         stores.assert_same("t")
-        assert_clean(stores.config, spark, "cache", "search")
+        assert_clean(stores.config, spark, *stores.names)
     pipeline.assert_same("t", while_running=capture)
 
 
@@ -87,8 +93,19 @@ def test_a_topic_that_was_made_anew_is_read_from_its_beginning(
 ) -> None:
     """Another number of partitions: every topic is made anew, while the store goes on serving; rows that went meanwhile
     vanish from it."""
-    pipeline = make_pipeline()
-    stores = StorePipeline(pipeline, spark, {"cache": {"kind": "redis", "url": redis_url}})
+    _repartition(make_pipeline(), spark, {"cache": {"kind": "redis", "url": redis_url}})
+
+
+@pytest.mark.slow
+def test_every_store_follows_topics_that_were_made_anew(
+    make_pipeline: MakePipeline, spark: SparkSession, every_store: dict[str, dict[str, Any]]
+) -> None:
+    """The same for one of each kind."""
+    _repartition(make_pipeline(), spark, every_store)
+
+
+def _repartition(pipeline: Pipeline, spark: SparkSession, settings: dict[str, dict[str, Any]]) -> None:
+    stores = StorePipeline(pipeline, spark, settings)
     pipeline.database.execute(_TABLE)
     capture = pipeline.start()
     pipeline.database.execute("INSERT INTO t SELECT n, 'old' FROM generate_series(1, 50) n")
@@ -104,5 +121,5 @@ def test_a_topic_that_was_made_anew_is_read_from_its_beginning(
         pipeline.database.execute("UPDATE t SET v = 'new' WHERE id = 7")
         assert copy_due(pipeline, spark).is_complete
         stores.assert_same("t")
-        assert_clean(stores.config, spark, "cache")
+        assert_clean(stores.config, spark, *stores.names)
     capture.stop()

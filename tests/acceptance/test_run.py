@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+from collections.abc import Callable
 from signal import SIGKILL, SIGTERM, SIGUSR1
 from typing import Any
 
@@ -12,8 +13,10 @@ import pytest
 
 from cdc.config import load_config
 from cdc.demo.comparison import compare_all
+from deploy.stack import Stack
 from tests.harness.pipeline import MakePipeline, Pipeline
 from tests.harness.process import Process, StartProcess
+from tests.harness.proxy import Proxy
 from tests.harness.store_sync import StorePipeline
 from tests.harness.waiting import eventually
 
@@ -178,6 +181,50 @@ def test_a_second_run_stands_by_and_takes_the_stores_over(
     pipeline.database.execute("UPDATE t SET v = 'two'; DELETE FROM t WHERE id > 50")
     stores.assert_same("t", deadline_seconds=180)
     assert "refused" not in second.errors + first.errors
+
+
+@pytest.mark.slow
+def test_two_runs_that_begin_while_the_source_is_away(
+    make_pipeline: MakePipeline,
+    redis_url: str,
+    tailrace: StartProcess,
+    stack: Stack,
+    start_proxy: Callable[[str, int], Proxy],
+) -> None:
+    """Neither can know which of them leads: both feed the store, and the later one has it. When the source is back, the
+    one that leads has it, and goes on with it after the other has died."""
+    server = stack.server("postgres")
+    proxy = start_proxy(server.host, server.port)
+    pipeline = make_pipeline(proxy=proxy)
+    pipeline.database.execute("CREATE TABLE t (id int PRIMARY KEY, v text)")
+    stores = StorePipeline(pipeline, None, {"cache": {"kind": "redis", "url": redis_url}})  # type: ignore[arg-type]
+    capture = pipeline.start()
+    pipeline.database.execute("INSERT INTO t SELECT i, 'one' FROM generate_series(1, 100) i")
+    pipeline.fence(while_running=capture)
+    capture.stop()
+    proxy.cut()
+    pair = [_start(pipeline, tailrace) for _ in range(2)]
+    for run in pair:
+        run.wait_for_line('"syncing"', 180)
+    eventually(
+        lambda: [run for run in pair if _part(run, "sync")["condition"] == "refused"], 90, "one to lose the store"
+    )
+    proxy.restore()
+
+    def standby() -> list[Process]:
+        return [run for run in pair if "stands by" in _part(run, "capture").get("note", "")]
+
+    eventually(standby, 120, "one to stand by")
+    (other,) = standby()
+    (leader,) = [run for run in pair if run is not other]
+    _wait_for_part(leader, "sync", "running")
+    eventually(lambda: _part(other, "sync")["condition"] in ("idle", "refused"), 120, "the other to give the store up")
+    family = _family(other.pid)
+    other.signal(SIGKILL)
+    _wait_until_gone(family)
+    pipeline.database.execute("UPDATE t SET v = 'two'; DELETE FROM t WHERE id > 50")
+    stores.assert_same("t", deadline_seconds=180)
+    assert _part(leader, "sync")["condition"] == "running"
 
 
 @pytest.mark.slow

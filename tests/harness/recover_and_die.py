@@ -10,15 +10,15 @@ from pathlib import Path
 from cdc.config import load_config
 from cdc.postgres import connect
 from cdc.recovery.mendable_topics import MendableTopics
-from cdc.recovery.plan import Step
 from cdc.recovery.recovery import Recovery
+from cdc.setup.steps import Step
 
 
 def main() -> None:
     config = load_config(Path(sys.argv[1]))
 
     def die(step: Step) -> None:
-        if step.action.value == sys.argv[2]:
+        if step.action.code == sys.argv[2]:
             os.kill(os.getpid(), signal.SIGKILL)
 
     with connect(config.source.conninfo()) as connection:

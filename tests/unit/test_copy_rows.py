@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from cdc.config.tables import Mask, MaskKind
+from cdc.copies import rows
 from cdc.copies.rows import LineEncoder, unescape
 from cdc.errors import ProtocolError
 from cdc.relations import Table
@@ -37,6 +40,16 @@ _values = st.tuples(
 )
 
 
+@pytest.fixture(autouse=True, scope="module", params=["python", "native"])
+def _way(request: pytest.FixtureRequest) -> Iterator[None]:
+    """Everything here holds for both."""
+    if request.param == "native" and rows.NativeLines is None:
+        pytest.skip("not compiled here")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(rows, "encode_lines", getattr(rows, f"{request.param}_lines"))
+        yield
+
+
 def line_of(values: tuple[bytes | None, ...]) -> bytes:
     """As the server writes it."""
     fields = [
@@ -51,11 +64,11 @@ def encoder(table: Table) -> LineEncoder:
 
 @settings(deadline=None)
 @given(st.lists(_values, max_size=5))
-def test_a_line_gives_the_bytes_that_the_stream_gives(rows: list[tuple[bytes | None, ...]]) -> None:
+def test_a_line_gives_the_bytes_that_the_stream_gives(some: list[tuple[bytes | None, ...]]) -> None:
     """Whatever is in it: one row has one key and one form."""
     table = make_table(columns=COLUMNS, key=("name", "id"))
-    found = encoder(table).encode([line_of(row) for row in rows])
-    assert found == [(table.encode_key(row), b"<" + table.encode_row(row) + b">") for row in rows]
+    found = encoder(table).encode([line_of(row) for row in some])
+    assert found == [(table.encode_key(row), b"<" + table.encode_row(row) + b">") for row in some]
 
 
 @settings(deadline=None)

@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import json
+import shutil
+import sysconfig
 from collections.abc import Callable, Sequence
 from datetime import datetime
+from pathlib import Path
 from typing import Any
 
 import orjson
@@ -83,7 +86,10 @@ def way(request: pytest.FixtureRequest) -> str:
 
 def test_the_compiled_one_is_there_where_a_compiler_is() -> None:
     """Otherwise half of these tests would say nothing, and capture would be slow without a word."""
-    assert row_run.NativeRun is not None, "built by `pip install -e .` with a C compiler and Python's headers"
+    compiler = (sysconfig.get_config_var("CC") or "cc").split()[0]
+    if shutil.which(compiler) is None or not (Path(sysconfig.get_path("include")) / "Python.h").exists():
+        pytest.skip("no C compiler, or no headers of Python")
+    assert row_run.NativeRun is not None, "compiled by `pip install --editable .`"
     assert isinstance(make_table().run, row_run.NativeRun)
 
 

@@ -1,0 +1,289 @@
+# cython: language_level=3, boundscheck=False, wraparound=False, initializedcheck=False
+"""Rows as JSON, compiled: Postgres's text of a value goes into a buffer without a Python object on the way.
+
+The forms are those of `values` (docs/types.md), to which the tests hold these. Only the common types are written here,
+and only where a value looks as it usually does; for everything else the type's own encoder is called.
+"""
+
+from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_FromStringAndSize, PyBytes_GET_SIZE
+from cpython.mem cimport PyMem_Free, PyMem_Malloc, PyMem_Realloc
+from cpython.unicode cimport PyUnicode_DecodeUTF8
+from libc.stdint cimport uint8_t, uint64_t
+from libc.string cimport memchr, memcmp, memcpy
+
+cdef enum:
+    # How a column is written; `row_run` has the same numbers.
+    UNUSED = 0
+    AS_IS = 1
+    QUOTED = 2
+    TEXT = 3
+    BOOLEAN = 4
+    FLOATING = 5
+    DATE = 6
+    TIMESTAMP = 7
+    TIMESTAMPTZ = 8
+    BY_ENCODER = 9
+
+cdef const char *HEX = "0123456789abcdef"
+# What JSON has no room for inside quotes: 0 as it is, else the letter behind the backslash, or u.
+cdef uint8_t ESCAPES[256]
+for _byte in range(256):
+    ESCAPES[_byte] = 117 if _byte < 32 else 0
+for _byte, _letter in (b'""', b"\\\\", b"\bb", b"\ff", b"\nn", b"\rr", b"\tt"):
+    ESCAPES[_byte] = _letter
+
+
+
+cdef inline bint needs_escape(uint64_t eight):
+    """Whether one of eight bytes is a control character, a quote or a backslash."""
+    cdef uint64_t quotes = eight ^ <uint64_t>0x2222222222222222, slashes = eight ^ <uint64_t>0x5C5C5C5C5C5C5C5C
+    return (
+        ((eight - <uint64_t>0x2020202020202020) & ~eight)
+        | ((quotes - <uint64_t>0x0101010101010101) & ~quotes)
+        | ((slashes - <uint64_t>0x0101010101010101) & ~slashes)
+    ) & <uint64_t>0x8080808080808080 != 0
+
+
+cdef class Buffer:
+    """Bytes that grow, reused for every row."""
+
+    def __cinit__(self):
+        self.room = 4096
+        self.data = <char *>PyMem_Malloc(self.room)
+        if self.data == NULL:
+            raise MemoryError
+
+    def __dealloc__(self):
+        PyMem_Free(self.data)
+
+    cdef char *reserve(self, Py_ssize_t more) except NULL:
+        """Room for so many bytes more; where to write them. Add what was written to `size`."""
+        cdef char *grown
+        if self.size + more > self.room:
+            grown = <char *>PyMem_Realloc(self.data, 2 * (self.size + more))
+            if grown == NULL:
+                raise MemoryError
+            self.data = grown
+            self.room = 2 * (self.size + more)
+        return self.data + self.size
+
+    cdef int put(self, const char *data, Py_ssize_t length) except -1:
+        memcpy(self.reserve(length), data, length)
+        self.size += length
+        return 0
+
+    cdef int put_bytes(self, bytes data) except -1:
+        return self.put(PyBytes_AS_STRING(data), PyBytes_GET_SIZE(data))
+
+    cdef int put_number(self, uint64_t number) except -1:
+        cdef char digits[20]
+        cdef int at = 20
+        while True:
+            at -= 1
+            digits[at] = <char>(48 + number % 10)
+            number //= 10
+            if number == 0:
+                return self.put(digits + at, 20 - at)
+
+    cdef int put_quoted(self, const char *text, Py_ssize_t length) except -1:
+        cdef char *out = self.reserve(length + 2)
+        out[0] = 34
+        memcpy(out + 1, text, length)
+        out[length + 1] = 34
+        self.size += length + 2
+        return 0
+
+    cdef int put_text(self, const char *text, Py_ssize_t length) except -1:
+        """As a JSON string. Text that is not UTF-8 raises UnicodeDecodeError."""
+        cdef char *out = self.reserve(6 * length + 2)
+        cdef char *to = out
+        cdef Py_ssize_t i
+        cdef uint8_t byte, escape
+        cdef uint64_t eight, every = 0
+        to[0] = 34
+        to += 1
+        i = 0
+        while i < length:
+            if length - i >= 8:
+                memcpy(&eight, text + i, 8)
+                if not needs_escape(eight):
+                    memcpy(to, &eight, 8)
+                    every |= eight
+                    to += 8
+                    i += 8
+                    continue
+            byte = <uint8_t>text[i]
+            i += 1
+            every |= byte
+            escape = ESCAPES[byte]
+            if escape == 0:
+                to[0] = <char>byte
+                to += 1
+                continue
+            to[0] = 92
+            to[1] = <char>escape
+            to += 2
+            if escape == 117:
+                to[0] = to[1] = 48
+                to[2] = HEX[byte >> 4]
+                to[3] = HEX[byte & 15]
+                to += 4
+        if every & <uint64_t>0x8080808080808080:
+            PyUnicode_DecodeUTF8(text, length, NULL)
+        to[0] = 34
+        self.size += to + 1 - out
+        return 0
+
+
+cdef class Columns:
+    """A table's columns: how each is written. `row` and `key`: (column, the JSON that stands before its value)."""
+
+    def __cinit__(self, list ways, encoders, list row, list key, *_more):
+        self.count = len(ways)
+        self.row_count = len(row)
+        self.key_count = len(key)
+        self.ways = <int *>PyMem_Malloc(self.count * sizeof(int))
+        self.digits = <int *>PyMem_Malloc(self.count * sizeof(int))
+        self.values = <Value *>PyMem_Malloc(self.count * sizeof(Value))
+        self.row = <Field *>PyMem_Malloc(self.row_count * sizeof(Field))
+        self.key = <Field *>PyMem_Malloc(self.key_count * sizeof(Field))
+        if self.ways == NULL or self.digits == NULL or self.values == NULL or self.row == NULL or self.key == NULL:
+            raise MemoryError
+        for index, (way, digits) in enumerate(ways):
+            self.ways[index] = way
+            self.digits[index] = digits
+        self.encoders = list(encoders)
+        if len(self.encoders) != self.count:
+            raise ValueError("another number of encoders")
+        self.kept = [*row, *key]  # `before` points into these
+        self.fill(self.row, row)
+        self.fill(self.key, key)
+        self.key_out = Buffer()
+
+    def __dealloc__(self):
+        PyMem_Free(self.ways)
+        PyMem_Free(self.digits)
+        PyMem_Free(self.values)
+        PyMem_Free(self.row)
+        PyMem_Free(self.key)
+
+    cdef int fill(self, Field *fields, list members) except -1:
+        cdef bytes before
+        for at, (index, before) in enumerate(members):
+            if not 0 <= index < self.count:
+                raise ValueError("a column that is not there")
+            fields[at].index = index
+            fields[at].before = PyBytes_AS_STRING(before)
+            fields[at].before_size = PyBytes_GET_SIZE(before)
+        return 0
+
+    cdef int put_row(self, Buffer out, Value *values, Value *known) except -1:
+        """The row as a JSON object. `known`: values that stand in the buffer already, or NULL."""
+        cdef Value *value
+        cdef Py_ssize_t began
+        cdef int i, index
+        for i in range(self.row_count):
+            index = self.row[i].index
+            out.put(self.row[i].before, self.row[i].before_size)
+            value = &values[index]
+            if known != NULL and same(value, &known[index]):
+                out.reserve(known[index].size)
+                out.put(out.data + known[index].at, known[index].size)
+                continue
+            began = out.size
+            self.put_value(out, index, value)
+            value.at = began
+            value.size = out.size - began
+        return out.put(b"}", 1)
+
+    cdef bytes make_key(self):
+        cdef Buffer out = self.key_out
+        cdef int i
+        out.size = 0
+        for i in range(self.key_count):
+            out.put(self.key[i].before, self.key[i].before_size)
+            self.put_value(out, self.key[i].index, &self.values[self.key[i].index])
+        out.put(b"}", 1)
+        return PyBytes_FromStringAndSize(out.data, out.size)
+
+    cdef int put_value(self, Buffer out, int index, Value *value) except -1:
+        cdef int way = self.ways[index]
+        cdef const char *text = value.text
+        cdef Py_ssize_t length = value.length
+        if length < 0:
+            return out.put(b"null", 4)
+        if way == AS_IS:
+            return out.put(text, length)
+        if way == QUOTED:
+            return out.put_quoted(text, length)
+        if way == TEXT:
+            return out.put_text(text, length)
+        if way == BOOLEAN and length == 1 and text[0] == 116:  # t
+            return out.put(b"true", 4)
+        if way == BOOLEAN and length == 1 and text[0] == 102:  # f
+            return out.put(b"false", 5)
+        if way == FLOATING and (memchr(text, 46, length) != NULL or memchr(text, 101, length) != NULL):  # . or e
+            return out.put(text, length)
+        if way in (DATE, TIMESTAMP, TIMESTAMPTZ) and put_time(out, way, self.digits[index], text, length):
+            return 0
+        return out.put_bytes(self.encoders[index](PyBytes_FromStringAndSize(text, length)))
+
+
+cdef int put_time(Buffer out, int way, int digits, const char *text, Py_ssize_t length) except -1:
+    """The usual forms: a year of four digits, UTC. 0: it is none of them."""
+    cdef Py_ssize_t shown = length - (3 if way == TIMESTAMPTZ else 0)  # without +00
+    cdef Py_ssize_t i, zeros
+    cdef char *to
+    for i in range(length):
+        if not is_usual(text[i], i):
+            return 0
+    if way == DATE:
+        if length != 10:
+            return 0
+        zeros = 0
+    else:
+        # Seconds stand alone or have a point and one to six digits.
+        if shown != 19 and not (21 <= shown <= 26 and text[19] == 46):
+            return 0
+        zeros = 0
+    if way == TIMESTAMPTZ:
+        if text[shown] != 43 or text[shown + 1] != 48 or text[shown + 2] != 48:
+            return 0
+        zeros = digits - (shown - 20 if shown > 19 else 0)
+        if zeros < 0:
+            return 0
+    to = out.reserve(shown + zeros + 4)
+    to[0] = 34
+    memcpy(to + 1, text, shown)
+    if way != DATE:
+        to[11] = 84  # T
+    to += 1 + shown
+    if way == TIMESTAMPTZ and shown == 19 and digits > 0:
+        to[0] = 46
+        to += 1
+    for i in range(zeros):
+        to[i] = 48
+    to += zeros
+    to[0] = 90  # Z
+    to[1] = 34
+    out.size = to + 2 - out.data
+    return 1
+
+
+cdef inline bint is_usual(char character, Py_ssize_t place):
+    """At this place of `2024-05-06 07:08:09.123456+00`."""
+    if place in (4, 7):
+        return character == 45
+    if place == 10:
+        return character == 32
+    if place in (13, 16):
+        return character == 58
+    if place < 19:
+        return 48 <= character <= 57
+    return 48 <= character <= 57 or character == 46 or character == 43
+
+
+cdef inline bint same(Value *one, Value *other):
+    if one.length != other.length:
+        return False
+    return one.length <= 0 or one.text == other.text or memcmp(one.text, other.text, one.length) == 0

@@ -1,0 +1,79 @@
+"""The rows that a store must have, counted from what tasks saw; and how topics are cut into their ranges."""
+
+from __future__ import annotations
+
+import random
+
+from spark_jobs.stores.live_rows import live_rows, packed
+from spark_jobs.stores.load_tasks import count_rows, grouped
+from spark_jobs.stores.topic_range import TopicRange, cut
+
+TOPIC = "shop.public.t"
+
+
+def _stamp(number: int) -> bytes:
+    return b"%016x.%08x" % (number * 8, number % 3)
+
+
+def _groups(states: list[tuple[bytes, int, int, int, bool]], groups: int) -> dict[int, list[bytes]]:
+    """Each state by itself, as from tasks of their own: key, partition, offset, version, live."""
+    found: dict[int, list[bytes]] = {}
+    for key, partition, offset, version, live in states:
+        for group, data in packed([key], [partition], [offset], [_stamp(version)], [live], groups):
+            found.setdefault(group, []).append(data)
+    return found
+
+
+def test_the_last_state_of_each_key_counts_once() -> None:
+    """By offset, whichever task came first; a delete counts nothing; another partition's key is another."""
+    states = [(b"a", 0, 5, 5, True), (b"a", 0, 2, 2, False), (b"b", 0, 3, 3, True), (b"b", 0, 9, 9, False)]
+    states += [(b"c", 1, 1, 1, True), (b"a", 1, 1, 1, True)]
+    for groups in (1, 3):
+        assert sum(live_rows(each, b"") for each in _groups(states, groups).values()) == 3
+
+
+def test_rows_below_a_marker_do_not_count() -> None:
+    """Its own version is not below it; position and number decide, in this order."""
+    states = [(b"a", 0, 1, 4, True), (b"b", 0, 2, 5, True), (b"c", 0, 3, 6, True)]
+    (group,) = _groups(states, 1).values()
+    assert [live_rows(group, _stamp(each)) for each in (4, 5, 6, 7)] == [3, 2, 1, 0]
+    same_commit = b"%016x.%08x" % (40, 3)
+    assert live_rows(group, same_commit) == 1
+
+
+def test_it_agrees_with_a_plain_count() -> None:
+    """Of many random states in many groups, with keys of any length."""
+    generator = random.Random(7)
+    states = [
+        (b"k" * (each % 40) + b"%d" % generator.randrange(500), each % 3, each, each, generator.random() < 0.7)
+        for each in range(5_000)
+    ]
+    last = {(key, partition): live for key, partition, _, _, live in states}
+    found = _groups(states, 7)
+    assert len(found) == 7
+    assert sum(live_rows(each, b"") for each in found.values()) == sum(last.values())
+
+
+def test_a_marker_reaches_every_group_and_the_rest_goes_through() -> None:
+    """Counting changes nothing of what tasks say; keys are left out."""
+    groups = 3
+    answers = [{"kind": "keys", "topic": TOPIC, "grp": group, "data": data[0]}
+               for group, data in _groups([(b"%d" % key, 0, key, key, True) for key in range(40)], groups).items()
+               for data in [[b"".join(data)]]]  # fmt: skip
+    answers += [{"kind": "marker", "topic": TOPIC, "stamp": _stamp(30).decode()}, {"kind": "events", "topic": TOPIC}]
+    sent = [each for answer in answers for each in grouped(groups, answer)]
+    told = [
+        answer
+        for number in range(groups)
+        for _, answer in count_rows([each for each in sent if each[0] == number])
+    ]  # fmt: skip
+    assert sum(answer["rows"] for answer in told if answer["kind"] == "rows") == 10
+    assert sorted(answer["kind"] for answer in told if answer["kind"] != "rows") == ["events", *["marker"] * groups]
+
+
+def test_topics_are_cut_without_gaps() -> None:
+    """Every offset is in one range, in order; what is empty has none."""
+    start, end = {"a": [0, 7, 5], "b": [0]}, {"a": [250, 7, 6], "b": [100]}
+    found = cut(start, end, 100)
+    assert found[:3] == [TopicRange("a", 0, 0, 83), TopicRange("a", 0, 83, 166), TopicRange("a", 0, 166, 250)]
+    assert found[3:] == [TopicRange("a", 2, 5, 6), TopicRange("b", 0, 0, 100)]
