@@ -24,11 +24,14 @@ cdef enum:
     TIMESTAMPTZ = 8
     BY_ENCODER = 9
 
+    DATE_BYTES = 10
+    SECONDS_BYTES = 19  # of a date and a time
+
 cdef const char *HEX = "0123456789abcdef"
 # What JSON has no room for inside quotes: 0 as it is, else the letter behind the backslash, or u.
 cdef uint8_t ESCAPES[256]
 for _byte in range(256):
-    ESCAPES[_byte] = 117 if _byte < 32 else 0
+    ESCAPES[_byte] = c"u" if _byte < 32 else 0
 for _byte, _letter in (b'""', b"\\\\", b"\bb", b"\ff", b"\nn", b"\rr", b"\tt"):
     ESCAPES[_byte] = _letter
 
@@ -80,16 +83,16 @@ cdef class Buffer:
         cdef int at = 20
         while True:
             at -= 1
-            digits[at] = <char>(48 + number % 10)
+            digits[at] = <char>(c"0" + number % 10)
             number //= 10
             if number == 0:
                 return self.put(digits + at, 20 - at)
 
     cdef int put_quoted(self, const char *text, Py_ssize_t length) except -1:
         cdef char *out = self.reserve(length + 2)
-        out[0] = 34
+        out[0] = c'"'
         memcpy(out + 1, text, length)
-        out[length + 1] = 34
+        out[length + 1] = c'"'
         self.size += length + 2
         return 0
 
@@ -100,7 +103,7 @@ cdef class Buffer:
         cdef Py_ssize_t i
         cdef uint8_t byte, escape
         cdef uint64_t eight, every = 0
-        to[0] = 34
+        to[0] = c'"'
         to += 1
         i = 0
         while i < length:
@@ -120,17 +123,17 @@ cdef class Buffer:
                 to[0] = <char>byte
                 to += 1
                 continue
-            to[0] = 92
+            to[0] = c"\\"
             to[1] = <char>escape
             to += 2
-            if escape == 117:
-                to[0] = to[1] = 48
+            if escape == c"u":
+                to[0] = to[1] = c"0"
                 to[2] = HEX[byte >> 4]
                 to[3] = HEX[byte & 15]
                 to += 4
         if every & <uint64_t>0x8080808080808080:
             PyUnicode_DecodeUTF8(text, length, NULL)
-        to[0] = 34
+        to[0] = c'"'
         self.size += to + 1 - out
         return 0
 
@@ -218,11 +221,11 @@ cdef class Columns:
             return out.put_quoted(text, length)
         if way == TEXT:
             return out.put_text(text, length)
-        if way == BOOLEAN and length == 1 and text[0] == 116:  # t
+        if way == BOOLEAN and length == 1 and text[0] == c"t":
             return out.put(b"true", 4)
-        if way == BOOLEAN and length == 1 and text[0] == 102:  # f
+        if way == BOOLEAN and length == 1 and text[0] == c"f":
             return out.put(b"false", 5)
-        if way == FLOATING and (memchr(text, 46, length) != NULL or memchr(text, 101, length) != NULL):  # . or e
+        if way == FLOATING and (memchr(text, c".", length) != NULL or memchr(text, c"e", length) != NULL):
             return out.put(text, length)
         if way in (DATE, TIMESTAMP, TIMESTAMPTZ) and put_time(out, way, self.digits[index], text, length):
             return 0
@@ -231,41 +234,37 @@ cdef class Columns:
 
 cdef int put_time(Buffer out, int way, int digits, const char *text, Py_ssize_t length) except -1:
     """The usual forms: a year of four digits, UTC. 0: it is none of them."""
-    cdef Py_ssize_t shown = length - (3 if way == TIMESTAMPTZ else 0)  # without +00
-    cdef Py_ssize_t i, zeros
+    cdef Py_ssize_t shown = length - 3 if way == TIMESTAMPTZ else length  # without its +00
+    cdef Py_ssize_t zeros = 0, i
     cdef char *to
+    if way == DATE:
+        if length != DATE_BYTES:
+            return 0
+    elif shown != SECONDS_BYTES and not (SECONDS_BYTES + 2 <= shown <= SECONDS_BYTES + 7):
+        return 0
     for i in range(length):
         if not is_usual(text[i], i):
             return 0
-    if way == DATE:
-        if length != 10:
-            return 0
-        zeros = 0
-    else:
-        # Seconds stand alone or have a point and one to six digits.
-        if shown != 19 and not (21 <= shown <= 26 and text[19] == 46):
-            return 0
-        zeros = 0
     if way == TIMESTAMPTZ:
-        if text[shown] != 43 or text[shown + 1] != 48 or text[shown + 2] != 48:
+        if memcmp(text + shown, b"+00", 3) != 0:
             return 0
-        zeros = digits - (shown - 20 if shown > 19 else 0)
+        zeros = digits - (shown - SECONDS_BYTES - 1 if shown > SECONDS_BYTES else 0)
         if zeros < 0:
             return 0
     to = out.reserve(shown + zeros + 4)
-    to[0] = 34
+    to[0] = c'"'
     memcpy(to + 1, text, shown)
     if way != DATE:
-        to[11] = 84  # T
+        to[1 + DATE_BYTES] = c"T"
     to += 1 + shown
-    if way == TIMESTAMPTZ and shown == 19 and digits > 0:
-        to[0] = 46
+    if way == TIMESTAMPTZ and shown == SECONDS_BYTES and digits > 0:
+        to[0] = c"."
         to += 1
     for i in range(zeros):
-        to[i] = 48
+        to[i] = c"0"
     to += zeros
-    to[0] = 90  # Z
-    to[1] = 34
+    to[0] = c"Z"
+    to[1] = c'"'
     out.size = to + 2 - out.data
     return 1
 
@@ -273,14 +272,14 @@ cdef int put_time(Buffer out, int way, int digits, const char *text, Py_ssize_t 
 cdef inline bint is_usual(char character, Py_ssize_t place):
     """At this place of `2024-05-06 07:08:09.123456+00`."""
     if place in (4, 7):
-        return character == 45
-    if place == 10:
-        return character == 32
+        return character == c"-"
+    if place == DATE_BYTES:
+        return character == c" "
     if place in (13, 16):
-        return character == 58
-    if place < 19:
-        return 48 <= character <= 57
-    return 48 <= character <= 57 or character == 46 or character == 43
+        return character == c":"
+    if place == SECONDS_BYTES:
+        return character == c"." or character == c"+"
+    return c"0" <= character <= c"9" or (place > SECONDS_BYTES and character == c"+")
 
 
 cdef inline bint same(Value *one, Value *other):

@@ -124,7 +124,7 @@ cdef class NativeRun(Columns):
         if at < 0:
             return False
         if has_old_row:
-            if at + 3 > size or data[at] != 78:  # N
+            if at + 3 > size or data[at] != c"N":
                 return False
             if <int>((<uint8_t>data[at + 1]) << 8 | <uint8_t>data[at + 2]) != self.count:
                 return False
@@ -180,18 +180,18 @@ cdef class NativeLines(Columns):
         cdef int i
         if size < 0:
             raise ValueError("a line without an end")
-        has_escapes = memchr(line, 92, size) != NULL
+        has_escapes = memchr(line, c"\\", size) != NULL
         self.plain.size = 0
         self.plain.reserve(size)  # at once: values point into it
         for i in range(self.count):
             if at > end:
                 raise ValueError("too few fields")
-            tab = <const char *>memchr(at, 9, end - at)
+            tab = <const char *>memchr(at, c"\t", end - at)
             if tab == NULL:
                 tab = end
             self.values[i].text = at
             self.values[i].length = tab - at
-            if has_escapes and memchr(at, 92, tab - at) != NULL:
+            if has_escapes and memchr(at, c"\\", tab - at) != NULL:
                 self.unescape(&self.values[i])
             at = tab + 1
         if at != end + 1:
@@ -203,11 +203,11 @@ cdef class NativeLines(Columns):
         cdef const char *end = at + value.length
         cdef char *to = self.plain.data + self.plain.size
         cdef char *began = to
-        if value.length == 2 and at[0] == 92 and at[1] == 78:  # \\N
+        if value.length == 2 and at[1] == c"N":  # with the backslash before it
             value.length = NULL_LENGTH
             return
         while at < end:
-            if at[0] == 92 and at + 1 < end:
+            if at[0] == c"\\" and at + 1 < end:
                 at += 1
                 to[0] = unescaped(at[0])
             else:
@@ -220,17 +220,17 @@ cdef class NativeLines(Columns):
 
 
 cdef inline char unescaped(char letter):
-    if letter == 98:
-        return 8
-    if letter == 102:
-        return 12
-    if letter == 110:
-        return 10
-    if letter == 114:
-        return 13
-    if letter == 116:
-        return 9
-    return 11 if letter == 118 else letter
+    if letter == c"b":
+        return c"\b"
+    if letter == c"f":
+        return c"\f"
+    if letter == c"n":
+        return c"\n"
+    if letter == c"r":
+        return c"\r"
+    if letter == c"t":
+        return c"\t"
+    return c"\v" if letter == c"v" else letter
 
 
 cdef Py_ssize_t parse_tuple(
@@ -244,7 +244,7 @@ cdef Py_ssize_t parse_tuple(
         if at >= size:
             return -1
         kind = data[at]
-        if kind == 116:  # t
+        if kind == c"t":
             if size - at < VALUE_HEAD_BYTES:
                 return -1
             length = read_uint32(data + at + 1)
@@ -254,10 +254,10 @@ cdef Py_ssize_t parse_tuple(
             values[i].text = data + at
             values[i].length = length
             at += length
-        elif kind == 110:  # n
+        elif kind == c"n":
             values[i].length = NULL_LENGTH
             at += 1
-        elif kind == 117 and may_leave_out:  # u
+        elif kind == c"u" and may_leave_out:
             values[i].length = LEFT_OUT
             at += 1
         else:

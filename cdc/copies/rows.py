@@ -4,8 +4,8 @@ A line of the text format is what pgoutput sends for the same row, with tabs bet
 characters; the encoders are the stream's own. So key and `after` have the same bytes either way.
 
 There are two of it with the same bytes. `native_rows`, compiled at installation, takes 0.4 µs for a row of 6 columns.
-The one in Python takes 1.8 µs, 1.1 for most: a line without a backslash has no NULL (`\\N`) and nothing to unescape; one
-of plain ASCII without quotes has texts that are JSON strings as they stand, and one template takes them all.
+The one in Python takes 1.8 µs, 1.0 for most: a line without a backslash has no NULL (`\\N`) and nothing to unescape;
+one of plain ASCII without quotes has texts that are JSON strings as they stand, and one template takes them all.
 """
 
 from __future__ import annotations
