@@ -45,7 +45,7 @@ class StoreScan(Protocol):
         """Replace or remove rows whatever their version, each only if it is still the one that was found.
 
         For repair: a row whose version is larger than all that will ever come would stay for ever. Refused by the
-        kinds of `REBUILT`.
+        kinds of `BY_SPARK`.
         """
 
     def close(self) -> None:
@@ -61,8 +61,8 @@ SCANS: Final = {
     "iceberg": "sinks.iceberg.scan:IcebergScan",
     "redis": "sinks.redis.scan:RedisScan",
 }
-#: Kinds whose rows are not written one by one: a bootstrap mends them.
-REBUILT: Final = frozenset({"iceberg"})
+#: Kinds whose rows Spark writes, typed and many at once: they are mended by it, and by no `force`.
+BY_SPARK: Final = frozenset({"iceberg"})
 
 
 def open_scan(name: str, settings: Any, prefix: str, generation: Generation) -> StoreScan:

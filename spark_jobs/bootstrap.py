@@ -22,7 +22,7 @@ from spark_jobs.stores.generation_build import GenerationBuild, Options, Show
 from spark_jobs.stores.ledger import Ledger
 from spark_jobs.stores.sources import Sources
 from spark_jobs.stores.store_sync import checked
-from spark_jobs.sync import chosen_stores, sync_config
+from spark_jobs.sync import chosen_stores, driver_config, sync_config
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -75,8 +75,9 @@ def run_bootstrap(
                 f"What is built from the topics now could not be complete: {'; '.join(plan.reasons)}.",
                 remedy="Mend that first, or say --anyway.",
             )
-        session = spark or spark_session(sync_config(config, [name]).spark, f"tailrace-bootstrap {name}")
-        start_workers(session)
+        session = spark or spark_session(_spark_config(config, name).spark, f"tailrace-bootstrap {name}")
+        if not isinstance(config.stores[name], Iceberg):  # whose rows never pass through Python
+            start_workers(session)
         store = open_store(name, config.stores[name], config.kafka.prefix)
         try:
             settings = config.stores[name]
@@ -112,6 +113,11 @@ def switch_generation(config: Config, name: str, number: int, *, keep_old: bool 
             store.drop(old)
     finally:
         store.close()
+
+
+def _spark_config(config: Config, name: str) -> Config:
+    """Rows that Spark itself looks at are many here: Java is to compile well what it does with them."""
+    return sync_config(config, [name]) if config.stores[name].shape else driver_config(config, [name])
 
 
 def _refuse_behind(name: str, new: Position | None, old: Position | None, number: int) -> None:

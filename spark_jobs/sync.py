@@ -15,6 +15,7 @@ from cdc.errors import TransientError, UsageError
 from cdc.logs import get_logger
 from cdc.secrets import Options
 from cdc.store_notes import PauseWatch
+from sinks.registry import KINDS
 from spark_jobs.session import spark_session
 from spark_jobs.shape.fed import refuse_bad_shapes
 from spark_jobs.stores.ledger import Ledger
@@ -36,6 +37,9 @@ _QUICK = {
     # One store's tasks must not stand in the line of another's.
     "spark.scheduler.mode": "FAIR",
 }
+# See worker_daemon.
+_MODULES = "TAILRACE_WORKER_MODULES"
+_TASK_MODULES = ("spark_jobs.stores.live_rows", "spark_jobs.stores.range_tasks")
 _JAVA_OPTIONS = "spark.driver.extraJavaOptions"
 # Java's second compiler takes half of the driver's processor time for its first minutes, while rows wait; what it makes
 # faster is little here, where Python and the stores do the work. (A warehouse's merges are Java's own work.)
@@ -129,9 +133,17 @@ def sync_config(config: Config, names: Sequence[str]) -> Config:
     """With room for all stores' tasks at once: one whose tasks hang must not take the place of another's."""
     slots = max(os.cpu_count() or 1, sum(feed_settings(config, name).parallelism for name in names))
     master = f"local[{slots}]" if config.spark.master == "local[*]" else config.spark.master
-    return replace(
-        config, spark=replace(config.spark, master=master, options=Options({**_QUICK, **config.spark.options}))
-    )
+    options = Options({**_QUICK, **_worker_modules(config, names), **config.spark.options})
+    return replace(config, spark=replace(config.spark, master=master, options=options))
+
+
+def _worker_modules(config: Config, names: Sequence[str]) -> dict[str, str]:
+    """What the stores' tasks need; a warehouse's and a shape's are Spark's own."""
+    settings = [config.stores[name] for name in names]
+    if any(isinstance(each, Iceberg) or each.shape for each in settings):
+        return {}
+    stores = sorted({KINDS[each.kind].partition(":")[0] for each in settings if each.kind in KINDS})
+    return {f"spark.executorEnv.{_MODULES}": " ".join([*_TASK_MODULES, *stores])}
 
 
 def driver_config(config: Config, names: Sequence[str]) -> Config:

@@ -15,19 +15,10 @@ import pyarrow as pa
 
 Array = npt.NDArray[Any]
 
-#: `place`: partition and offset of a topic's record in one number, or -1; `key`: the record's key, or a store's id.
-SCHEMA: Final = pa.schema(
-    [
-        ("id", pa.uint64()),
-        ("content", pa.uint64()),
-        ("position", pa.uint64()),
-        ("seq", pa.uint32()),
-        ("place", pa.int64()),
-        ("live", pa.bool_()),
-        ("key", pa.binary()),
-    ]
-)
 OFFSET_BITS: Final = 48
+# Odd numbers without a pattern, to mix with.
+_MIXERS: Final = tuple(np.uint64(each) for each in (0x9E3779B97F4A7C15, 0xC2B2AE3D27D4EB4F, 0x165667B19E3779F9))
+_HALF: Final = np.uint64(32)
 
 
 def place_of(partition: int, offset: int) -> int:
@@ -42,24 +33,27 @@ def block(
     *,
     ids: Any,
     contents: Any,
-    keys: Any,
+    keys: Any = None,
     positions: Any = None,
     seqs: Any = None,
     places: Any = None,
     live: Any = None,
 ) -> pa.RecordBatch:
-    """What is not given is 0, -1 for places, and alive."""
-    count = len(ids)
-    columns = [
-        _column(ids, pa.uint64()),
-        _column(contents, pa.uint64()),
-        _column(np.zeros(count, np.uint64) if positions is None else positions, pa.uint64()),
-        _column(np.zeros(count, np.uint32) if seqs is None else seqs, pa.uint32()),
-        _column(np.full(count, -1, np.int64) if places is None else places, pa.int64()),
-        _column(np.ones(count, bool) if live is None else live, pa.bool_()),
-        keys if isinstance(keys, pa.Array) else pa.array(keys, pa.binary()),
-    ]
-    return pa.RecordBatch.from_arrays(columns, schema=SCHEMA)
+    """What a side does not have does not travel; a `Side` knows what it is then: version 0, no place, alive.
+
+    `places`: partition and offset of a topic's record in one number; `keys`: the record's, or a store's id.
+    """
+    given = {
+        "id": (ids, pa.uint64()),
+        "content": (contents, pa.uint64()),
+        "position": (positions, pa.uint64()),
+        "seq": (seqs, pa.uint32()),
+        "place": (places, pa.int64()),
+        "live": (live, pa.bool_()),
+        "key": (keys, pa.binary()),
+    }
+    columns = {name: _column(values, kind) for name, (values, kind) in given.items() if values is not None}
+    return pa.RecordBatch.from_arrays(list(columns.values()), names=list(columns))
 
 
 def _column(values: Any, kind: pa.DataType) -> pa.Array:
@@ -70,7 +64,7 @@ def by_group(rows: pa.RecordBatch, groups: int) -> Iterator[tuple[int, bytes]]:
     """Cut into groups, each as bytes that `joined` reads."""
     if not rows.num_rows:
         return
-    group = (_numbers(rows, "id") % np.uint64(groups)).astype(np.int32)
+    group = (_numbers(rows, "id") % np.uint64(groups)).astype(np.uint16)
     order = np.argsort(group, kind="stable")
     ordered = rows.take(pa.array(order))
     bounds = np.searchsorted(group[order], np.arange(groups + 1))
@@ -81,13 +75,14 @@ def by_group(rows: pa.RecordBatch, groups: int) -> Iterator[tuple[int, bytes]]:
 
 
 def joined(packed: Sequence[bytes]) -> pa.Table:
+    """Of one side."""
     batches = [batch for each in packed for batch in pa.ipc.open_stream(each)]
-    return pa.Table.from_batches(batches, SCHEMA).combine_chunks()
+    return pa.Table.from_batches(batches).combine_chunks()
 
 
 def _packed(rows: pa.RecordBatch) -> bytes:
     sink = pa.BufferOutputStream()
-    with pa.ipc.new_stream(sink, SCHEMA) as writer:
+    with pa.ipc.new_stream(sink, rows.schema) as writer:
         writer.write_batch(rows)
     data: bytes = sink.getvalue().to_pybytes()
     return data
@@ -102,43 +97,102 @@ def _numbers(rows: pa.RecordBatch | pa.Table, name: str) -> Array:
 
 
 class Side:
-    """One row for each id, in the order of ids: the last one where there are several (a topic before compaction)."""
+    """All rows of one side, and the last one of each id (a topic before compaction has several)."""
 
-    def __init__(self, rows: pa.Table, marker: tuple[int, int] = (0, 0)) -> None:
-        """`marker`: the version of the table's last TRUNCATE; rows below it are dead."""
-        ids, places = _numbers(rows, "id"), _numbers(rows, "place")
-        order = (
-            np.lexsort((places, ids)) if len(ids) and places.max(initial=-1) >= 0 else np.argsort(ids, kind="stable")
-        )
-        sorted_ids = ids[order]
-        is_last = np.append(sorted_ids[1:] != sorted_ids[:-1], True)[: len(ids)]
-        last = order[is_last]
-        self.rows = rows
-        self.ids = sorted_ids[is_last]
-        self.index = last
-        self.contents = _numbers(rows, "content")[last]
-        self.positions = _numbers(rows, "position")[last]
-        self.seqs = _numbers(rows, "seq")[last]
-        self.live = _numbers(rows, "live")[last] & ~_below(self.positions, self.seqs, marker)
-        self.disordered = self._disordered(order, is_last)
+    def __init__(self, rows: pa.Table | None, marker: tuple[int, int] = (0, 0), *, distinct: bool = False) -> None:
+        """`marker`: the version of the table's last TRUNCATE; rows below it are dead. `distinct`: no id twice."""
+        self._rows = rows
+        self._count = 0 if rows is None else rows.num_rows
+        self._marker = marker
+        self.distinct = distinct
+        self._last: Last | None = None
 
-    def _disordered(self, order: Array, is_last: Array) -> Array:
-        """Ids whose versions fall somewhere along the way: compaction and stores would not keep the same one.
+    def column(self, name: str, default: Any, kind: Any) -> Array:
+        if self._rows is None or name not in self._rows.column_names:
+            return np.full(self._count, default, kind)
+        return _numbers(self._rows, name)
 
-        Only in a topic may an id be there more than once; rows of other sides have no place.
-        """
-        positions, seqs = _numbers(self.rows, "position")[order], _numbers(self.rows, "seq")[order]
-        falls = (positions[1:] < positions[:-1]) | ((positions[1:] == positions[:-1]) & (seqs[1:] < seqs[:-1]))
-        falls |= _numbers(self.rows, "place")[order][1:] < 0
-        falls &= ~is_last[:-1]
-        found = np.zeros(len(self.ids), bool)
-        if falls.any():
-            found[np.searchsorted(self.ids, _numbers(self.rows, "id")[order][1:][falls])] = True
-        return found
+    def key(self, row: int) -> bytes:
+        """b"" where this side has none."""
+        if self._rows is None or "key" not in self._rows.column_names:
+            return b""
+        key: bytes = self._rows.column("key")[row].as_py()
+        return key
+
+    @property
+    def all_live(self) -> Array:
+        """Of all rows, whether an id has several or not."""
+        live = self.column("live", True, bool)
+        if self._marker == (0, 0):
+            return live
+        return live & ~_below(self.column("position", 0, np.uint64), self.column("seq", 0, np.uint32), self._marker)
+
+    def checksum(self, *, versions: bool) -> tuple[int, int] | None:
+        """Equal for two sides with the same rows, in whatever order; None if not all rows are alive."""
+        if not self.all_live.all():
+            return None
+        columns = [("id", np.uint64), ("content", np.uint64)]
+        columns += [("position", np.uint64), ("seq", np.uint32)] if versions else []
+        mixed = np.zeros(self._count, np.uint64)
+        for name, kind in columns:
+            mixed = (mixed ^ self.column(name, 0, kind).astype(np.uint64, copy=False)) * _MIXERS[0]
+            mixed = (mixed ^ (mixed >> _HALF)) * _MIXERS[1]
+            mixed = (mixed ^ (mixed >> _HALF)) * _MIXERS[2]
+        return self._count, int(mixed.sum())
+
+    @property
+    def last(self) -> Last:
+        if self._last is None:
+            self._last = Last(self)
+        return self._last
 
     @property
     def live_rows(self) -> int:
-        return int(self.live.sum())
+        return int((self.all_live if self.distinct else self.last.live).sum())
+
+
+class Last:
+    """One row for each id, in the order of ids: `index` says which of the side's."""
+
+    def __init__(self, side: Side) -> None:
+        ids, places = side.column("id", 0, np.uint64), side.column("place", -1, np.int64)
+        order = np.argsort(ids)
+        sorted_ids = ids[order]
+        same = sorted_ids[1:] == sorted_ids[:-1]
+        if same.any():
+            _order_by_place(order, same, ids, places)
+        is_last = np.append(~same, True)[: len(ids)]
+        self.ids = sorted_ids[is_last]
+        self.index = order[is_last]
+        self.contents = side.column("content", 0, np.uint64)[self.index]
+        positions, seqs = side.column("position", 0, np.uint64), side.column("seq", 0, np.uint32)
+        self.positions = positions[self.index]
+        self.seqs = seqs[self.index]
+        self.live = side.all_live[self.index]
+        self.places = places[self.index]
+        self.disordered = np.zeros(len(self.ids), bool)
+        if same.any():
+            falls = same & _falls(positions[order], seqs[order], places[order])
+            self.disordered[np.searchsorted(self.ids, sorted_ids[1:][falls])] = True
+
+
+def _order_by_place(order: Array, same: Array, ids: Array, places: Array) -> None:
+    """Only the rows of ids that have several; `order` is by id already."""
+    several = np.zeros(len(order), bool)
+    several[1:] |= same
+    several[:-1] |= same
+    at = np.flatnonzero(several)
+    rows = order[at]
+    order[at] = rows[np.lexsort((places[rows], ids[rows]))]
+
+
+def _falls(positions: Array, seqs: Array, places: Array) -> Array:
+    """Where versions fall along the way: compaction and stores would not keep the same one.
+
+    Only in a topic may an id be there more than once; rows of other sides have no place.
+    """
+    found: Array = (positions[1:] < positions[:-1]) | ((positions[1:] == positions[:-1]) & (seqs[1:] < seqs[:-1]))
+    return found | (places[1:] < 0)
 
 
 def _below(positions: Array, seqs: Array, marker: tuple[int, int]) -> Array:
@@ -148,9 +202,17 @@ def _below(positions: Array, seqs: Array, marker: tuple[int, int]) -> Array:
 
 
 def differing(one: Side, other: Side, *, versions: bool) -> Array:
-    """Ids that are not live with the same content (and version, where asked) on both sides, or dead on both."""
-    ids = np.union1d(one.ids, other.ids)
-    first, second = _aligned(ids, one), _aligned(ids, other)
+    """Ids that are not live with the same content (and version, where asked) on both sides, or dead on both.
+
+    Sides with the same rows are told by a sum, without putting them in order, where `one` has no id twice.
+    """
+    if one.distinct:
+        checksum = one.checksum(versions=versions)
+        if checksum is not None and checksum == other.checksum(versions=versions):
+            other.distinct = True
+            return np.zeros(0, np.uint64)
+    ids = _union(one.last.ids, other.last.ids)
+    first, second = _aligned(ids, one.last), _aligned(ids, other.last)
     differ = first["live"] != second["live"]
     both = first["live"] & second["live"]
     differ |= both & (first["contents"] != second["contents"])
@@ -161,39 +223,44 @@ def differing(one: Side, other: Side, *, versions: bool) -> Array:
     return found
 
 
-def _aligned(ids: Array, side: Side) -> dict[str, Array]:
+def _union(one: Array, other: Array) -> Array:
+    """Of two that are in order: a stable sort merges them."""
+    if np.array_equal(one, other):
+        return one
+    both = np.sort(np.concatenate([one, other]), kind="stable")
+    found: Array = both[np.append(True, both[1:] != both[:-1])[: len(both)]]
+    return found
+
+
+_ALIGNED: Final = {
+    "live": bool,
+    "disordered": bool,
+    "contents": np.uint64,
+    "positions": np.uint64,
+    "seqs": np.uint32,
+}
+
+
+def _aligned(ids: Array, side: Last) -> dict[str, Array]:
     """The side's columns at these ids; what it does not have is dead."""
-    at = np.searchsorted(side.ids, ids)
-    inside = at < len(side.ids)
-    at = np.where(inside, at, 0)
-    there = inside & (side.ids[at] == ids) if len(side.ids) else np.zeros(len(ids), bool)
     if not len(side.ids):
-        return {
-            name: np.zeros(len(ids), kind)
-            for name, kind in (
-                ("live", bool),
-                ("disordered", bool),
-                ("contents", np.uint64),
-                ("positions", np.uint64),
-                ("seqs", np.uint32),
-            )
-        }
-    return {
-        "live": there & side.live[at],
-        "disordered": there & side.disordered[at],
-        "contents": side.contents[at],
-        "positions": side.positions[at],
-        "seqs": side.seqs[at],
-    }
+        return {name: np.zeros(len(ids), kind) for name, kind in _ALIGNED.items()}
+    if len(side.ids) == len(ids):
+        return {name: getattr(side, name) for name in _ALIGNED}  # a part of a union that is as long is all of it
+    at = np.searchsorted(side.ids, ids)
+    at = np.where(at < len(side.ids), at, 0)
+    there = side.ids[at] == ids
+    found: dict[str, Array] = {name: getattr(side, name)[at] for name in _ALIGNED}
+    return found | {"live": there & found["live"], "disordered": there & found["disordered"]}
 
 
 def found_at(side: Side, ids: Array) -> Iterator[tuple[bytes, int] | None]:
     """Key and place of each id, None where the side does not have it."""
-    at = np.searchsorted(side.ids, ids)
-    keys, places = side.rows.column("key"), side.rows.column("place")
-    for place, wanted in zip(at.tolist(), ids.tolist(), strict=True):
-        if place < len(side.ids) and int(side.ids[place]) == wanted:
-            row = int(side.index[place])
-            yield keys[row].as_py(), places[row].as_py()
+    if not len(ids):
+        return
+    last = side.last
+    for at, wanted in zip(np.searchsorted(last.ids, ids).tolist(), ids.tolist(), strict=True):
+        if at < len(last.ids) and int(last.ids[at]) == wanted:
+            yield side.key(int(last.index[at])), int(last.places[at])
         else:
             yield None

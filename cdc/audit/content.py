@@ -19,6 +19,12 @@ import numpy.typing as npt
 import orjson
 import xxhash
 
+native_digests: Any
+try:
+    from cdc.native_records import digests as native_digests  # type: ignore[import-not-found,no-redef]
+except ImportError:  # there was no compiler
+    native_digests = None
+
 #: The seed of Spark's own `xxhash64`, so that the JVM and Python give the same number.
 SEED = 42
 
@@ -33,9 +39,18 @@ def digest(data: bytes, _hash: Callable[[bytes, int], int] = xxhash.xxh64_intdig
     return _hash(data, SEED)
 
 
-def digests(data: Iterable[bytes], _hash: Callable[[bytes, int], bytes] = xxhash.xxh64_digest) -> bytes:
+def python_digests(
+    data: Iterable[bytes], seed: int, _hash: Callable[[bytes, int], bytes] = xxhash.xxh64_digest
+) -> bytes:
+    return b"".join([_hash(each, seed) for each in data])
+
+
+def digests(data: Iterable[bytes]) -> bytes:
     """Of many at once: eight bytes each, one behind the other, as `numbers` reads them. (Hot: once per row.)"""
-    return b"".join([_hash(each, SEED) for each in data])
+    if native_digests is None:
+        return python_digests(data, SEED)
+    made: bytes = native_digests(data if isinstance(data, list) else list(data), SEED)
+    return made
 
 
 def numbers(packed: bytes | bytearray) -> npt.NDArray[np.uint64]:

@@ -38,7 +38,7 @@ from cdc.status import read_states
 from sinks.contract import StoredRow, TableSchema
 from sinks.registry import open_store
 from sinks.rows import row_id
-from sinks.scanning import REBUILT, SCANS, StoreScan, open_scan
+from sinks.scanning import BY_SPARK, SCANS, StoreScan, open_scan
 
 log = get_logger("audit")
 
@@ -98,7 +98,7 @@ class ContinuousAudit:
             is_shaped = settings.shape_of(table.schema, table.table) is not None
             if (
                 settings.kind not in SCANS
-                or settings.kind in REBUILT
+                or settings.kind in BY_SPARK
                 or is_shaped
                 or not settings.gets(table.schema, table.table)
             ):

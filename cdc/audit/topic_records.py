@@ -105,7 +105,12 @@ class TopicTail:
 
 def fetch(kafka: Kafka, topic: str, places: Collection[int]) -> dict[int, TopicRecord]:
     """The records at these places; one that compaction has taken away meanwhile is missing."""
-    found: dict[int, TopicRecord] = {}
+    return {place: record_of(message) for place, message in fetch_messages(kafka, topic, places).items()}
+
+
+def fetch_messages(kafka: Kafka, topic: str, places: Collection[int]) -> dict[int, Message]:
+    """The same as they are."""
+    found: dict[int, Message] = {}
     wanted: dict[int, list[int]] = {}
     for place in sorted(places):
         partition, offset = split_place(place)
@@ -131,14 +136,14 @@ def _runs(offsets: Sequence[int]) -> Iterator[list[int]]:
 
 
 def _fetch_run(
-    consumer: Consumer, topic: str, partition: int, offsets: Sequence[int], found: dict[int, TopicRecord]
+    consumer: Consumer, topic: str, partition: int, offsets: Sequence[int], found: dict[int, Message]
 ) -> None:
     wanted = set(offsets)
     consumer.assign([TopicPartition(topic, partition, offsets[0])])
     for message in _messages(consumer, topic):
         offset = message.offset() or 0
         if message.error() is None and offset in wanted:
-            found[place_of(partition, offset)] = record_of(message)
+            found[place_of(partition, offset)] = message
         if offset >= offsets[-1] or message.error() is not None:
             return
 

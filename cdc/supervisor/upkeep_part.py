@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
-import time
-from collections.abc import Sequence
-from typing import Any
+from collections.abc import Callable, Sequence
+from typing import Final
 
 from cdc.config import Config, Iceberg
-from cdc.supervisor.part import Part
+from cdc.supervisor.backoff import Backoff
+from cdc.supervisor.part import Part, StartChild
+
+# Whatever it died of, Spark need not be started again and again for it.
+_AGAIN_SECONDS: Final = 900.0
 
 
 def maintain_hours(config: Config, name: str) -> float:
@@ -16,19 +19,34 @@ def maintain_hours(config: Config, name: str) -> float:
     return settings.maintain_hours if isinstance(settings, Iceberg) else 0.0
 
 
-def upkeep_part(name: str, hours: float, arguments: Sequence[str], **given: Any) -> Part:
-    """First due when this has run for as long: a restart is no reason to compact."""
-    due_at = time.monotonic() + hours * 3600
+class UpkeepPart(Part):
+    """First due when this has run for as long: a restart is no reason to compact. A death does not use up its turn."""
 
-    def ended() -> None:
-        nonlocal due_at
-        due_at = time.monotonic() + hours * 3600
+    def __init__(
+        self,
+        store: str,
+        hours: float,
+        arguments: Sequence[str],
+        *,
+        start: StartChild,
+        write_line: Callable[[str, str], None],
+        clock: Callable[[], float],
+    ) -> None:
+        self._every_seconds = hours * 3600
+        self._due_at = clock() + self._every_seconds
+        super().__init__(
+            f"maintain-{store}",
+            arguments,
+            start=start,
+            write_line=write_line,
+            clock=clock,
+            is_due=lambda: clock() >= self._due_at,
+            ends_by_itself=True,
+            when_ended=self._plan_next,
+        )
+        pause = min(_AGAIN_SECONDS, self._every_seconds)
+        self._backoff = Backoff(first_seconds=pause, longest_seconds=pause)
 
-    return Part(
-        f"maintain-{name}",
-        arguments,
-        is_due=lambda: time.monotonic() >= due_at,
-        ends_by_itself=True,
-        when_ended=ended,
-        **given,
-    )
+    def _plan_next(self) -> None:
+        if self.exit_code == 0:
+            self._due_at = self._clock() + self._every_seconds

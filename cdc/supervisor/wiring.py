@@ -20,7 +20,7 @@ from cdc.supervisor.part import Part
 from cdc.supervisor.report import CopyFigures, Report
 from cdc.supervisor.supervisor import Supervisor
 from cdc.supervisor.sync_part import SyncPart
-from cdc.supervisor.upkeep_part import maintain_hours, upkeep_part
+from cdc.supervisor.upkeep_part import UpkeepPart, maintain_hours
 from cdc.supervisor.view import View
 
 log = get_logger("run")
@@ -79,7 +79,7 @@ class Pipeline:
             if names
         ]
         self._upkeeps = [
-            upkeep_part(name, hours, [*common, "maintain", "--store", name, *where], **given)
+            UpkeepPart(name, hours, [*common, "maintain", "--store", name, *where], **given)
             for name in warehouses
             if (hours := maintain_hours(config, name))
         ]

@@ -37,7 +37,7 @@ _ENDS = f"array_min(filter(s.ends, e -> e.position > t.{POSITION} OR (e.position
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Target:
-    """A table's names and columns. `bounds`: smallest and largest of the first key column in the batch, as literals.
+    """A table's names and columns. `ranges`: of the first key column in the batch, first and last of each.
 
     `hashes`: of the batch's keys, where they are few against the table: what has none of them is not joined.
     """
@@ -47,7 +47,7 @@ class Target:
     columns: Sequence[str]
     key: Sequence[str]
     least_position: int
-    bounds: tuple[str, str] | None = None
+    ranges: Sequence[tuple[int, int]] = ()
     hashes: tuple[int, ...] = ()
 
 
@@ -222,7 +222,8 @@ def _equal(left: str, right: str, names: Sequence[str]) -> str:
 def _bounded(target: Target) -> str:
     """Files that cannot hold any of these keys are not opened, and rows that have none of them go no further."""
     first = f"t.{quoted(target.key[0])}"
-    bounds = "" if target.bounds is None else f" AND {first} >= {target.bounds[0]} AND {first} <= {target.bounds[1]}"
+    within = " OR ".join(f"({first} >= {least} AND {first} <= {most})" for least, most in target.ranges)
+    bounds = f" AND ({within})" if within else ""
     listed = ", ".join(f"{each}L" for each in target.hashes)
     return bounds + (f" AND {key_hash(target.key, 't.')} IN ({listed})" if target.hashes else "")
 

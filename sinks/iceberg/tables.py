@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import json
 from collections.abc import Collection
 from typing import TYPE_CHECKING, Final
 
@@ -18,6 +19,7 @@ from sinks.iceberg.schemas import (
     WarehouseColumn,
     iceberg_schema,
     iceberg_type,
+    key_columns,
     spark_name,
     warehouse_columns,
     widens,
@@ -26,6 +28,9 @@ from sinks.iceberg.schemas import (
 if TYPE_CHECKING:
     from pyiceberg.catalog import Catalog
     from pyiceberg.table import Table
+
+#: Of a table: its key's columns as a JSON list, by which `maintain` sorts.
+KEY_PROPERTY: Final = "tailrace.key"
 
 _COMMON: Final = {
     # Position deletes, which every reader knows; deletion vectors (version 3) are not read by all of them yet.
@@ -41,6 +46,8 @@ _COMMON: Final = {
     "write.merge.distribution-mode": "none",
     "write.delete.granularity": "file",
     "write.parquet.compression-codec": "zstd",
+    # So that of a sorted file only those parts are read that can hold the batch's keys.
+    "write.parquet.row-group-size-bytes": str(16 << 20),
     "write.metadata.delete-after-commit.enabled": "true",
     "write.metadata.previous-versions-max": "20",
     "commit.retry.num-retries": "20",
@@ -66,13 +73,13 @@ class Tables:
         return warehouse_columns(table, self.as_text(table))
 
     def create_generation_table(self, table: TableSchema, number: int) -> None:
-        self._create(naming.generation_table(table, number), self.columns(table), CURRENT_OWN, f"-g{number}")
+        self._create(naming.generation_table(table, number), table, CURRENT_OWN, f"-g{number}")
 
     def ensure_history(self, table: TableSchema) -> None:
         """Old columns stay, as what they were: a version keeps the columns that it had."""
         name, columns = naming.history_table(table), self.columns(table)
         if self.load(name) is None:
-            self._create(name, columns, HISTORY_OWN, "-history")
+            self._create(name, table, HISTORY_OWN, "-history")
         else:
             self._evolve(name, columns, HISTORY_OWN, keep_dropped=True)
 
@@ -95,18 +102,23 @@ class Tables:
         with iceberg_trouble(), contextlib.suppress(NoSuchTableError):
             self._catalog.purge_table(name)
 
-    def _create(self, name: Identifier, columns: list[WarehouseColumn], own: dict[str, str], suffix: str) -> None:
+    def _create(self, name: Identifier, table: TableSchema, own: dict[str, str], suffix: str) -> None:
         from pyiceberg.exceptions import TableAlreadyExistsError  # noqa: PLC0415 - see catalog.py
         from pyiceberg.partitioning import PartitionField, PartitionSpec  # noqa: PLC0415 - see catalog.py
         from pyiceberg.transforms import IdentityTransform  # noqa: PLC0415 - see catalog.py
 
+        columns = self.columns(table)
         schema = iceberg_schema(columns, own)
         spec = PartitionSpec()
         if naming.OPEN in own:
             # So that closing a version does not look through all that are closed.
             field = schema.find_field(naming.OPEN)
             spec = PartitionSpec(PartitionField(field.field_id, 1000, IdentityTransform(), naming.OPEN))
-        properties = {**_COMMON, "write.target-file-size-bytes": str(self._warehouse.target_file_bytes)}
+        properties = {
+            **_COMMON,
+            "write.target-file-size-bytes": str(self._warehouse.target_file_bytes),
+            KEY_PROPERTY: json.dumps([column.name for column in key_columns(table, columns)]),
+        }
         properties |= {f"write.metadata.metrics.column.{column}": "full" for column in own}
         base = name[0].removesuffix("__history")
         base = base.rpartition("__g")[0] if naming.generation_of(base) is not None else base
@@ -157,3 +169,10 @@ def types_of(table: Table, columns: Collection[WarehouseColumn]) -> dict[str, st
     """The types that the table really has, in Spark's words: by what a value is written as."""
     known = {field.name: spark_name(field.field_type) for field in table.schema().fields}
     return {column.name: known.get(column.name, column.type) for column in columns}
+
+
+def key_of(table: Table) -> list[str]:
+    """The key's columns that the table has still; none of a table of old."""
+    there = {field.name for field in table.schema().fields}
+    named: list[str] = json.loads(table.properties.get(KEY_PROPERTY, "[]"))
+    return [name for name in named if name in there]

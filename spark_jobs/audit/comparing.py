@@ -4,20 +4,24 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 import msgspec
 
-from cdc.audit.blocks import SCHEMA, Side, differing, found_at, joined
+from cdc.audit.blocks import Side, differing, found_at, joined
 from cdc.lsn import Version
 from spark_jobs.audit.sides import MARKER, SOURCE, TOPIC, TROUBLE, Trouble
+
+if TYPE_CHECKING:
+    import pyarrow as pa
 
 
 class Suspect(NamedTuple):
     """A row that was not the same on two sides when each was read; much of it has just moved.
 
-    `side`: "topic" (against the source) or a store (against the topic). `key` is the record's key, or where only the
-    store has such a row, its id there (`is_id`). `place`: of the topic's last record of it, -1 where there is none.
+    `side`: "topic" (against the source) or a store (against the topic). `key`: as the source has it; or where only the
+    store has such a row, its id there (`is_id`); or b"", and the topic's record says it. `place`: of the topic's last
+    record of it, -1 where there is none.
     `disordered`: an earlier record of it has a larger version than the last one.
     """
 
@@ -64,25 +68,30 @@ class Comparing:
         yield found
 
     def _compare(self, packed: dict[str, list[bytes]], marker: str, found: Found) -> None:
-        dead_below = tuple(Version.parse(marker)) if marker else (0, 0)
-        source = _side(packed.get(SOURCE, []))
-        topic = _side(packed.get(TOPIC, []), dead_below)
+        dead_below = (0, 0)
+        if marker:
+            version = Version.parse(marker)
+            dead_below = (version.position, version.seq)
+        source = Side(_rows(packed, SOURCE), distinct=True)
+        topic = Side(_rows(packed, TOPIC), dead_below)
+        self._note(TOPIC, source, topic, [topic, source], found)
         found.rows[SOURCE] = source.live_rows
         found.rows[TOPIC] = topic.live_rows
-        self._note(TOPIC, source, topic, [topic, source], found)
         for store in self.stores:
-            held = _side(packed.get(store, []))
-            expected = _side(packed.get(f"{TOPIC}:{store}", []), dead_below) if store in self.shaped else topic
-            found.rows[store] = held.live_rows
+            held = Side(_rows(packed, store))
+            expected = Side(_rows(packed, f"{TOPIC}:{store}"), dead_below) if store in self.shaped else topic
             self._note(store, expected, held, [topic, source, held], found)
+            found.rows[store] = held.live_rows
 
     def _note(self, side: str, one: Side, other: Side, known: Sequence[Side], found: Found) -> None:
         """`known`: where keys are looked for; the last one knows only ids, if it is a store's."""
         ids = differing(one, other, versions=side != TOPIC)
         found.differing[side] = len(ids)
         chosen = ids[: self.most_suspects]
+        if not len(chosen):
+            return
         answers = [list(found_at(each, chosen)) for each in known]
-        disordered = set(known[0].ids[known[0].disordered].tolist())
+        disordered = set(known[0].last.ids[known[0].last.disordered].tolist())
         for number, wanted in enumerate(chosen.tolist()):
             key, is_id, place = b"", False, -1
             for order, answer in enumerate(answers):
@@ -90,11 +99,10 @@ class Comparing:
                 if here is None:
                     continue
                 place = here[1] if order == 0 else place
-                if not key:
+                if not key and (order < 2 or place < 0):
                     key, is_id = here[0], order == 2
             found.suspects.append(Suspect(side, key, is_id, place, wanted in disordered))
 
 
-def _side(packed: Sequence[bytes], marker: tuple[int, ...] = (0, 0)) -> Side:
-    rows = joined(packed) if packed else SCHEMA.empty_table()
-    return Side(rows, (marker[0], marker[1]))
+def _rows(packed: dict[str, list[bytes]], side: str) -> pa.Table | None:
+    return joined(packed[side]) if side in packed else None

@@ -165,6 +165,7 @@ class Pass:
         return [
             TopicShare(
                 options=self._config.kafka.client_options(),
+                python_options=self._config.kafka.python_options(),
                 topic=self._audited.schema.topic,
                 partition=partition,
                 start=first,

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, NamedTuple, Protocol
 
 from cdc.audit.judging import Case
 from cdc.audit.log import keep
-from cdc.audit.recheck import Audited, ChangedMeanwhileError, Outcome, Recheck, Verdict, content_of, read_schemas_of
+from cdc.audit.recheck import Audited, ChangedMeanwhileError, Outcome, Recheck, content_of, read_schemas_of
 from cdc.audit.records import TOPIC, AuditRecord, Difference
 from cdc.audit.repair import Wrong, repair_store, repair_topic
 from cdc.audit.source_rows import look
@@ -24,10 +24,11 @@ from cdc.table_states import TableStates
 from sinks.contract import Position, TableSchema
 from sinks.registry import open_store
 from sinks.rows import row_id
-from sinks.scanning import REBUILT, StoreScan, open_scan
+from sinks.scanning import BY_SPARK, StoreScan, open_scan
 from spark_jobs.audit.excuses import Excuses
 from spark_jobs.audit.passing import Pass, Passed
 from spark_jobs.audit.shapes import ExpectedRows, takes
+from spark_jobs.audit.warehouse_repair import repair_warehouse
 from spark_jobs.shape.fed import FedTables, fed_tables
 
 if TYPE_CHECKING:
@@ -158,7 +159,7 @@ class _Auditing:
             schemas=schemas,
             expected={name: ExpectedRows(fed, schema.topic) for name, fed in feds.items()},
             spelled=self._spelled(scans, schema, schemas),
-            by_schema=any(map(self._is_rebuilt, scans)),
+            by_schema=any(map(self._is_by_spark, scans)),
             timeout_seconds=self.options.timeout_seconds,
         )
         return audited, feds
@@ -172,12 +173,12 @@ class _Auditing:
         for name, scan in scans.items():
             seen = schemas.get(name, schema)
             found |= scan.spelled(seen)
-            if self._is_rebuilt(name):
+            if self._is_by_spark(name):
                 found |= {column.name for column in seen.columns if own.get(column.name) != column}
         return frozenset(found)
 
-    def _is_rebuilt(self, name: str) -> bool:
-        return self.config.stores[name].kind in REBUILT
+    def _is_by_spark(self, name: str) -> bool:
+        return self.config.stores[name].kind in BY_SPARK
 
     def _judged(self, audited: Audited, passed: Passed) -> list[AuditRecord]:
         cases = self._cases(audited, passed)
@@ -208,12 +209,16 @@ class _Auditing:
         )
         cases: dict[str, Case] = {}
         for suspect in passed.suspects:
-            name = suspect.key.decode(errors="replace") if suspect.is_id else row_id(suspect.key)
+            record = records.get(suspect.place)
+            key = suspect.key or (record.key if record is not None else b"")
+            if not key and suspect.place >= 0:
+                raise ChangedMeanwhileError("records of its topic were compacted while it was looked at")
+            name = key.decode(errors="replace") if suspect.is_id else row_id(key)
             case = cases.setdefault(name, Case(name, None))
-            case.key = case.key if suspect.is_id else suspect.key
+            case.key = case.key if suspect.is_id else key
             case.disordered |= suspect.disordered
-            if suspect.place in records and not case.records:
-                case.records.append(records[suspect.place])
+            if record is not None and not case.records:
+                case.records.append(record)
         return cases
 
     def _repaired(
@@ -223,22 +228,22 @@ class _Auditing:
         before = len(outcome.wrong)
         for _ in range(_MOST_REPAIRS):
             repair_topic(self.config, audited, outcome.wrong)
-            for name in (name for name in audited.scans if not self._is_rebuilt(name)):
-                repair_store(self.config, audited, name, outcome.wrong, passed.marker)
+            for name in audited.scans:
+                if self._is_by_spark(name):
+                    repair_warehouse(self.config, self.spark(), audited, name, outcome.wrong, passed.marker)
+                else:
+                    repair_store(self.config, audited, name, outcome.wrong, passed.marker)
             outcome = excuses.taken(recheck.settle({name: case for name, (case, _) in outcome.wrong.items()}))
             log.info("audit_repaired", table=str(audited.schema), rows=before, left=len(outcome.wrong))
-            if all(self._is_beyond_repair(verdict) for _, verdict in outcome.wrong.values()):
+            if not outcome.wrong:
                 break
         return outcome, before - len(outcome.wrong) - outcome.moving
-
-    def _is_beyond_repair(self, verdict: Verdict) -> bool:
-        return all(side != TOPIC and self._is_rebuilt(side) for side in verdict.kinds)
 
     def _reason(self, side: str, outcome: Outcome, wrong: Wrong) -> str:
         if outcome.moving and not wrong:
             return f"{outcome.moving} rows change all the time"
-        if wrong and self.options.repair and side != TOPIC and self._is_rebuilt(side):
-            return f"rows of a warehouse are not mended one by one; tailrace bootstrap {side} builds it anew"
+        if wrong and self.options.repair and side != TOPIC and self._is_by_spark(side):
+            return f"its history stands in the way of a repair; tailrace bootstrap {side} builds it anew"
         return ""
 
     def _record(

@@ -213,7 +213,6 @@ class PackTopic:
         keys = rows.column("key").combine_chunks()
         shared = {
             "ids": numbers(self.hashing.ids(keys.to_pylist())),
-            "keys": keys,
             "positions": positions,
             "seqs": seqs,
             "places": places,

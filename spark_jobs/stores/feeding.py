@@ -27,15 +27,15 @@ from sinks.contract import (
 from sinks.iceberg.store import IcebergStore
 from spark_jobs.session import use_warehouse
 from spark_jobs.shape.fed import FedTables, chosen_tables
-from spark_jobs.stores.answers import Answers, read_answers
+from spark_jobs.stores.answers import Answers
+from spark_jobs.stores.batches import Batch, Ends
 from spark_jobs.stores.ledger import Ledger
 from spark_jobs.stores.parking import Parking
-from spark_jobs.stores.tasks import MARKERS_PROPERTY, Applying, markers_text
-from spark_jobs.stores.topic_stream import Ends
+from spark_jobs.stores.tasks import Applying
 from spark_jobs.warehouse.apply import WarehouseBatches
 
 if TYPE_CHECKING:
-    from pyspark.sql import DataFrame
+    pass
 
 # An idle store's position is written again when heartbeats have moved the LSN, at most this often.
 _IDLE_SAVE_SECONDS = 0.5
@@ -88,14 +88,14 @@ class Feeding:
                 self._log.warning("table_needs_generation", table=str(table), remedy=f"tailrace bootstrap {self._name}")
         self._save(self.position)
 
-    def batch(self, answers: DataFrame, ends: Ends) -> None:
+    def batch(self, batch: Batch, ends: Ends) -> None:
         """Apply one batch, then move the position."""
         began = time.monotonic()
         self._batches += 1
         self.compare()
         self._ledger.catch_up()
         self._compare_tables()
-        result = self._run(answers)
+        result = self._run(batch)
         touched = [self.tables[topic] for topic in result.counts]
         self._store.publish(self.generation, touched)
         self._save(self._moved(ends))
@@ -155,19 +155,14 @@ class Feeding:
             self._goal = self._ledger.newest()
         return self._goal is not None and self._goal.place <= (self.position.version, self.position.lsn)
 
-    def _run(self, answers: DataFrame) -> Answers:
+    def _run(self, batch: Batch) -> Answers:
         """The tasks; once more where they met a TRUNCATE, which is swept for in between, by the driver alone."""
-        context = self._spark.sparkContext
-        context.setLocalProperty("spark.scheduler.pool", self._name)
-        if isinstance(self._applying, WarehouseBatches):
-            return self._applying.apply(answers)
-        context.setLocalProperty(MARKERS_PROPERTY, markers_text(self._markers))
-        result = read_answers(answers)
+        self._spark.sparkContext.setLocalProperty("spark.scheduler.pool", self._name)
+        result = batch.apply(self._markers)
         if not result.markers:
             return result
         self._sweep(result.markers)
-        context.setLocalProperty(MARKERS_PROPERTY, markers_text(self._markers))
-        return read_answers(answers)
+        return batch.apply(self._markers)
 
     def _sweep(self, markers: dict[str, bytes]) -> None:
         writer = self._store.writer_factory(self.generation)()

@@ -9,6 +9,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Collection, Iterable, Iterator
 from hashlib import blake2b
+from itertools import pairwise
 from typing import Any, Final
 
 import numpy as np
@@ -38,10 +39,11 @@ def packed(
     versions = np.frombuffer(bytes.fromhex(b"".join(stamps).replace(b".", b"").decode()), _STAMP)
     states["position"], states["seq"] = versions["position"], versions["seq"]
     group = states["key"] % groups
-    for number in range(groups):
-        found = states[group == number] if groups > 1 else states
-        if len(found):
-            yield number, found.tobytes()
+    order = np.argsort(group, kind="stable")
+    states, bounds = states[order], np.searchsorted(group[order], np.arange(groups + 1))
+    for number, (first, end) in enumerate(pairwise(bounds)):
+        if end > first:
+            yield number, states[first:end].tobytes()
 
 
 def live_rows(group: Iterable[bytes], marker: bytes) -> int:
@@ -50,9 +52,19 @@ def live_rows(group: Iterable[bytes], marker: bytes) -> int:
     if not found:
         return 0
     states = np.concatenate(found)
-    states = states[np.lexsort((states["offset"], states["key"]))]
-    is_last = np.append(states["key"][1:] != states["key"][:-1], True)
-    return int(np.count_nonzero(is_last & states["live"] & _not_below(states, marker)))
+    ordered = np.sort(states["key"])
+    repeated = ordered[1:][ordered[1:] == ordered[:-1]]
+    if not len(repeated):
+        return _count(states, marker)
+    again = np.isin(states["key"], repeated)
+    several = states[again]
+    several = several[np.lexsort((several["offset"], several["key"]))]
+    is_last = np.append(several["key"][1:] != several["key"][:-1], True)
+    return _count(states[~again], marker) + _count(several[is_last], marker)
+
+
+def _count(states: npt.NDArray[Any], marker: bytes) -> int:
+    return int(np.count_nonzero(states["live"] & _not_below(states, marker)))
 
 
 def _not_below(states: npt.NDArray[Any], marker: bytes) -> Any:

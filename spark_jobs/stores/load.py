@@ -12,7 +12,9 @@ from cdc.config import Config
 from cdc.errors import TransientError
 from spark_jobs.shape.fed import FedTables
 from spark_jobs.stores.answers import Answers
-from spark_jobs.stores.load_tasks import Grouped, RangeTask, count_rows, grouped
+from spark_jobs.stores.batches import has_expressions
+from spark_jobs.stores.key_groups import Grouped, count_rows, grouped
+from spark_jobs.stores.range_tasks import RangeTask
 from spark_jobs.stores.tasks import ANSWER, MARKERS_PROPERTY, Applying, markers_text
 from spark_jobs.stores.topic_range import cut
 from spark_jobs.stores.topic_stream import offsets_json, read_topics
@@ -23,8 +25,9 @@ if TYPE_CHECKING:
 
 Offsets = Mapping[str, Sequence[int]]
 
-# Offsets of one task: enough to be worth its start, few enough that progress is seen and a failure costs little.
-_TASK_OFFSETS = 100_000
+# Offsets of one task: enough to be worth its start, few enough that progress is seen and all end at about one time.
+_FEWEST_OFFSETS, _MOST_OFFSETS = 50_000, 500_000
+_TASKS = 400
 # Keys that are counted at once, about: some 100 MB of memory.
 _KEYS_PER_GROUP = 1_000_000
 _LOOK_SECONDS = 1.0
@@ -109,16 +112,17 @@ class Loading:
     ) -> RDD[Any]:
         """By group. Tasks read for themselves; only rows that Spark has to look at are read by Spark."""
         context = self._spark.sparkContext
-        if not any(shape.row.evaluated for shape in self._fed.shapes.values()):
-            task = RangeTask(applying, markers, cut(start, end, _TASK_OFFSETS))
-            return context.parallelize(range(len(task.ranges)), len(task.ranges)).mapPartitions(task)
+        if not has_expressions(self._fed):
+            task = RangeTask(applying, markers, [[each] for each in cut(start, end, _task_offsets(events))])
+            numbers = context.parallelize(range(len(task.shares)), len(task.shares))
+            return numbers.mapPartitions(task).flatMap(partial(grouped, applying.key_groups))
         context.setLocalProperty(MARKERS_PROPERTY, markers_text(markers))
         source = read_topics(
             self._spark.read,
             self._config,
             start,
             endingOffsets=offsets_json(end),
-            minPartitions=str(max(1, events // _TASK_OFFSETS)),
+            minPartitions=str(max(1, events // _task_offsets(events))),
         )
         answers = self._fed.evaluated(source).mapInArrow(applying, ANSWER)  # type: ignore[arg-type]
         return answers.rdd.map(lambda row: row.asDict()).flatMap(partial(grouped, applying.key_groups))
@@ -137,6 +141,10 @@ class Loading:
             else:
                 self._between(LoadProgress(tasks_done=most, tasks=most, events=events))
             _wait(job)
+
+
+def _task_offsets(events: int) -> int:
+    return max(_FEWEST_OFFSETS, min(_MOST_OFFSETS, events // _TASKS))
 
 
 def _wait(job: Future[Loaded]) -> None:

@@ -30,6 +30,8 @@ _SOURCE = b',"source":{"version":"'
 # What a change costs beside its bytes: so that many small rows count as well.
 _OBJECT_BYTES = 300
 _ID_DIGITS = 100
+# Of named tuples, for hot loops: twice as quick as their class.
+_new: Any = tuple.__new__
 
 
 #: Topic, partition, offset, key, value, stamp, and what Spark says of the row where the store has a shape for it.
@@ -64,12 +66,13 @@ class Reduction:
         """Records of one partition come in offset order."""
         current: str | None = None
         rows: dict[bytes, Held] = {}
-        events, size_bytes = self.events, 0
+        events, size_bytes, count = self.events, 0, 0
         for topic, partition, offset, key, value, stamp, shaped in records:
             if topic != current:
-                current, rows = topic, self._rows.setdefault(topic, {})
-                events.setdefault(topic, 0)
-            events[topic] += 1
+                if current is not None:
+                    events[current] = events.get(current, 0) + count
+                current, rows, count = topic, self._rows.setdefault(topic, {}), 0
+            count += 1
             row: bytes | None = None
             if value is not None:
                 end = value.find(_SOURCE, _HEAD_BYTES) if value.startswith(_HEAD) else -1
@@ -85,8 +88,10 @@ class Reduction:
             before = rows.get(key)
             if before is not None and before.stamp > stamp:
                 continue
-            rows[key] = Held(stamp, row, partition, offset, shaped)
+            rows[key] = _new(Held, (stamp, row, partition, offset, shaped))
             size_bytes += len(key) + _OBJECT_BYTES + (len(row) if row is not None else 0)
+        if current is not None:
+            events[current] = events.get(current, 0) + count
         self.size_bytes += size_bytes
 
     def take(self) -> Iterator[tuple[str, dict[bytes, Held]]]:
@@ -125,5 +130,5 @@ def changes_of(held: Mapping[bytes, Held], *, one_column: bool = False) -> list[
             version = versions[stamp] = Version(int(stamp[:16], 16), int(stamp[17:], 16))
         digits = key[key.rfind(b'":') + 2 : -1] if one_column else b""
         row_id_ = digits.decode() if digits.isdigit() and len(digits) <= _ID_DIGITS else row_id(key)
-        changes.append(Change(row_id_, key, version, row))
+        changes.append(_new(Change, (row_id_, key, version, row)))
     return changes

@@ -14,6 +14,7 @@ from cdc.config import Config
 from cdc.errors import RefusedError
 from cdc.names import Control, control_topic
 from sinks.contract import Change, Position, TableSchema, Writer
+from sinks.iceberg.store import IcebergStore
 from sinks.registry import open_store
 from spark_jobs.shape.borrowed import borrowed_session
 from spark_jobs.shape.fed import FedTables, fed_tables
@@ -23,6 +24,7 @@ from spark_jobs.stores.ledger import Ledger
 from spark_jobs.stores.parked_rows import Parked, read_partition
 from spark_jobs.stores.parking import ParkedRow, Parking
 from spark_jobs.stores.reduction import Reduction, changes_of
+from spark_jobs.warehouse.retry import retry_in_warehouse
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -45,6 +47,9 @@ def retry(config: Config, store_name: str, rows: Sequence[Parked]) -> list[Retri
             raise RefusedError(f"Store {store_name} serves nothing yet.", remedy=f"tailrace sync {store_name}")
         wanted = {row.topic for row in rows}
         tables = {topic: table for topic, table in known.items() if topic in wanted and topic in position.topics}
+        if isinstance(store, IcebergStore):
+            refused = retry_in_warehouse(config, store, generation, position, tables, rows)
+            return _settled(config, [_judged(row, refused.get(row.place)) for row in rows])
         with _shaping(config, store_name, tables, position) as fed:
             writer = store.writer_factory(generation)()
             try:
@@ -54,9 +59,17 @@ def retry(config: Config, store_name: str, rows: Sequence[Parked]) -> list[Retri
         store.publish(generation, {fed.schemas[topic] if fed is not None else tables[topic] for topic in tables})
     finally:
         store.close()
+    return _settled(config, results)
+
+
+def _settled(config: Config, results: list[Retried]) -> list[Retried]:
     parking = Parking(config.kafka.client_options(), control_topic(config.kafka.prefix, Control.PARKED))
     parking.settle(_as_row(result.parked) for result in results if result.settled)
     return results
+
+
+def _judged(row: Parked, reason: str | None) -> Retried:
+    return Retried(parked=row, settled=reason is None, reason=reason or "")
 
 
 @contextmanager

@@ -20,6 +20,7 @@ from sinks.contract import Generation, PositionLostError, Store, StoreCheck, Tab
 from sinks.registry import open_store
 from spark_jobs.session import warehouse_session
 from spark_jobs.shape.fed import FedTables, chosen_tables, fed_tables
+from spark_jobs.stores.batches import Reading
 from spark_jobs.stores.feeding import Feeding, TablesChangedError, applying_for
 from spark_jobs.stores.ledger import Ledger
 from spark_jobs.stores.start import starting_position
@@ -187,12 +188,12 @@ class StoreSync:
         starting = {topic: place.next_offsets for topic, place in position.topics.items()}
         stream = TopicStream(
             self._config,
-            applying,
-            fed,
+            fed.spark,
+            Reading(fed, applying, self._settings.parallelism),
+            name=applying.id,
             starting=starting,
             events_per_batch=self._settings.max_events_per_batch,
             trigger_milliseconds=self._settings.trigger_milliseconds,
-            parallelism=self._settings.parallelism,
             on_batch=feeding.batch,
         )
         try:

@@ -7,6 +7,7 @@ border is a text with a traceback, repeated by Spark and printed.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from concurrent.futures import Future, ThreadPoolExecutor, wait
 from dataclasses import dataclass, field
 from itertools import repeat
 from typing import TYPE_CHECKING, Any, Final
@@ -65,7 +66,7 @@ class Applying:
     parked_topic: str
     #: By topic: those whose rows the store has in a shape of its own.
     shapes: Mapping[str, RowShape] = field(default_factory=dict)
-    slice_bytes: int = 32_000_000
+    slice_bytes: int = 16_000_000
     #: Report keys, in so many groups, so that the rows that the store must have can be counted (a bootstrap).
     key_groups: int = 0
     #: Write past a marker that is not swept for yet (a bootstrap sweeps when all is written).
@@ -85,8 +86,10 @@ class Applying:
                 if task.reduction.size_bytes >= self.slice_bytes:
                     yield from task.flush()
             yield from task.flush()
+            yield from task.finish()
             yield from task.summary()
         except TailraceError as error:
+            task.give_up()
             _forget(self.id)
             yield _of_trouble(error)
 
@@ -97,14 +100,35 @@ class _Task:
         self.reduction = Reduction(markers, leave_out_dead=applying.ahead_of_markers)
         self.counts: dict[str, Count] = {}
         self._writer_id = f"{applying.id} {sorted(markers.items())}"
+        self._under_way: Future[list[Answer]] | None = None
 
     def flush(self) -> Iterator[Answer]:
-        for topic, last in self.reduction.take():
-            if topic not in self.reduction.found or self.applying.ahead_of_markers:
-                held = self._shaped(topic, last)
-                self._apply(topic, held)
-                if self.applying.key_groups:
-                    yield from _of_keys(topic, held, self.applying.key_groups)
+        """Begin to write what has come together, once what was begun before is written; meanwhile more is read."""
+        found = self.reduction.found
+        taken = [each for each in self.reduction.take() if each[0] not in found or self.applying.ahead_of_markers]
+        yield from self.finish()
+        if taken:
+            self._under_way = _sender().submit(self._write, taken)
+
+    def finish(self) -> Iterator[Answer]:
+        under_way, self._under_way = self._under_way, None
+        if under_way is not None:
+            yield from under_way.result()
+
+    def give_up(self) -> None:
+        """Nothing is written any more when this returns."""
+        if self._under_way is not None:
+            wait([self._under_way])
+
+    def _write(self, taken: list[tuple[str, dict[bytes, Held]]]) -> list[Answer]:
+        """In the sender's thread."""
+        answers: list[Answer] = []
+        for topic, last in taken:
+            held = self._shaped(topic, last)
+            self._apply(topic, held)
+            if self.applying.key_groups:
+                answers += _of_keys(topic, held, self.applying.key_groups)
+        return answers
 
     def summary(self) -> Iterator[Answer]:
         for topic, events in self.reduction.events.items():
@@ -172,9 +196,17 @@ class _Task:
 
 # -- what a worker process keeps ------------------------------------------------------------------------------------
 
+_senders: list[ThreadPoolExecutor] = []
 _writers: dict[str, Writer] = {}
 _parkings: dict[str, Parking] = {}
 _KEPT_WRITERS: Final = 16
+
+
+def _sender() -> ThreadPoolExecutor:
+    """One thread: what was given first is written first."""
+    if not _senders:
+        _senders.append(ThreadPoolExecutor(1, thread_name_prefix="tailrace-sender"))
+    return _senders[0]
 
 
 def _writer(key: str, applying: Applying) -> Writer:

@@ -1,4 +1,4 @@
-"""A range of a topic: the committed records of one partition between two offsets, read inside a task.
+"""Ranges of topics: the committed records of a partition between two offsets, read inside a task.
 
 Read with librdkafka and not with Spark's own source: that one's first query keeps Java busy for seconds, and each
 record costs it twice as much.
@@ -7,7 +7,7 @@ record costs it twice as much.
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Generator, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 from typing import Final
@@ -17,21 +17,24 @@ from confluent_kafka import Consumer, KafkaError, KafkaException, Message, Topic
 from cdc.errors import TransientError
 
 _AT_ONCE: Final = 5_000
+_POLL_SECONDS: Final = 0.02
 _ANSWER_SECONDS: Final = 60.0
-_BULK: Final = {
+_READING: Final = {
     "isolation.level": "read_committed",
     "enable.auto.commit": False,
     "enable.partition.eof": True,
     "auto.offset.reset": "error",  # records that are gone are no reason to begin elsewhere
     "group.id": "tailrace-unused",  # required, but never joined: partitions are assigned by hand
-    "fetch.wait.max.ms": 20,
-    "fetch.message.max.bytes": 1 << 20,
-    # What is read ahead, past the range's end as well, and thrown away there: enough to keep the task busy.
-    "queued.min.messages": 20_000,
+    "fetch.wait.max.ms": 10,
+    "fetch.queue.backoff.ms": 5,  # by default a full queue is not filled again for a whole second
     "queued.max.messages.kbytes": 32_768,
     "check.crcs": False,
     "log_level": 0,
 }
+# What is read ahead, past a range's end as well, and thrown away there: enough to keep the task busy.
+_LONG: Final = {"fetch.message.max.bytes": 1 << 19, "queued.min.messages": 5_000}
+_SHORT: Final = {"fetch.message.max.bytes": 1 << 18, "queued.min.messages": 1_000}
+_IS_LONG: Final = 20_000
 # librdkafka mends these by itself, in time or not.
 _PASSING: Final = frozenset({KafkaError._TRANSPORT, KafkaError._ALL_BROKERS_DOWN, KafkaError._TIMED_OUT})
 
@@ -49,59 +52,90 @@ def cut(start: Mapping[str, Sequence[int]], end: Mapping[str, Sequence[int]], mo
     found = []
     for topic, ends in end.items():
         for partition, (first, last) in enumerate(zip(start[topic], ends, strict=True)):
+            if last < first:
+                raise TransientError(f"{topic} ends before the place that was read: it was made again.")
             pieces = -(-(last - first) // most)
             bounds = [first + (last - first) * number // pieces for number in range(pieces + 1) if pieces]
             found += [TopicRange(topic, partition, *each) for each in pairwise(bounds)]
     return found
 
 
-def read_range(options: Mapping[str, str], wanted: TopicRange) -> Iterator[list[Message]]:
-    """Its records, some thousand at a time. `options`: of librdkafka."""
-    consumer = Consumer({**options, **_BULK})
+def read_ranges(options: Mapping[str, str], ranges: Sequence[TopicRange]) -> Generator[list[Message], None, None]:
+    """Their records, those of a partition in order. `options`: of librdkafka. Use one at a time, and close it."""
+    consumer = _consumer(options, long=any(each.end - each.start >= _IS_LONG for each in ranges))
     try:
-        consumer.assign([TopicPartition(wanted.topic, wanted.partition, wanted.start)])
-        yield from _batches(consumer, wanted)
-    finally:
+        consumer.assign([TopicPartition(each.topic, each.partition, each.start) for each in ranges])
+        yield from _batches(consumer, _Ends(ranges))
+        consumer.unassign()
+    except BaseException:  # also when nobody wants the rest
+        _kept.clear()
         consumer.close()
+        raise
 
 
-def _batches(consumer: Consumer, wanted: TopicRange) -> Iterator[list[Message]]:
-    """Up to the end; the end is told by an offset, or by the broker where only control records follow."""
+# A worker process keeps its connections from task to task.
+_kept: dict[str, Consumer] = {}
+
+
+def _consumer(options: Mapping[str, str], *, long: bool) -> Consumer:
+    settings = {**options, **_READING, **(_LONG if long else _SHORT)}
+    key = repr(sorted(settings.items()))
+    if key not in _kept:
+        for other in _kept.values():
+            other.close()
+        _kept.clear()
+        _kept[key] = Consumer(settings)
+    return _kept[key]
+
+
+class _Ends:
+    """How far each range is read: an offset tells its end, or the broker, where only control records follow."""
+
+    def __init__(self, ranges: Sequence[TopicRange]) -> None:
+        self._ends = {(each.topic, each.partition): each.end for each in ranges}
+        self._only = ranges[0].end if len(ranges) == 1 else 0
+        self.topics = ", ".join(sorted({each.topic for each in ranges}))
+        self.open = set(self._ends)
+
+    def records(self, messages: list[Message]) -> list[Message]:
+        """Those that belong to a range."""
+        in_the_middle = (messages[-1].offset() or 0) < self._only - 1
+        if in_the_middle and all(message.error() is None for message in messages):
+            return messages
+        return self._sorted_out(messages)
+
+    def _sorted_out(self, messages: list[Message]) -> list[Message]:
+        found = []
+        for message in messages:
+            error, offset = message.error(), message.offset() or 0
+            place = message.topic() or "", message.partition() or 0
+            if error is None:
+                if offset < self._ends[place]:
+                    found.append(message)
+                offset += 1
+            elif error.code() in _PASSING:
+                continue
+            elif error.code() != KafkaError._PARTITION_EOF:
+                raise _trouble(self.topics, error)
+            if offset >= self._ends[place]:
+                self.open.discard(place)
+        return found
+
+
+def _batches(consumer: Consumer, ends: _Ends) -> Iterator[list[Message]]:
     give_up_at = time.monotonic() + _ANSWER_SECONDS
-    while True:
+    while ends.open:
         try:
-            messages = consumer.consume(_AT_ONCE, timeout=0.2)
+            messages = consumer.consume(_AT_ONCE, timeout=_POLL_SECONDS)
         except KafkaException as error:
-            raise _trouble(wanted, error.args[0]) from error
-        rows = messages
-        if any(message.error() is not None for message in messages):
-            rows = [message for message in messages if _is_record(message, wanted)]
-        reached = max((_next_offset(message) for message in messages[-1:]), default=0)
-        if reached:
+            raise _trouble(ends.topics, error.args[0]) from error
+        records = ends.records(messages) if messages else []
+        if records:
             give_up_at = time.monotonic() + _ANSWER_SECONDS
+            yield records
         elif time.monotonic() > give_up_at:
-            raise TransientError(f"Kafka gave nothing from {wanted.topic} for {_ANSWER_SECONDS:.0f} seconds.")
-        if reached >= wanted.end:
-            yield [message for message in rows if (message.offset() or 0) < wanted.end]
-            return
-        if rows:
-            yield rows
+            raise TransientError(f"Kafka gave nothing from {ends.topics} for {_ANSWER_SECONDS:.0f} seconds.")
 
 
-def _next_offset(message: Message) -> int:
-    """Everything below it has been read; 0 where the message says nothing about that."""
-    error, offset = message.error(), message.offset() or 0
-    if error is None:
-        return offset + 1
-    return offset if error.code() == KafkaError._PARTITION_EOF else 0
-
-
-def _is_record(message: Message, wanted: TopicRange) -> bool:
-    error = message.error()
-    if error is not None and error.code() != KafkaError._PARTITION_EOF and error.code() not in _PASSING:
-        raise _trouble(wanted, error)
-    return error is None
-
-
-def _trouble(wanted: TopicRange, error: KafkaError) -> TransientError:
-    return TransientError(f"{wanted.topic} could not be read: {error.str()}.")
+def _trouble(topics: str, error: KafkaError) -> TransientError:
+    return TransientError(f"{topics} could not be read: {error.str()}.")

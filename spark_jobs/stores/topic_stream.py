@@ -16,19 +16,15 @@ from typing import TYPE_CHECKING, Any, Final
 
 from cdc.config import Config
 from cdc.errors import TailraceError, TransientError
-from spark_jobs.shape.fed import FedTables
+from spark_jobs.stores.batches import Batch, Ends, Reading
 from spark_jobs.stores.checkpoints import fresh_checkpoint
-from spark_jobs.stores.tasks import ANSWER, Applying
-from spark_jobs.warehouse.apply import WarehouseBatches
 
 if TYPE_CHECKING:
-    from pyspark.sql import DataFrame
+    from pyspark.sql import DataFrame, SparkSession
     from pyspark.sql.streaming.query import StreamingQuery
 
-#: Where each partition of each topic stands.
-Ends = dict[str, list[int]]
-#: Called for each batch with the tasks' answers, not yet computed, and where the batch ends.
-OnBatch = Callable[["DataFrame", Ends], None]
+#: Called for each batch, with where it ends.
+OnBatch = Callable[[Batch, Ends], None]
 
 # Spark writes its checkpoint in the background, once: the position is in the store, and a start never reads the
 # checkpoint. (Written for each batch, it takes as long as the batch: Hadoop starts a `chmod` for every file.)
@@ -44,31 +40,32 @@ _FETCH_WAIT_MS: Final = "10"
 
 
 class TopicStream:
-    """`fetched` rows per batch at most; `parallelism` tasks at most, so that one slow store leaves room for others."""
+    """Spark says what there is to read, batch by batch; `reading` how."""
 
     def __init__(
         self,
         config: Config,
-        applying: Applying | WarehouseBatches,
-        fed: FedTables,
+        spark: SparkSession,
+        reading: Reading,
         *,
-        starting: Mapping[str, Sequence[int]],
+        name: str,
+        starting: Ends,
         events_per_batch: int,
         trigger_milliseconds: int,
-        parallelism: int,
         on_batch: OnBatch,
     ) -> None:
         self._on_batch = on_batch
+        self._reading = reading
         self._ends = {topic: list(offsets) for topic, offsets in starting.items()}
         self._turn = threading.Lock()
         self._started = threading.Event()
         self._closing = False
         self._trouble: TailraceError | None = None
         self._checkpoint = fresh_checkpoint(Path(tempfile.gettempdir()))
-        source = read_topics(fed.spark.readStream, config, starting, maxOffsetsPerTrigger=str(events_per_batch))
-        answers = applied(fed.evaluated(source), applying, parallelism)
+        source = read_topics(spark.readStream, config, starting, maxOffsetsPerTrigger=str(events_per_batch))
         self._query: StreamingQuery = (
-            answers.writeStream.queryName(applying.id)
+            reading.frame(source)
+            .writeStream.queryName(name)
             .foreachBatch(self._batch)
             .option("checkpointLocation", str(self._checkpoint))
             .options(**_NO_CHECKPOINTS)
@@ -106,21 +103,21 @@ class TopicStream:
         self._query.stop()
         shutil.rmtree(self._checkpoint, ignore_errors=True)
 
-    def _batch(self, answers: DataFrame, _batch_id: int) -> None:
+    def _batch(self, frame: DataFrame, _batch_id: int) -> None:
         self._started.wait()
         with self._turn:
             if self._closing or self._trouble is not None:
                 return
             try:
-                self._ends = {**self._ends, **self._batch_ends()}
-                self._on_batch(answers, self._ends)
+                start, self._ends = self._ends, {**self._ends, **self._batch_ends()}
+                self._on_batch(self._reading.batch(frame, start, self._ends), self._ends)
             except TailraceError as error:
                 self._trouble = error
             except Exception as error:
                 if not self._closing:
                     self._trouble = TransientError(f"A batch failed: {_first_line(error)}.")
 
-    def _batch_ends(self) -> Ends:
+    def _batch_ends(self) -> dict[str, list[int]]:
         """Up to where this batch reads: beyond its last record, where control records or a compacted end follow."""
         offsets: Any = self._query._jsq.streamingQuery().availableOffsets().values().head().json()
         found: dict[str, dict[str, int]] = json.loads(offsets)
@@ -143,13 +140,6 @@ def read_topics(reader: Any, config: Config, starting: Mapping[str, Sequence[int
         .load()
     )
     return frame.selectExpr("topic", "partition", "offset", "key", "value", "headers[0].value AS stamp", "timestamp")
-
-
-def applied(source: DataFrame, applying: Applying | WarehouseBatches, parallelism: int) -> DataFrame:
-    """Spark gives a partition of a topic to one task, in order; `coalesce` gives several of them to one."""
-    if isinstance(applying, WarehouseBatches):
-        return source
-    return source.coalesce(parallelism).mapInArrow(applying, ANSWER)  # type: ignore[arg-type]
 
 
 def offsets_json(offsets: Mapping[str, Sequence[int]]) -> str:

@@ -8,10 +8,10 @@ position that is too low, and the same batch, run again, finds in the history wh
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, Protocol
 
 from cdc.errors import TransientError
 from cdc.logs import get_logger
@@ -23,10 +23,10 @@ from sinks.iceberg.store import IcebergStore
 from sinks.iceberg.tables import types_of
 from spark_jobs.shape.fed import FedTables
 from spark_jobs.stores.answers import Answers
-from spark_jobs.stores.parking import ParkedRow, Parking
+from spark_jobs.stores.parking import ParkedRow
 from spark_jobs.stores.tasks import Count
 from spark_jobs.typed_rows import events_of, quoted
-from spark_jobs.warehouse.batch import PLACE, closings, history_rows, typed, versions
+from spark_jobs.warehouse.batch import PLACE, closings, history_rows, key_ranges, typed, versions
 
 if TYPE_CHECKING:
     from pyiceberg.table import Table
@@ -40,8 +40,8 @@ _TRIES: Final = 8
 _WORTH_COMPILING: Final = 20_000
 # A row of the table is only looked at, a row of the batch is parsed and written.
 _ROWS_PER_EVENT: Final = 25
-_MOST_HASHES: Final = 20_000
-_WORTH_HASHING: Final = 2_000_000
+_FEW_KEYS: Final = 20_000
+_WORTH_NARROWING: Final = 500_000
 _BOUNDED: Final = frozenset({"int", "bigint"})
 
 
@@ -56,6 +56,12 @@ class _Share:
     markers: list[Marker]
 
 
+class Parks(Protocol):
+    """Takes rows with values that no typed column can hold."""
+
+    def park(self, rows: Iterable[ParkedRow]) -> None: ...
+
+
 class WarehouseBatches:
     """Of one generation. Used by one thread at a time."""
 
@@ -64,7 +70,7 @@ class WarehouseBatches:
         store: IcebergStore,
         generation: Generation,
         fed: FedTables,
-        parking: Parking,
+        parking: Parks,
         *,
         with_history: bool = True,
     ) -> None:
@@ -116,9 +122,9 @@ class WarehouseBatches:
             mine = versions(events.where(f.col("topic") == share.topic))
             shape = self._shapes.get(share.topic)
             with _kept(typed(mine, columns, wanted, shape)) as rows:
-                target = self._bounded(rows, target, columns, count)
-                if count.written + count.deleted <= _MOST_HASHES and _records(current) >= _WORTH_HASHING:
-                    target = _with_hashes(rows, target, wanted)
+                target = self._counted(rows, target, columns, count)
+                if count.written + count.deleted <= _FEW_KEYS and _records(current) >= _WORTH_NARROWING:
+                    target = _narrowed(rows, target, wanted)
                 if count.parked:
                     self.park(table, rows)
                 fit = rows.where("size(unfit) = 0")
@@ -154,7 +160,7 @@ class WarehouseBatches:
         self._store.confirm_owner(self._generation)
         run(frame, statement)
 
-    def _bounded(self, rows: DataFrame, target: Target, columns: Sequence[WarehouseColumn], count: Count) -> Target:
+    def _counted(self, rows: DataFrame, target: Target, columns: Sequence[WarehouseColumn], count: Count) -> Target:
         """Counts, and the range of keys; this is what computes the frame."""
         kinds = {column.name: column.type for column in columns}
         first = quoted(target.key[0])
@@ -171,18 +177,22 @@ class WarehouseBatches:
         count.written, count.deleted, count.parked = row["written"], row["deleted"], row["parked"]
         if kinds[target.key[0]] not in _BOUNDED or row["least"] is None:
             return target
-        return replace(target, bounds=(str(row["least"]), str(row["most"])))
+        return replace(target, ranges=((row["least"], row["most"]),))
 
     def park(self, table: TableSchema, rows: DataFrame) -> None:
         self._parking.park(parked_rows(self._store.name, table, rows))
 
 
-def _with_hashes(rows: DataFrame, target: Target, types: Mapping[str, str]) -> Target:
-    """Joining a few keys with a large table, Spark would move and sort all of it."""
+def _narrowed(rows: DataFrame, target: Target, types: Mapping[str, str]) -> Target:
+    """Joining a few keys with a large table, Spark would move and sort all of it; and read all of it for one old key
+    among new ones."""
     if any(types[name] in ("float", "double") for name in target.key):  # 0 and -0 are equal, and two hashes
         return target
-    found = rows.where("size(unfit) = 0").selectExpr(f"{statements.key_hash(target.key)} AS hash").distinct()
-    return replace(target, hashes=tuple(row["hash"] for row in found.collect()))
+    first = f"{quoted(target.key[0])} AS first" if target.ranges else "NULL AS first"
+    found = rows.where("size(unfit) = 0").selectExpr(f"{statements.key_hash(target.key)} AS hash", first).distinct()
+    keys = found.collect()
+    ranges = key_ranges([row["first"] for row in keys]) if target.ranges else ()
+    return replace(target, hashes=tuple({row["hash"] for row in keys}), ranges=ranges)
 
 
 def _records(table: Table) -> int:

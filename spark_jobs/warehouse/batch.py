@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING
+from itertools import pairwise
+from typing import TYPE_CHECKING, Final
 
 from sinks.iceberg import naming
 from sinks.iceberg.schemas import WarehouseColumn
@@ -14,6 +15,8 @@ from spark_jobs.typed_rows import quoted, with_typed_columns
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame
+
+_MOST_RANGES: Final = 16
 
 #: Text of the row's key, where it stands in the topic, and the columns that did not fit: for parking.
 PLACE = ("key", "version", "partition", "offset", "unfit")
@@ -37,6 +40,19 @@ def newest(events: DataFrame) -> DataFrame:
     ordered = f.struct("position", "seq", (~f.col("is_tombstone")).alias("told"), *fields)
     rows = events.where("op <> 't'").groupBy("key").agg(f.max(ordered).alias("last"))
     return rows.select("key", *(f.col(f"last.{name}").alias(name) for name in ("position", "seq", *fields)))
+
+
+def loaded(rows: DataFrame, columns: Sequence[WarehouseColumn]) -> DataFrame:
+    """What `typed` makes of `newest`, of `typed_events`: rows that are there, as a bulk load wants them."""
+    from pyspark.sql import functions as f  # noqa: PLC0415 - as above
+
+    return rows.where("is_there").select(
+        *(f.col(f"row.c{number}").alias(column.name) for number, column in enumerate(columns)),
+        f.col("position").alias(naming.POSITION),
+        f.col("seq").alias(naming.SEQ),
+        f.timestamp_micros("at_us").alias(naming.AT),
+        *PLACE,
+    )
 
 
 def typed(
@@ -87,6 +103,14 @@ def _shaped(rows: DataFrame, shape: CompiledShape | None) -> tuple[DataFrame, fr
     kept = f.when(f.col("shaped.kept") | f.col("shaped.trouble").isNotNull(), f.col("after"))
     named = frozenset(field.name for field in shape.fields)
     return judged.withColumn("after", kept).withColumn("trouble", f.col("shaped.trouble")), named
+
+
+def key_ranges(keys: Sequence[int], most: int = _MOST_RANGES) -> list[tuple[int, int]]:
+    """A few ranges that hold all of these, cut at the widest gaps: files that lie in a gap are not opened."""
+    ordered = sorted(set(keys))
+    gaps = sorted(range(1, len(ordered)), key=lambda place: ordered[place - 1] - ordered[place])[: most - 1]
+    starts = [0, *sorted(gaps), len(ordered)]
+    return [(ordered[start], ordered[end - 1]) for start, end in pairwise(starts) if end > start]
 
 
 def history_rows(rows: DataFrame, markers: Sequence[Marker]) -> DataFrame:

@@ -8,18 +8,18 @@ from typing import TYPE_CHECKING
 from cdc.errors import TransientError
 from cdc.lsn import Version
 from sinks.iceberg import statements
-from sinks.iceberg.schemas import CURRENT_OWN
+from sinks.iceberg.schemas import CURRENT_OWN, WarehouseColumn
 from sinks.iceberg.statements import Marker
 from spark_jobs.stores.answers import Answers
 from spark_jobs.stores.load import Loaded, Loading, Offsets
 from spark_jobs.stores.tasks import Applying, Count
 from spark_jobs.stores.topic_stream import offsets_json, read_topics
-from spark_jobs.typed_rows import events_of, quoted
+from spark_jobs.typed_rows import events_of, quoted, typed_events
 from spark_jobs.warehouse.apply import WarehouseBatches, run
-from spark_jobs.warehouse.batch import newest, typed
+from spark_jobs.warehouse.batch import loaded, newest, typed
 
 if TYPE_CHECKING:
-    from pyspark.sql import DataFrame
+    from pyspark.sql import DataFrame, Observation
 
 _TASK_OFFSETS = 200_000
 
@@ -63,20 +63,13 @@ class WarehouseLoading(Loading):
         self, applying: WarehouseBatches, topic: str, start: Sequence[int], end: Sequence[int]
     ) -> tuple[Count, int]:
         """Into a table that nobody reads yet and that is empty. Gives the rows that must be there."""
-        from pyspark.sql import Observation  # noqa: PLC0415 - takes half a second: only a job needs it
+        from pyspark.sql import Observation as Observed  # noqa: PLC0415 - takes half a second: only a job needs it
         from pyspark.sql import functions as f  # noqa: PLC0415 - as above
 
         table = self._fed.schemas[topic]
         target, columns = applying.target(table)
-        seen, kept = Observation(), Observation()
-        offsets = sum(end) - sum(start)
-        marker = f.when(f.col("op") == "t", f.col("version"))
-        events = events_of(self._records({topic: start}, {topic: end})).observe(
-            seen, f.count("*").alias("events"), f.max(marker).alias("marker")
-        )
-        spread = events.repartition(max(2, offsets // _TASK_OFFSETS), "key")
-        wanted = {column.name: column.type for column in columns}
-        rows = typed(newest(spread), columns, wanted, self._fed.shapes.get(topic)).where("_tailrace_op <> 'd'")
+        seen, kept = Observed(), Observed()
+        rows = self._rows(topic, columns, start, end, seen)
         counted = rows.observe(
             kept,
             f.count_if(f.size("unfit") == 0).alias("fit"),
@@ -92,7 +85,31 @@ class WarehouseLoading(Loading):
         if seen.get["marker"] is not None:
             found = Version.parse(seen.get["marker"])
             line = Marker(found.position, found.seq, 0)
+            dead = self._spark.table(statements.full_name(target.current)).where(statements.older_than(line)).count()
             run(fit, statements.sweep_current(target, [line]))
-            alive = rows.where(f"size(unfit) = 0 AND NOT {statements.older_than(line)}")
-            live = alive.count()
+            live -= dead
         return count, live + count.parked
+
+    def _rows(
+        self,
+        topic: str,
+        columns: Sequence[WarehouseColumn],
+        start: Sequence[int],
+        end: Sequence[int],
+        seen: Observation,
+    ) -> DataFrame:
+        """The last version of each row that is there. An event is parsed before it is moved to those of its key: typed,
+        it is a fraction of its text; only expressions of a shape need that."""
+        from pyspark.sql import functions as f  # noqa: PLC0415 - as above
+
+        shape = self._fed.shapes.get(topic)
+        records = self._records({topic: start}, {topic: end})
+        wanted = {column.name: column.type for column in columns}
+        as_text = shape is not None and shape.row.evaluated
+        read = events_of(records) if as_text else typed_events(records, {each.source: each.type for each in columns})
+        marker = f.when(f.col("op") == "t", f.col("version"))
+        events = read.observe(seen, f.count("*").alias("events"), f.max(marker).alias("marker"))
+        spread = newest(events.repartition(max(2, (sum(end) - sum(start)) // _TASK_OFFSETS), "key"))
+        return (
+            typed(spread, columns, wanted, shape).where("_tailrace_op <> 'd'") if as_text else loaded(spread, columns)
+        )

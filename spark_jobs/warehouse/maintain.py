@@ -16,6 +16,7 @@ from cdc.logs import get_logger
 from sinks.iceberg import naming, statements
 from sinks.iceberg.naming import CATALOG, Identifier
 from sinks.iceberg.store import IcebergStore
+from sinks.iceberg.tables import key_of
 from spark_jobs.warehouse.apply import CONFLICTS
 
 if TYPE_CHECKING:
@@ -105,7 +106,10 @@ def _compact(spark: SparkSession, store: IcebergStore, name: Identifier) -> None
         "partial-progress.max-commits": "10",
     }
     listed = ", ".join(f"'{key}', '{value}'" for key, value in options.items())
-    result = _call(spark, "rewrite_data_files", name, f"options => map({listed})")
+    found = store.tables.load(name)
+    key = ", ".join(statements.quoted(each) for each in (key_of(found) if found is not None else []))
+    order = f", strategy => 'sort', sort_order => '{key}'" if key and "'" not in key else ""
+    result = _call(spark, "rewrite_data_files", name, f"options => map({listed}){order}")
     failed = result[0]["failed_data_files_count"] if result else 0
     if failed:
         raise TransientError(

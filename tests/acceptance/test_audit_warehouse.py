@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+import datetime
 import re
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -16,6 +20,7 @@ from spark_jobs.audit.run import Options, run_audit
 from tests.acceptance.test_audit import _altering
 from tests.acceptance.test_warehouse_content import _ROWS, _TYPES
 from tests.golden.documented import read_examples, read_setup
+from tests.harness.database import Database
 from tests.harness.pipeline import MakePipeline
 from tests.harness.store_sync import StorePipeline
 from tests.harness.writer import SCHEMA, Writer
@@ -62,10 +67,16 @@ def _audit(stores: StorePipeline, spark: SparkSession, *tables: str, **options: 
 
 
 def _spoil(table: Table) -> None:
-    """Of pairs: one row gone, one with another value, one too many, one twice."""
+    """Of pairs: one row gone, one with another value, one with a version from the future, one too many, one twice, and
+    one that was deleted is back."""
     rows = table.scan().to_arrow()
-    by_name = {name: rows.filter(pa.compute.equal(rows["b"], name)) for name in ("b20", "b21", "b22")}
+    by_name = {name: rows.filter(pa.compute.equal(rows["b"], name)) for name in ("b20", "b21", "b22", "b23")}
     table.delete(EqualTo("b", "b20"))
+    place = rows.schema.get_field_index("_tailrace_position")
+    late = by_name["b23"].set_column(place, rows.schema.field(place), pa.array([1 << 60], pa.int64()))
+    table.overwrite(late, overwrite_filter=EqualTo("b", "b23"))
+    day = pa.array([datetime.date(2025, 2, 3)], pa.date32())
+    table.append(by_name["b20"].set_column(0, "a", day).set_column(1, "b", pa.array(["b399"])).cast(rows.schema))
     changed = by_name["b21"].set_column(2, "n", pa.array(["-1"], pa.string()))
     table.overwrite(changed.cast(rows.schema), overwrite_filter=EqualTo("b", "b21"))
     table.append(by_name["b22"])
@@ -74,9 +85,9 @@ def _spoil(table: Table) -> None:
 
 @pytest.mark.slow
 @pytest.mark.filterwarnings("ignore:Merge on read is not yet supported")
-def test_what_was_done_to_the_files_is_found(stores: StorePipeline, spark: SparkSession) -> None:
-    """Types, texts, shapes: no alarm. A row gone, changed, too many, twice: just these, and no repair
-    that would not be one."""
+def test_what_was_done_to_the_files_is_found_and_mended(stores: StorePipeline, spark: SparkSession) -> None:
+    """Types, texts, shapes: no alarm. A row gone, changed, too late, too many, twice, back: just these; and a repair
+    makes them right beside the running sync, which goes on from where it was."""
     database = stores.pipeline.database
     database.execute(_TYPES + _MORE)
     stores.pipeline.start()
@@ -93,21 +104,62 @@ def test_what_was_done_to_the_files_is_found(stores: StorePipeline, spark: Spark
             table = store.tables.load(("public", "pairs"))
             assert table is not None
             _spoil(table)
-        found = _audit(stores, spark, "pairs", repair=True)
+        found = _audit(stores, spark, "pairs")
         assert found["shaped", "pairs"].verdict == "equal"
         spoiled = found["warehouse", "pairs"]
         assert {each.id: (each.kind, each.fields) for each in spoiled.differences} == {
             '["2024-01-21Z","b20"]': ("missing", []),
             '["2024-01-22Z","b21"]': ("content", ["n"]),
             '["2024-01-23Z","b22"]': ("content", ["(not a JSON object)"]),
+            '["2024-01-24Z","b23"]': ("version", []),
             '["2024-01-21Z","other"]': ("extra", []),
+            '["2025-02-03Z","b399"]': ("ghost", []),
         }
-        assert (spoiled.verdict, spoiled.repaired) == ("drift", 0)
-        assert "tailrace bootstrap warehouse" in spoiled.reason
-    assert stores.bootstrap("warehouse").verdict.complete
-    with stores.syncing():
+        before = _position(stores)
+        with _updating(database):
+            mended = _audit(stores, spark, "pairs", repair=True)["warehouse", "pairs"]
+        assert (mended.verdict, mended.repaired) == ("equal", 6), mended
+        assert _position(stores) >= before
+        database.execute("UPDATE pairs SET kept = -1 WHERE b IN ('b20', 'b21', 'b22', 'b23')")
         again = _audit(stores, spark, "pairs")["warehouse", "pairs"]
-        assert (again.verdict, again.looked_again) == ("equal", 0)
+        assert again.verdict == "equal", again
+        _assert_one_open_version(stores, rows=again.store_rows)
+
+
+def _position(stores: StorePipeline) -> list[int]:
+    with stores.opened("warehouse") as (store, generation):
+        position = store.position(generation)
+        assert position is not None
+        return next(each.next_offsets for topic, each in position.topics.items() if topic.endswith(".pairs"))
+
+
+@contextmanager
+def _updating(database: Database) -> Iterator[None]:
+    """Rows beside those that are mended change all the while."""
+    stop = threading.Event()
+
+    def update() -> None:
+        while not stop.wait(0.1):
+            database.execute("UPDATE pairs SET kept = kept + 1 WHERE b IN ('b19', 'b24', 'b30')")
+
+    writing = threading.Thread(target=update)
+    writing.start()
+    try:
+        yield
+    finally:
+        stop.set()
+        writing.join(30)
+
+
+def _assert_one_open_version(stores: StorePipeline, *, rows: int) -> None:
+    """In the history, of each row that is there."""
+    with stores.opened("warehouse") as (store, _):
+        assert isinstance(store, IcebergStore)
+        history = store.tables.load(("public__history", "pairs"))
+        assert history is not None
+        found = history.scan(row_filter="_tailrace_open = true and _tailrace_op != 'd'").to_arrow()
+    keys = [(row["a"], row["b"]) for row in found.select(["a", "b"]).to_pylist()]
+    assert len(keys) == len(set(keys)) == rows
 
 
 @pytest.mark.slow

@@ -3,19 +3,10 @@
 from __future__ import annotations
 
 import pytest
-from confluent_kafka.admin import (  # type: ignore[attr-defined]
-    AdminClient,
-    AlterConfigOpType,
-    ConfigEntry,
-    ConfigResource,
-    NewPartitions,
-    ResourceType,
-)
 
 from tests.harness.pipeline import MakePipeline, Pipeline
 from tests.harness.process import Process
-from tests.harness.topics import create_topic, list_topics
-from tests.harness.waiting import eventually
+from tests.harness.topics import alter_topic, create_topic, delete_topic, grow_topic, list_topics
 from tests.harness.writer import SCHEMA, Writer
 
 
@@ -26,8 +17,7 @@ def _stopped_pipeline(make_pipeline: MakePipeline) -> Pipeline:
     capture = pipeline.start()
     pipeline.database.execute("INSERT INTO items VALUES (1, 0, 'a'), (2, 0, 'b'), (3, 0, 'c')")
     pipeline.assert_same("items", while_running=capture)
-    capture.terminate()
-    capture.expect_exit(0)
+    capture.stop()
     return pipeline
 
 
@@ -38,21 +28,6 @@ def _assert_refused(pipeline: Pipeline, capture: Process, *words: str) -> None:
     for word in (*words, "tailrace recover"):
         assert word in capture.errors, capture.transcript()
     assert pipeline.published_to() == before
-
-
-def _alter(bootstrap: str, topic: str, name: str, value: str) -> None:
-    change = ConfigEntry(name, value, incremental_operation=AlterConfigOpType.SET)
-    resource = ConfigResource(ResourceType.TOPIC, topic, incremental_configs=[change])
-    admin = AdminClient({"bootstrap.servers": bootstrap})  # kept: its answers die with it
-    (altered,) = admin.incremental_alter_configs([resource]).values()
-    altered.result(30)
-
-
-def _delete(bootstrap: str, topic: str) -> None:
-    admin = AdminClient({"bootstrap.servers": bootstrap})
-    (deleted,) = admin.delete_topics([topic], operation_timeout=10).values()
-    deleted.result(30)
-    eventually(lambda: topic not in list_topics(bootstrap), what=f"{topic} to be gone")
 
 
 def test_slot_dropped_and_recreated_while_down(make_pipeline: MakePipeline) -> None:
@@ -93,7 +68,7 @@ def test_slot_of_another_plugin(make_pipeline: MakePipeline) -> None:
 def test_topic_deleted_and_recreated_while_down(make_pipeline: MakePipeline) -> None:
     """What a deleted topic held cannot be had from the slot, and one of the same name and shape is another topic."""
     pipeline = _stopped_pipeline(make_pipeline)
-    _delete(pipeline.bootstrap, pipeline.topic("items"))
+    delete_topic(pipeline.bootstrap, pipeline.topic("items"))
     _assert_refused(pipeline, pipeline.launch(), pipeline.topic("items"), "is gone")
     assert pipeline.topic("items") not in list_topics(pipeline.bootstrap)
     create_topic(pipeline.bootstrap, pipeline.topic("items"), 2, cleanup_policy="compact")
@@ -108,7 +83,7 @@ def test_topic_deleted_under_load(make_pipeline: MakePipeline, recreated: bool) 
     capture = pipeline.start()
     with Writer(pipeline.database) as writer:
         writer.wait_for_more()
-        _delete(pipeline.bootstrap, pipeline.topic("items"))
+        delete_topic(pipeline.bootstrap, pipeline.topic("items"))
         if recreated:
             create_topic(pipeline.bootstrap, pipeline.topic("items"), 2, cleanup_policy="compact")
         capture.expect_exit(3, 90)
@@ -119,7 +94,7 @@ def test_topic_deleted_under_load(make_pipeline: MakePipeline, recreated: bool) 
 def test_progress_topic_deleted_while_down(make_pipeline: MakePipeline) -> None:
     """Without the recovery record nobody knows what was published: a new one is never begun on an old slot."""
     pipeline = _stopped_pipeline(make_pipeline)
-    _delete(pipeline.bootstrap, f"{pipeline.prefix}.__progress")
+    delete_topic(pipeline.bootstrap, f"{pipeline.prefix}.__progress")
     _assert_refused(pipeline, pipeline.launch(), "there is no progress record")
 
 
@@ -127,7 +102,7 @@ def test_cleanup_policy_changed_while_down(make_pipeline: MakePipeline) -> None:
     """Under another policy the broker may have deleted rows that nobody deleted."""
     pipeline = _stopped_pipeline(make_pipeline)
     for policy in ("delete", "compact,delete"):
-        _alter(pipeline.bootstrap, pipeline.topic("items"), "cleanup.policy", policy)
+        alter_topic(pipeline.bootstrap, pipeline.topic("items"), "cleanup.policy", policy)
         _assert_refused(pipeline, pipeline.launch(), pipeline.topic("items"), f"cleanup.policy={policy}")
 
 
@@ -138,7 +113,7 @@ def test_cleanup_policy_changed_while_running(make_pipeline: MakePipeline) -> No
     capture = pipeline.start()
     pipeline.database.execute("INSERT INTO items VALUES (1, 0, 'a')")
     pipeline.fence(while_running=capture)
-    _alter(pipeline.bootstrap, pipeline.topic("items"), "cleanup.policy", "delete")
+    alter_topic(pipeline.bootstrap, pipeline.topic("items"), "cleanup.policy", "delete")
     capture.expect_exit(3, 60)
     assert "cleanup.policy=delete" in capture.errors, capture.transcript()
 
@@ -146,9 +121,7 @@ def test_cleanup_policy_changed_while_running(make_pipeline: MakePipeline) -> No
 def test_partitions_added_while_down(make_pipeline: MakePipeline) -> None:
     """With more partitions a key's events no longer follow each other: refused."""
     pipeline = _stopped_pipeline(make_pipeline)
-    admin = AdminClient({"bootstrap.servers": pipeline.bootstrap})
-    (grown,) = admin.create_partitions([NewPartitions(pipeline.topic("items"), 3)]).values()
-    grown.result(30)
+    grow_topic(pipeline.bootstrap, pipeline.topic("items"), 3)
     capture = pipeline.launch()
     capture.expect_exit(3)
     assert "3 partitions" in capture.errors, capture.transcript()

@@ -9,9 +9,11 @@ from typing import TYPE_CHECKING
 import pytest
 
 from cdc.errors import RefusedError
+from sinks.contract import Position
 from sinks.iceberg.store import IcebergStore
 from spark_jobs.session import warehouse_session
-from spark_jobs.stores.parked_rows import read_parked
+from spark_jobs.stores.parked_rows import Parked, read_parked
+from spark_jobs.stores.retry import retry
 from spark_jobs.warehouse.maintain import maintain
 from spark_jobs.warehouse.query import query
 from tests.harness.pipeline import MakePipeline
@@ -38,7 +40,8 @@ def stores(make_pipeline: MakePipeline, spark: SparkSession, tmp_path: Path) -> 
 def test_two_drivers_upkeep_and_values_that_do_not_fit(stores: StorePipeline, spark: SparkSession) -> None:
     """Of two drivers the first stops. Compaction and expiry beside the sync leave every row as it is, and no version
     twice; a value that no typed column can hold parks its row, by name and without the value, and nothing else; a
-    column that comes, one that goes and one that is widened are followed in place."""
+    column that comes, one that goes and one that is widened are followed in place. Parked rows are tried again: what is
+    gone or fits by now is settled, and the position stays where it is."""
     database = stores.pipeline.database
     database.execute("CREATE TABLE t (id int PRIMARY KEY, n int, d date, gone text)")
     stores.pipeline.start()
@@ -61,10 +64,42 @@ def test_two_drivers_upkeep_and_values_that_do_not_fit(stores: StorePipeline, sp
                     database.execute("UPDATE t SET n = %s WHERE id > 40 AND id < 90", [number])
                     assert [each.problem for each in maintain(session, store, lambda _: None)] == [None, None]
                 database.execute("DELETE FROM t WHERE id = 90")
-                stores.assert_same("t", deadline_seconds=120)
+                database.execute("INSERT INTO t VALUES (91, 1, NULL)")
+                database.execute("UPDATE t SET d = 'infinity' WHERE id = 91")
+                stores.wait("warehouse", deadline_seconds=120)
                 assert query(session, store, _DOUBLED).frame.collect() == []
-    parked = [each for each in read_parked(stores.config) if each.store == "warehouse"]
-    assert [(each.key, each.reason) for each in parked] == [('{"id":90}', "a value does not fit its typed column: d")]
+    reason = "a value does not fit its typed column: d"
+    parked = _parked(stores)
+    assert [(each.key, each.reason) for each in parked] == [('{"id":90}', reason), ('{"id":91}', reason)]
+    before = _position(stores)
+    assert [(each.settled, each.reason) for each in retry(stores.config, "warehouse", parked)] == [
+        (True, ""),
+        (False, reason),
+    ]
+    assert [each.key for each in _parked(stores)] == ['{"id":91}'], "the one that is gone is settled"
+    assert _position(stores) == before
+    # As if the table had had a narrower type when the row came: now it fits.
+    database.execute("UPDATE t SET d = '2024-02-02' WHERE id = 91")
+    with stores.syncing():
+        stores.wait("warehouse")
+    with stores.opened("warehouse") as (store, _):
+        assert isinstance(store, IcebergStore)
+        session = warehouse_session(spark, store.settings)
+        for table in ("public.t", "public__history.t"):
+            session.sql(f"DELETE FROM tailrace.{table} WHERE id = 91")
+        assert [each.settled for each in retry(stores.config, "warehouse", _parked(stores))] == [True]
+        assert _parked(stores) == []
+        assert query(session, store, _DOUBLED).frame.collect() == []
+    stores.compare("t")
+
+
+def _parked(stores: StorePipeline) -> list[Parked]:
+    return [each for each in read_parked(stores.config) if each.store == "warehouse"]
+
+
+def _position(stores: StorePipeline) -> Position | None:
+    with stores.opened("warehouse") as (store, generation):
+        return store.position(generation)
 
 
 @pytest.mark.slow

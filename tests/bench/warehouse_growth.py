@@ -88,7 +88,7 @@ class Growth:
         fed = FedTables(
             source={table.topic: table}, schemas={table.topic: table}, texts={table.topic: ""}, spark=self._spark
         )
-        batches = WarehouseBatches(self._store, generation, fed, NoParking())  # type: ignore[arg-type]
+        batches = WarehouseBatches(self._store, generation, fed, NoParking())
         seconds = []
         before = self._bytes(table)
         for number in range(_BATCHES + 1):  # the first one warms up

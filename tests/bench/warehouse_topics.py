@@ -1,14 +1,15 @@
 """Parts of the warehouse's benchmark that begin at a topic: bootstrap against a plain write, and sync.
 
 The plain write is the least that anybody's Spark job must do: read the topic, parse the rows, write one table of the
-same columns. It compares no versions, keeps no history and counts nothing.
+same columns. It compares no versions, keeps no history and counts nothing. Both take turns in one Spark session, each
+time into a warehouse of their own, and the better time of each counts: neither pays for Java's start.
 """
 
 from __future__ import annotations
 
 import statistics
 import time
-from collections.abc import Collection
+from collections.abc import Callable, Collection
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 from urllib.parse import urlsplit
@@ -21,7 +22,7 @@ from spark_jobs.bootstrap import Options, run_bootstrap
 from spark_jobs.session import warehouse_session
 from spark_jobs.stores.ledger import Ledger
 from spark_jobs.stores.topic_stream import read_topics
-from spark_jobs.typed_rows import with_typed_rows
+from spark_jobs.typed_rows import row_type
 from tests.bench.capture import _fresh_stack, say
 from tests.bench.source import POSTGRES_SETTINGS
 from tests.bench.store_pipeline import Addresses, BenchPipeline, read_log
@@ -33,6 +34,7 @@ if TYPE_CHECKING:
 ROWS: Final = 1_000_000
 _SYNC_ROWS: Final = 300_000
 _PROBES: Final = 10
+_ROUNDS: Final = 2
 _NAME: Final = "rows"
 
 
@@ -48,31 +50,42 @@ def topic_figures(spark: SparkSession, folder: Path, scale: float, parts: Collec
             nowhere = Addresses(dsn=dsn, kafka=kafka, elasticsearch="http://127.0.0.1:9", redis="redis://127.0.0.1:9")
             pipeline = BenchPipeline(folder, _NAME, [_NAME], nowhere)
             text = pipeline.config.read_text().partition("[stores.")[0]
-            path = folder / "warehouse"
-            section = f'[stores.search]\nkind = "iceberg"\npath = "{path}"\ntrigger_milliseconds = 1000\n'
-            pipeline.config.write_text(text + section)  # under the name that the pipeline's own steps ask for
+
+            def at(name: str) -> Config:
+                """The same topics, another warehouse, under the name that the pipeline's own steps ask for."""
+                section = f'[stores.search]\nkind = "iceberg"\npath = "{folder / name}"\ntrigger_milliseconds = 1000\n'
+                pipeline.config.write_text(text + section)
+                return load_config(pipeline.config)
+
+            at("warehouse")
             pipeline.copy()
             if "bootstrap" in parts:
-                figures |= _bootstrap(spark, load_config(pipeline.config), pipeline, rows)
+                figures |= _bootstrap(spark, at, pipeline, rows)
             if "sync" in parts:
                 figures |= _sync(load_config(pipeline.config), pipeline, source, rows, scale)
     return figures
 
 
-def _bootstrap(spark: SparkSession, config: Config, pipeline: BenchPipeline, rows: int) -> dict[str, object]:
-    plain = min(_plain_write(spark, config, pipeline, number) for number in range(2))
-    report = run_bootstrap(config, "search", Options(), spark=spark)
-    if report.verdict.rows != rows:
-        raise RuntimeError(f"the bootstrap loaded {report.verdict.rows} of {rows} rows")
-    say(f"  plain write {plain:.1f} s, bootstrap {report.seconds:.1f} s")
+def _bootstrap(
+    spark: SparkSession, at: Callable[[str], Config], pipeline: BenchPipeline, rows: int
+) -> dict[str, object]:
+    plain, ours = [], []
+    for number in range(_ROUNDS):
+        config = at(f"warehouse{number}")
+        plain.append(_plain_write(spark, config, pipeline))
+        report = run_bootstrap(config, "search", Options(), spark=spark)
+        if report.verdict.rows != rows:
+            raise RuntimeError(f"the bootstrap loaded {report.verdict.rows} of {rows} rows")
+        ours.append(report.seconds)
+        say(f"  {rows:,} rows: plain write {plain[-1]:.1f} s, bootstrap {ours[-1]:.1f} s")
     return {
-        "warehouse_ratio_limit": round(plain / report.seconds, 3),
-        "warehouse_bootstrap_rate": round(rows / report.seconds),
-        "warehouse_limit_rate": round(rows / plain),
+        "warehouse_ratio_limit": round(min(plain) / min(ours), 3),
+        "warehouse_bootstrap_rate": round(rows / min(ours)),
+        "warehouse_limit_rate": round(rows / min(plain)),
     }
 
 
-def _plain_write(spark: SparkSession, config: Config, pipeline: BenchPipeline, number: int) -> float:
+def _plain_write(spark: SparkSession, config: Config, pipeline: BenchPipeline) -> float:
     settings = config.stores["search"]
     session = warehouse_session(spark, settings)  # type: ignore[arg-type]
     with Ledger(config) as ledger:
@@ -81,8 +94,8 @@ def _plain_write(spark: SparkSession, config: Config, pipeline: BenchPipeline, n
     session.sql("CREATE NAMESPACE IF NOT EXISTS tailrace.plain")
     began = time.monotonic()
     records = read_topics(session.read, config, {table.topic: [0] * config.kafka.partitions})
-    parsed = records.selectExpr("from_json(string(value), 'after string').after AS after")
-    with_typed_rows(parsed, table).select("row.*").writeTo(f"tailrace.plain.t{number}").using("iceberg").create()
+    parsed = records.selectExpr(f"from_json(string(value), 'after {row_type(table)}').after AS row")
+    parsed.select("row.*").writeTo("tailrace.plain.rows").using("iceberg").create()
     return time.monotonic() - began
 
 

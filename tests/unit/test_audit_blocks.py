@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from cdc.audit.blocks import SCHEMA, Side, block, by_group, differing, found_at, joined, place_of, split_place
+from cdc.audit.blocks import Side, block, by_group, differing, found_at, joined, place_of, split_place
 from cdc.audit.content import digest
 
 Row = tuple[str, str, tuple[int, int], int, bool]  # key, content, version, place, alive
@@ -29,7 +29,7 @@ def side(*rows: Row, marker: tuple[int, int] = (0, 0), groups: int = 3) -> Side:
         live=np.array([live for *_, live in rows], bool),
     )
     data = [each for _, each in by_group(packed, groups)]
-    return Side(joined(data) if data else SCHEMA.empty_table(), marker)
+    return Side(joined(data) if data else None, marker)
 
 
 def names(one: Side, other: Side, *, versions: bool = False) -> set[str]:

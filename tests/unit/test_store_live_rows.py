@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import random
 
+from spark_jobs.stores.key_groups import count_rows, grouped
 from spark_jobs.stores.live_rows import live_rows, packed
-from spark_jobs.stores.load_tasks import count_rows, grouped
+from spark_jobs.stores.tasks import Answer
 from spark_jobs.stores.topic_range import TopicRange, cut
 
 TOPIC = "shop.public.t"
@@ -57,16 +58,14 @@ def test_it_agrees_with_a_plain_count() -> None:
 def test_a_marker_reaches_every_group_and_the_rest_goes_through() -> None:
     """Counting changes nothing of what tasks say; keys are left out."""
     groups = 3
-    answers = [{"kind": "keys", "topic": TOPIC, "grp": group, "data": data[0]}
-               for group, data in _groups([(b"%d" % key, 0, key, key, True) for key in range(40)], groups).items()
-               for data in [[b"".join(data)]]]  # fmt: skip
+    keys = _groups([(b"%d" % number, 0, number, number, True) for number in range(40)], groups)
+    answers: list[Answer] = [
+        {"kind": "keys", "topic": TOPIC, "grp": group, "data": data} for group, some in keys.items() for data in some
+    ]
     answers += [{"kind": "marker", "topic": TOPIC, "stamp": _stamp(30).decode()}, {"kind": "events", "topic": TOPIC}]
     sent = [each for answer in answers for each in grouped(groups, answer)]
-    told = [
-        answer
-        for number in range(groups)
-        for _, answer in count_rows([each for each in sent if each[0] == number])
-    ]  # fmt: skip
+    by_group = [[each for each in sent if each[0] == number] for number in range(groups)]
+    told = [answer for group in by_group for _, answer in count_rows(group)]
     assert sum(answer["rows"] for answer in told if answer["kind"] == "rows") == 10
     assert sorted(answer["kind"] for answer in told if answer["kind"] != "rows") == ["events", *["marker"] * groups]
 

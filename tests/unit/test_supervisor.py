@@ -19,6 +19,7 @@ from cdc.supervisor.copies_due import CopiesDue, CopyWatch, copies_due
 from cdc.supervisor.lines import InFiles, OnStderr
 from cdc.supervisor.part import Condition, Part
 from cdc.supervisor.sync_part import SyncPart
+from cdc.supervisor.upkeep_part import UpkeepPart
 
 
 class _Life:
@@ -98,6 +99,32 @@ def test_what_dies_is_started_again_after_its_pause(code: int) -> None:
     part.look()
     part.look()
     assert (len(bench.lives), part.state().condition, part.restarts) == (2, Condition.RUNNING, 1)
+
+
+def test_upkeep_comes_due_every_so_often_and_a_death_does_not_use_up_its_turn() -> None:
+    """Not at the start; again after as many hours; killed, it is tried again after a pause, and not in a loop."""
+    bench = _Bench()
+    settings = bench.settings()
+    del settings["is_due"]
+    part = UpkeepPart("warehouse", 24, ["maintain"], **settings)
+    part.look()
+    assert (len(bench.lives), part.state().condition) == (0, Condition.IDLE)
+    bench.now = 24 * 3600
+    part.look()
+    bench.end(part, -signal.SIGKILL)
+    bench.now += 60
+    part.look()
+    assert (len(bench.lives), part.state().condition) == (1, Condition.WAITING)
+    bench.now += 900
+    part.look()
+    assert len(bench.lives) == 2
+    bench.end(part, 0)
+    bench.now += 23 * 3600
+    part.look()
+    assert (len(bench.lives), part.state().condition) == (2, Condition.IDLE)
+    bench.now += 3600
+    part.look()
+    assert len(bench.lives) == 3
 
 
 @pytest.mark.parametrize("code", [2, 3])

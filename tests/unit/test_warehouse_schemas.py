@@ -8,6 +8,7 @@ from sinks.contract import Column, TableSchema
 from sinks.iceberg import naming
 from sinks.iceberg.schemas import CURRENT_OWN, HISTORY_OWN, iceberg_schema, spark_name, warehouse_columns, widens
 from sinks.typed_columns import spark_type
+from spark_jobs.warehouse.batch import key_ranges
 
 
 def _table(schema: str, table: str, *columns: Column) -> TableSchema:
@@ -76,3 +77,20 @@ def test_only_what_changes_no_value_is_widened_in_place() -> None:
     assert widens("decimal(10,2)", "decimal(12,2)")
     for old, new in (("bigint", "int"), ("int", "double"), ("decimal(10,2)", "decimal(12,3)"), ("string", "bigint")):
         assert not widens(old, new)
+
+
+@pytest.mark.parametrize(
+    ("keys", "most", "ranges"),
+    [
+        ([], 3, []),
+        ([7], 3, [(7, 7)]),
+        ([3, 1, 2, 2], 1, [(1, 3)]),
+        ([5000, 1, 2, 101, 100, -9], 3, [(-9, 2), (100, 101), (5000, 5000)]),
+        ([1, 10, 20], 9, [(1, 1), (10, 10), (20, 20)]),
+    ],
+)
+def test_a_batch_asks_for_the_ranges_that_its_keys_lie_in(
+    keys: list[int], most: int, ranges: list[tuple[int, int]]
+) -> None:
+    """Every key is in one of them, and the widest gaps are in none."""
+    assert key_ranges(keys, most) == ranges

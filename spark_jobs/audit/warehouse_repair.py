@@ -1,0 +1,161 @@
+"""Mends rows of a warehouse that are not what the topic says, beside its running sync, whose position is left alone.
+
+The topic's last record of each row goes through the sync's own way first: what is missing or too old is right then, and
+the history knows the version. What stands there wrongly all the same (other values under the right version, a version
+that is too large, a key twice, a row that nobody has) is replaced as the history says (`sinks/iceberg/mending.py`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import closing
+from datetime import datetime, timezone
+from typing import TYPE_CHECKING, Any, Final
+
+import msgspec
+import orjson
+
+from cdc.audit.blocks import split_place
+from cdc.audit.judging import Case
+from cdc.audit.recheck import Audited, Verdict
+from cdc.audit.records import TOPIC
+from cdc.audit.repair import Wrong
+from cdc.audit.topic_records import fetch_messages
+from cdc.config import Config
+from cdc.errors import TransientError
+from cdc.logs import get_logger
+from cdc.lsn import Version
+from sinks.contract import Generation, Position
+from sinks.iceberg import mending
+from sinks.iceberg.store import IcebergStore
+from sinks.iceberg.tables import types_of
+from sinks.registry import open_store
+from spark_jobs.session import use_warehouse, warehouse_session
+from spark_jobs.shape.fed import FedTables, fed_tables
+from spark_jobs.stores.parking import ParkedRow
+from spark_jobs.typed_rows import events_of
+from spark_jobs.warehouse.apply import WarehouseBatches, run_in
+from spark_jobs.warehouse.batch import typed, versions
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+log = get_logger("audit")
+
+_RECORD: Final = "topic string, partition int, offset long, key binary, value binary, stamp binary, timestamp timestamp"
+_VIEW: Final = "tailrace_mended"
+
+Record = tuple[str, int, int, bytes, "bytes | None", bytes, datetime]
+
+
+class _Parked:
+    """A row that does not fit is parked already: the sync has had it."""
+
+    def park(self, rows: Iterable[ParkedRow]) -> None:
+        """Nothing is added."""
+
+
+def repair_warehouse(
+    config: Config, spark: SparkSession, audited: Audited, name: str, wrong: Wrong, marker: Version
+) -> int:
+    """How many rows were written again or removed: those whose topic is right, and that the sync has passed."""
+    chosen = [each for each in wrong.values() if name in each[1].kinds and TOPIC not in each[1].kinds]
+    if not chosen:
+        return 0
+    with closing(open_store(name, config.stores[name], config.kafka.prefix)) as store:
+        serving = store.serving()
+        position = store.position(serving) if serving is not None else None
+        if serving is None or position is None or not isinstance(store, IcebergStore):
+            raise TransientError(f"{name} serves nothing any more.")
+        topic = audited.schema.topic
+        fed = fed_tables(config, name, warehouse_session(spark, store.settings), {topic: audited.schema}, position)
+        use_warehouse(fed.spark, store.settings)
+        last = _last_records(config, topic, [case for case, _ in chosen], marker, position)
+        removed = [_removal(audited, name, case, verdict) for case, verdict in chosen if _is_gone(case, marker)]
+        there = {case.id for case, verdict in chosen if verdict.held.get(name) is not None}
+        replaced = [record for each, record in last.items() if each in there] + [each for each in removed if each]
+        _write(store, serving, fed, list(last.values()), replaced, topic)
+    log.info("audit_mended", store=name, table=str(audited.schema), written=len(last), replaced=len(replaced))
+    return len(last) + len(removed)
+
+
+def _write(
+    store: IcebergStore,
+    generation: Generation,
+    fed: FedTables,
+    last: Sequence[Record],
+    replaced: Sequence[Record],
+    topic: str,
+) -> None:
+    batches = WarehouseBatches(store, generation, fed, _Parked())
+    if last:
+        batches.apply(fed.spark.createDataFrame(list(last), _RECORD))
+    if not replaced:
+        return
+    target, columns = batches.target(fed.schemas[topic])
+    current = store.tables.load(target.current)
+    if current is None:
+        raise TransientError(f"The warehouse's table {'.'.join(target.current)} is gone.")
+    events = versions(events_of(fed.spark.createDataFrame(list(replaced), _RECORD)))
+    rows = typed(events, columns, types_of(current, columns), fed.shapes.get(topic)).where("size(unfit) = 0")
+    store.wait_while_held()
+    rows.createOrReplaceTempView(_VIEW)
+    run_in(fed.spark, mending.replace_current(target, _VIEW))
+
+
+def _is_gone(case: Case, marker: Version) -> bool:
+    states = case.states(marker)
+    return not states or states[-1].row is None
+
+
+def _last_records(
+    config: Config, topic: str, cases: Sequence[Case], marker: Version, position: Position
+) -> dict[str, Record]:
+    """By id: of rows that are there. What the sync has yet to read is left to it."""
+    read_to = position.topics[topic].next_offsets
+    places: dict[int, str] = {}
+    for case in cases:
+        if _is_gone(case, marker):
+            continue
+        place = next(record.place for record in reversed(case.records) if not record.is_marker)
+        partition, offset = split_place(place)
+        if offset < read_to[partition]:
+            places[place] = case.id
+    found: dict[str, Record] = {}
+    for place, message in fetch_messages(config.kafka, topic, places).items():
+        headers: dict[str, Any] = dict(message.headers() or [])
+        written = datetime.fromtimestamp(message.timestamp()[1] / 1000, tz=timezone.utc)
+        partition, offset = split_place(place)
+        found[places[place]] = (
+            topic,
+            partition,
+            offset,
+            message.key() or b"",
+            message.value(),
+            headers.get("v") or b"",
+            written,
+        )
+    return found
+
+
+def _removal(audited: Audited, name: str, case: Case, verdict: Verdict) -> Record | None:
+    """A tombstone of no version; of a row that no topic ever had, the key is in the row."""
+    held = verdict.held.get(name)
+    if held is None:
+        return None
+    key = case.key
+    if key is None:
+        key = next(_keys_in(audited, name, held.row), None)
+    if key is None:
+        return None
+    return (audited.schema.topic, 0, 0, key, None, str(Version(0, 0)).encode(), datetime.now(tz=timezone.utc))
+
+
+def _keys_in(audited: Audited, name: str, row: bytes | None) -> Iterator[bytes]:
+    """Of a row, or of rows under one key."""
+    try:
+        found = orjson.loads(row or b"")
+    except orjson.JSONDecodeError:
+        return
+    for each in found if isinstance(found, list) else [found]:
+        yield msgspec.json.encode({column: each.get(column) for column in audited.schema_in(name).key})

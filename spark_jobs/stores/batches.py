@@ -1,0 +1,101 @@
+"""One batch of a store's stream, read in one of three ways, and applied by tasks.
+
+Tasks read for themselves wherever they can: a small batch is mostly overhead, and Spark's own reading is most of that.
+Spark reads what it has to look at: rows of a shape with expressions, and all of a warehouse's.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Final, Protocol
+
+from spark_jobs.shape.fed import FedTables
+from spark_jobs.stores.answers import Answers, read_answers
+from spark_jobs.stores.range_tasks import RangeTask, shared
+from spark_jobs.stores.tasks import ANSWER, MARKERS_PROPERTY, Applying, markers_text
+from spark_jobs.stores.topic_range import cut
+from spark_jobs.warehouse.apply import WarehouseBatches
+
+if TYPE_CHECKING:
+    from pyspark import RDD
+    from pyspark.sql import DataFrame
+
+#: Where each partition of each topic stands.
+Ends = Mapping[str, Sequence[int]]
+# So many records are worth another task.
+_TASK_RECORDS: Final = 5_000
+_ANY_SIZE: Final = 1 << 62
+
+
+class Batch(Protocol):
+    def apply(self, markers: Mapping[str, bytes]) -> Answers:
+        """`markers`: the TRUNCATEs that the store has been swept for. May be called again, with more of them."""
+
+
+class Reading:
+    """How a stream's batches are read; by `parallelism` tasks at most, so that a slow store leaves room for others."""
+
+    def __init__(self, fed: FedTables, applying: Applying | WarehouseBatches, parallelism: int) -> None:
+        self._fed = fed
+        self._applying = applying
+        self._parallelism = parallelism
+        context = fed.spark.sparkContext
+        #: By the number of tasks; made once, since to make them takes as long as a small batch.
+        self._numbers = {tasks: context.parallelize(range(tasks), tasks) for tasks in range(1, parallelism + 1)}
+
+    def frame(self, source: DataFrame) -> DataFrame:
+        """What Spark's stream is made of. Where tasks read for themselves nobody runs it."""
+        if isinstance(self._applying, WarehouseBatches):
+            return self._fed.evaluated(source)
+        if not has_expressions(self._fed):
+            return source.select("offset")
+        # Spark gives a partition of a topic to one task, in order; `coalesce` gives several of them to one.
+        shaped = self._fed.evaluated(source).coalesce(self._parallelism)
+        return shaped.mapInArrow(self._applying, ANSWER)  # type: ignore[arg-type]
+
+    def batch(self, frame: DataFrame, start: Ends, end: Ends) -> Batch:
+        if isinstance(self._applying, WarehouseBatches):
+            return _OfWarehouse(frame, self._applying)
+        if has_expressions(self._fed):
+            return _ReadBySpark(frame)
+        return _ReadByTasks(self._numbers, self._applying, start, end)
+
+
+def has_expressions(fed: FedTables) -> bool:
+    return any(shape.row.evaluated for shape in fed.shapes.values())
+
+
+@dataclass(frozen=True, slots=True)
+class _OfWarehouse:
+    frame: DataFrame
+    applying: WarehouseBatches
+
+    def apply(self, markers: Mapping[str, bytes]) -> Answers:  # noqa: ARG002 - its sweeps are over when they return
+        return self.applying.apply(self.frame)
+
+
+@dataclass(frozen=True, slots=True)
+class _ReadBySpark:
+    frame: DataFrame
+
+    def apply(self, markers: Mapping[str, bytes]) -> Answers:
+        self.frame.sparkSession.sparkContext.setLocalProperty(MARKERS_PROPERTY, markers_text(markers))
+        return read_answers(self.frame)
+
+
+@dataclass(frozen=True, slots=True)
+class _ReadByTasks:
+    numbers: Mapping[int, RDD[int]]
+    applying: Applying
+    start: Ends
+    end: Ends
+
+    def apply(self, markers: Mapping[str, bytes]) -> Answers:
+        ranges = cut(self.start, self.end, _ANY_SIZE)
+        records = sum(each.end - each.start for each in ranges)
+        if not ranges:
+            return Answers({}, {})
+        shares = shared(ranges, min(max(self.numbers), 1 + records // _TASK_RECORDS))
+        task = RangeTask(self.applying, markers, shares)
+        return Answers.of(self.numbers[len(shares)].mapPartitions(task).collect())

@@ -1,0 +1,69 @@
+"""Tasks read ranges of topics by themselves: what is committed between two offsets, all of it, and nothing else."""
+
+from __future__ import annotations
+
+import pytest
+from confluent_kafka import Producer
+
+from cdc.errors import TransientError
+from spark_jobs.stores.topic_range import TopicRange, read_ranges
+from tests.harness.topics import create_topic
+
+
+@pytest.fixture
+def topic(kafka_bootstrap: str, prefix: str) -> str:
+    """Partition 0: a0 to a4, five that were aborted, b0 and b1; partition 1: c0, c1. A control record after each."""
+    name = f"{prefix}.public.t"
+    create_topic(kafka_bootstrap, name, 2, cleanup_policy="compact")
+    producer = Producer({"bootstrap.servers": kafka_bootstrap, "transactional.id": name})
+    producer.init_transactions()
+    for partition, letter, count, commit in (
+        (0, "a", 5, True),
+        (0, "x", 5, False),
+        (0, "b", 2, True),
+        (1, "c", 2, True),
+    ):
+        producer.begin_transaction()
+        for number in range(count):
+            producer.produce(name, f"{letter}{number}".encode(), f"{letter}{number}".encode(), partition)
+        if commit:
+            producer.commit_transaction()
+        else:
+            producer.flush()
+            producer.abort_transaction()
+    return name
+
+
+def test_what_is_committed_is_read_to_the_end(kafka_bootstrap: str, topic: str) -> None:
+    """Past what was aborted; a range may begin and end anywhere; several partitions are read together."""
+    options = {"bootstrap.servers": kafka_bootstrap}
+
+    def read(*ranges: tuple[int, int, int]) -> list[str]:
+        wanted = [TopicRange(topic, *each) for each in ranges]
+        return sorted((each.key() or b"").decode() for some in read_ranges(options, wanted) for each in some)
+
+    everything = ["a0", "a1", "a2", "a3", "a4", "b0", "b1", "c0", "c1"]
+    assert read((0, 0, 15), (1, 0, 3)) == everything
+    assert read((0, 0, 15)) == everything[:7], "the consumer is used again, for one of them"
+    assert read((0, 3, 13)) == ["a3", "a4", "b0"]
+    assert read((0, 5, 12)) == [], "nothing but what nobody is to see"
+    assert read((0, 1, 2), (1, 1, 2)) == ["a1", "c1"]
+
+
+def test_records_that_are_gone_are_missed(kafka_bootstrap: str, topic: str) -> None:
+    """A range that the topic does not have is trouble, not an empty range; and the next one is read as ever."""
+    options = {"bootstrap.servers": kafka_bootstrap}
+    with pytest.raises(TransientError, match="could not be read"):
+        list(read_ranges(options, [TopicRange(topic, 1, 100, 200)]))
+    found = [each.key() for some in read_ranges(options, [TopicRange(topic, 1, 0, 3)]) for each in some]
+    assert found == [b"c0", b"c1"]
+
+
+def test_nobody_has_to_read_to_the_end(kafka_bootstrap: str, topic: str) -> None:
+    """One that is left half-way and closed leaves nothing behind for the next."""
+    options = {"bootstrap.servers": kafka_bootstrap}
+    half_way = read_ranges(options, [TopicRange(topic, 0, 0, 15)])
+    assert next(half_way)
+    half_way.close()
+    found = [each.key() for some in read_ranges(options, [TopicRange(topic, 1, 1, 3)]) for each in some]
+    assert found == [b"c1"]
