@@ -16,7 +16,7 @@ from cdc.audit.fences import wait_for_stores, wait_for_topics
 from cdc.audit.judging import Case, Kind, Moment, judge_store, judge_topic
 from cdc.audit.records import TOPIC
 from cdc.audit.source_rows import SourceLook, fence, look
-from cdc.audit.topic_records import Schemas, TopicTail, read_schemas
+from cdc.audit.topic_records import Schemas, TopicTail, id_of, read_schemas
 from cdc.config import Config
 from cdc.copies.described import DescribedTable
 from cdc.errors import TransientError
@@ -25,7 +25,6 @@ from cdc.names import Control, control_topic
 from cdc.status import incomplete, read_states
 from cdc.table_states import why_incomplete
 from sinks.contract import StoredRow, TableSchema
-from sinks.rows import row_id
 from sinks.scanning import StoreScan
 
 MOST_ROUNDS = 8
@@ -170,7 +169,7 @@ class Recheck:
                 for case in self._followed.values():
                     case.records.append(record)
                 continue
-            found = self._followed.get(row_id(record.key))
+            found = self._followed.get(id_of(record.key))
             if found is not None:
                 found.key = record.key
                 found.records.append(record)

@@ -15,6 +15,7 @@ from cdc.control import committed_reader
 from cdc.errors import TransientError
 from cdc.lsn import Version
 from sinks.contract import TableSchema
+from sinks.rows import row_id
 
 _ANSWER_SECONDS = 30.0
 _AT_ONCE = 2000
@@ -60,6 +61,14 @@ def record_of(message: Message) -> TopicRecord:
     after = bytes(event.after)
     row = None if after == b"null" else after
     return TopicRecord(place, key, version, row, event.source.txId, event.op == "t")
+
+
+def id_of(key: bytes) -> str:
+    """The row's id in stores; of a key that is none of ours, the key."""
+    try:
+        return row_id(key)
+    except (msgspec.DecodeError, UnicodeDecodeError):
+        return key.decode(errors="replace")
 
 
 def _version(stamp: object) -> Version:

@@ -14,7 +14,7 @@ from cdc.audit.recheck import Audited, ChangedMeanwhileError, Outcome, Recheck, 
 from cdc.audit.records import TOPIC, AuditRecord, Difference
 from cdc.audit.repair import Wrong, repair_store, repair_topic
 from cdc.audit.source_rows import look
-from cdc.audit.topic_records import TopicTail, fetch
+from cdc.audit.topic_records import TopicTail, fetch, id_of
 from cdc.config import Config
 from cdc.errors import RefusedError, TransientError, UsageError
 from cdc.logs import get_logger
@@ -23,7 +23,6 @@ from cdc.status import incomplete, read_states
 from cdc.table_states import TableStates
 from sinks.contract import Position, TableSchema
 from sinks.registry import open_store
-from sinks.rows import row_id
 from sinks.scanning import BY_SPARK, StoreScan, open_scan
 from spark_jobs.audit.excuses import Excuses
 from spark_jobs.audit.passing import Pass, Passed
@@ -213,7 +212,7 @@ class _Auditing:
             key = suspect.key or (record.key if record is not None else b"")
             if not key and suspect.place >= 0:
                 raise ChangedMeanwhileError("records of its topic were compacted while it was looked at")
-            name = key.decode(errors="replace") if suspect.is_id else row_id(key)
+            name = key.decode(errors="replace") if suspect.is_id else id_of(key)
             case = cases.setdefault(name, Case(name, None))
             case.key = case.key if suspect.is_id else key
             case.disordered |= suspect.disordered

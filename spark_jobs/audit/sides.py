@@ -16,6 +16,7 @@ import psycopg
 
 from cdc.audit.blocks import OFFSET_BITS, block, by_group
 from cdc.audit.content import Content, digests, numbers
+from cdc.audit.topic_records import id_of
 from cdc.config import Config
 from cdc.copies.chunk import Pace
 from cdc.copies.described import DescribedTable
@@ -25,7 +26,6 @@ from cdc.copies.rows import LineEncoder
 from cdc.errors import RefusedError, TailraceError, TransientError
 from cdc.postgres import explain
 from sinks.contract import StoredRow
-from sinks.rows import row_id
 from spark_jobs.audit.shapes import column_of, expected_row
 from spark_jobs.shape.rows import RowShape
 
@@ -67,7 +67,7 @@ class Hashing:
     def _id(self, key: bytes) -> bytes:
         """Most keys are whole numbers, whose digits are the id as they stand."""
         digits = key.rpartition(b'":')[2][:-1] if self.one_column else b""
-        return digits if digits.isdigit() and len(digits) <= _ID_DIGITS else row_id(key).encode()
+        return digits if digits.isdigit() and len(digits) <= _ID_DIGITS else id_of(key).encode()
 
 
 class Trouble(msgspec.Struct, frozen=True):

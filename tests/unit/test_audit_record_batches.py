@@ -30,7 +30,17 @@ _VALUES = [
     b"not ours",
     b"",
 ]
-_KEYS = [b'{"id":7}', b'{"id":"7"}', b'{"a":1,"b":2}', b'{"id":-7}', b"7}", b"", b'{"__truncate":0}', b'{"":123}']
+_KEYS = [
+    b'{"id":7}',
+    b'{"id":"7"}',
+    b'{"a":1,"b":2}',
+    b'{"id":-7}',
+    b"7}",
+    b"",
+    b"\xff",
+    b'{"__truncate":0}',
+    b'{"":123}',
+]
 _MARKER: RawRecord = (3, b'{"__truncate":0}', b'{"before":null,"after":null,"source":{},"op":"t"}', _STAMP)
 _STAMPS = [_STAMP, None, b"short", b"\xff" * 25]
 
@@ -161,7 +171,7 @@ def test_every_truncation_is_noticed() -> None:
     body = _record(0, (0, b'{"id":7}', _PLAIN, _STAMP)) + _record(1, (1, b'{"id":7}', None, _STAMP))
     native = topic_share.NativeRecords(exact=True, by_id=False, one_column=True, seed=SEED)
     for size in range(len(body)):
-        with pytest.raises(ValueError, match="record|batch"):
+        with pytest.raises(ValueError, match=r"record|batch"):
             native.take(body[:size], 2, 0, 0, 10)
     with pytest.raises(ValueError, match="more than its records"):
         native.take(body, 1, 0, 0, 10)
