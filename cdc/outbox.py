@@ -9,7 +9,7 @@ from __future__ import annotations
 from cdc.records import Emit, Headers
 
 # Past this, decoding waits for the commit: memory stays flat.
-FULL_BYTES = 8 << 20
+FULL_BYTES = 16 << 20
 _RECORD_BYTES = 500  # what the objects of one record cost beside its value
 
 

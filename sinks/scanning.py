@@ -38,6 +38,9 @@ class StoreScan(Protocol):
     def sample(self, table: TableSchema, count: int) -> list[StoredRow]:
         """About so many live rows, others each time."""
 
+    def is_cheap(self, table: TableSchema, ids: Sequence[str]) -> bool:
+        """Whether `rows` of these reads little else; a sampled audit leaves them out otherwise."""
+
     def spelled(self, table: TableSchema) -> frozenset[str]:
         """Columns of which the store holds a text that stands for the value, such as `7` for 7."""
 

@@ -77,10 +77,11 @@ def run_bootstrap(
             )
         session = spark or spark_session(_spark_config(config, name).spark, f"tailrace-bootstrap {name}")
         if not isinstance(config.stores[name], Iceberg):  # whose rows never pass through Python
-            start_workers(session)
-        store = open_store(name, config.stores[name], config.kafka.prefix)
-        try:
             settings = config.stores[name]
+        if not isinstance(settings, Iceberg):
+            start_workers(session)
+        store = open_store(name, settings, config.kafka.prefix)
+        try:
             own = warehouse_session(session, settings) if isinstance(settings, Iceberg) else session
             fed = fed_tables(config, name, own, sources.tables)
             checked(name, store)

@@ -25,9 +25,11 @@ from cdc.logs import get_logger
 from cdc.names import Control, control_topic
 from cdc.postgres import explain
 from cdc.progress import Progress, read_progress
+from cdc.secrets import Options
 from cdc.status import read_status
 from spark_jobs.copy import CopyDriver, CopyRun
-from spark_jobs.session import spark_session
+from spark_jobs.session import spark_session, start_workers
+from spark_jobs.worker_daemon import MODULES_VARIABLE
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -85,7 +87,8 @@ def one_session(config: Config) -> Iterator[Session]:
     def session() -> SparkSession:
         if not started:
             with _kept_signals():
-                started.append(spark_session(_with_room(config), "tailrace snapshot"))
+                started.append(spark_session(_for_chunks(config), "tailrace snapshot"))
+                start_workers(started[0])
         return started[0]
 
     try:
@@ -160,8 +163,17 @@ class _Driving:
         return read_progress(kafka.client_options(), control_topic(kafka.prefix, Control.PROGRESS), timeout_seconds=10)
 
 
-def _with_room(config: Config) -> Spark:
-    """A chunk waits as often as it computes (for its fence, its commit, the source): more of them than cores."""
-    if config.spark.master != "local[*]":
-        return config.spark
-    return replace(config.spark, master=f"local[{max(os.cpu_count() or 1, config.copy.connections)}]")
+def _for_chunks(config: Config) -> Spark:
+    """A chunk waits as often as it computes (for its fence, its commit, the source): more of them than cores.
+
+    Java only hands them out, so its second compiler would take more of the processor than it gives.
+    """
+    settings = config.spark
+    own = {
+        "spark.driver.extraJavaOptions": "-XX:TieredStopAtLevel=1",
+        f"spark.executorEnv.{MODULES_VARIABLE}": "spark_jobs.chunk_queue",
+    }
+    options = Options({**own, **settings.options})
+    if settings.master != "local[*]":
+        return replace(settings, options=options)
+    return replace(settings, options=options, master=f"local[{max(os.cpu_count() or 1, config.copy.connections)}]")

@@ -16,7 +16,7 @@ from cdc.logs import get_logger
 from cdc.secrets import Options
 from cdc.store_notes import PauseWatch
 from sinks.registry import KINDS
-from spark_jobs.session import spark_session
+from spark_jobs.session import spark_session, start_workers
 from spark_jobs.shape.fed import refuse_bad_shapes
 from spark_jobs.stores.ledger import Ledger
 from spark_jobs.stores.store_sync import StoreSync
@@ -53,6 +53,8 @@ def run_sync(config: Config, names: Sequence[str], stop: threading.Event, *, gen
         raise UsageError("--generation is for one store.")
     log = get_logger("sync")
     spark = spark_session(driver_config(config, chosen).spark, "tailrace-sync " + " ".join(chosen))
+    if not all(isinstance(config.stores[name], Iceberg) for name in chosen):
+        start_workers(spark)
     try:
         with Ledger(config) as ledger, PauseWatch(config) as pauses:
             _refuse_bad_shapes(config, chosen, spark, ledger)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import signal
 import threading
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from types import FrameType
 
@@ -61,7 +62,7 @@ def audit(
         raise UsageError("Name the stores to audit, or say --topic.", remedy="tailrace audit search cache")
     config = load_config(config_path)
     options = Options(stores=stores, tables=tables, repair=repair, timeout_seconds=timeout)
-    session, closing = lazily(config)
+    session, closing = lazily(config, stores)
     found = []
     with closing:
         for record in run_audit(config, options, session):
@@ -75,6 +76,8 @@ def audit(
 
 def _run_continuously(config: Config, timeout: float) -> int:
     from cdc.audit.continuous import ContinuousAudit  # noqa: PLC0415 - the stores' clients take their time
+    from sinks.scanning import BY_SPARK  # noqa: PLC0415 - as above
+    from spark_jobs.stores.parked_rows import read_parked  # noqa: PLC0415 - as above
 
     if not config.audit.rows_per_second:
         raise UsageError("[audit] rows_per_second is 0.", remedy="Say how many rows a second are to be compared.")
@@ -85,7 +88,27 @@ def _run_continuously(config: Config, timeout: float) -> int:
 
     signal.signal(signal.SIGTERM, ask_to_stop)
     signal.signal(signal.SIGINT, ask_to_stop)
-    ContinuousAudit(config, rows_per_second=config.audit.rows_per_second, timeout_seconds=timeout).run(stop)
+    kinds = {store.kind in BY_SPARK for store in config.stores.values()}
+    audits = [
+        ContinuousAudit(
+            config,
+            rows_per_second=config.audit.rows_per_second,
+            timeout_seconds=timeout,
+            warehouses=warehouses,
+            parked=lambda: {(each.store, each.topic, each.key) for each in read_parked(config)},
+        )
+        for warehouses in sorted(kinds)
+    ]
+
+    def run(audit: ContinuousAudit) -> None:
+        try:
+            audit.run(stop)
+        finally:
+            stop.set()  # the others too
+
+    with ThreadPoolExecutor(len(audits) or 1) as threads:
+        for done in [threads.submit(run, audit) for audit in audits]:
+            done.result()
     return 0
 
 

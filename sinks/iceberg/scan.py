@@ -42,6 +42,7 @@ if TYPE_CHECKING:
 _ROWS_AT_ONCE: Final = 2000
 #: More ids than this are looked for in every file.
 _MOST_SOUGHT: Final = 5000
+_CHEAP_BYTES: Final = 256 << 20
 _NOBODYS: Final = Version(0, 0)
 # From these on Postgres writes an exponent; Python's digits are the same, its exponents begin at 16.
 _EXPONENT_FROM: Final = {"float": 1e6, "double": 1e15}
@@ -137,6 +138,12 @@ class IcebergScan:
                         found.setdefault(row.id, []).append(row)
         return {each: rows[0] if len(rows) == 1 else _several(rows) for each, rows in found.items()}
 
+    def is_cheap(self, table: TableSchema, ids: Sequence[str]) -> bool:
+        """By the files that may hold them: keys that came at random are in all of them."""
+        sought = self._sought(table, frozenset(ids))
+        [planned] = self._planned(table, 1, sought)
+        return sum(task.file.file_size_in_bytes for task in planned.tasks) <= _CHEAP_BYTES
+
     def sample(self, table: TableSchema, count: int) -> list[StoredRow]:
         """From one file that chance chooses, so many in a row."""
         [whole] = self._planned(table, 1)
@@ -144,10 +151,13 @@ class IcebergScan:
             return []
         chance = random.SystemRandom()
         one = IcebergSlice(whole.metadata, whole.io, whole.projection, (chance.choice(whole.tasks),), whole.reader)
-        batches = [batch for batch in one.batches() if batch.num_rows]
-        if not batches:
+        batch, seen = None, 0
+        for each in one.batches():  # one at a time in memory, each with the same chance
+            if each.num_rows:
+                seen += 1
+                batch = each if batch is None or chance.randrange(seen) == 0 else batch
+        if batch is None:
             return []
-        batch = chance.choice(batches)
         first = chance.randrange(max(1, batch.num_rows - count + 1))
         return [row for some in one.reader.rows(batch.slice(first, count)) for row in some]
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, closing
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, NamedTuple, Protocol
 
 from cdc.audit.judging import Case
@@ -19,11 +19,12 @@ from cdc.config import Config
 from cdc.errors import RefusedError, TransientError, UsageError
 from cdc.logs import get_logger
 from cdc.lsn import LSN
+from cdc.secrets import Options as SparkOptions
 from cdc.status import incomplete, read_states
 from cdc.table_states import TableStates
 from sinks.contract import Position, TableSchema
 from sinks.registry import open_store
-from sinks.scanning import BY_SPARK, StoreScan, open_scan
+from sinks.scanning import BY_SPARK, SCANS, StoreScan, open_scan
 from spark_jobs.audit.excuses import Excuses
 from spark_jobs.audit.passing import Pass, Passed
 from spark_jobs.audit.shapes import ExpectedRows, takes
@@ -35,6 +36,9 @@ if TYPE_CHECKING:
 
 log = get_logger("audit")
 
+# See worker_daemon.
+_MODULES = "TAILRACE_WORKER_MODULES"
+_TASK_MODULES = ("spark_jobs.audit.comparing", "spark_jobs.audit.topic_share")
 _MOST_PASSES = 3
 _MOST_REPAIRS = 3
 SHOWN_DIFFERENCES = 1000
@@ -324,8 +328,8 @@ class _Auditing:
         ]
 
 
-def lazily(config: Config) -> tuple[Sparks, ExitStack]:
-    """A session of this process's own, started for the first table."""
+def lazily(config: Config, stores: Sequence[str] = ()) -> tuple[Sparks, ExitStack]:
+    """A session of this process's own, started for the first table. `stores`: those that will be audited."""
     from spark_jobs.session import spark_session  # noqa: PLC0415 - takes half a second
 
     started: list[SparkSession] = []
@@ -333,11 +337,25 @@ def lazily(config: Config) -> tuple[Sparks, ExitStack]:
 
     def session() -> SparkSession:
         if not started:
-            started.append(spark_session(config.spark, "tailrace audit"))
+            tuned = replace(config.spark, options=SparkOptions({**_tuning(config, stores), **config.spark.options}))
+            started.append(spark_session(tuned, "tailrace audit"))
             closing_it.callback(started[0].stop)
         return started[0]
 
     return session, closing_it
+
+
+def _tuning(config: Config, stores: Sequence[str]) -> dict[str, str]:
+    """Where Python does the work: workers load what they need and no more, and Java's second compiler, which would take
+    half of a processor for the first minute, is left off."""
+    settings = [config.stores[name] for name in stores if name in config.stores]
+    if any(each.kind in BY_SPARK or each.shape for each in settings):
+        return {}
+    modules = [*_TASK_MODULES, *sorted({SCANS[each.kind].partition(":")[0] for each in settings if each.kind in SCANS})]
+    return {
+        f"spark.executorEnv.{_MODULES}": " ".join(modules),
+        "spark.driver.extraJavaOptions": "-XX:TieredStopAtLevel=1",
+    }
 
 
 def exit_code(records: Sequence[AuditRecord]) -> int:

@@ -14,7 +14,7 @@ from spark_jobs.shape.fed import FedTables
 from spark_jobs.stores.answers import Answers, read_answers
 from spark_jobs.stores.range_tasks import RangeTask, shared
 from spark_jobs.stores.tasks import ANSWER, MARKERS_PROPERTY, Applying, markers_text
-from spark_jobs.stores.topic_range import cut
+from spark_jobs.stores.topic_range import TopicRange, cut
 from spark_jobs.warehouse.apply import WarehouseBatches
 
 if TYPE_CHECKING:
@@ -40,9 +40,8 @@ class Reading:
         self._fed = fed
         self._applying = applying
         self._parallelism = parallelism
-        context = fed.spark.sparkContext
-        #: By the number of tasks; made once, since to make them takes as long as a small batch.
-        self._numbers = {tasks: context.parallelize(range(tasks), tasks) for tasks in range(1, parallelism + 1)}
+        # By the number of tasks. Kept, since to make one takes as long as a small batch.
+        self._numbers: dict[int, RDD[int]] = {}
 
     def frame(self, source: DataFrame) -> DataFrame:
         """What Spark's stream is made of. Where tasks read for themselves nobody runs it."""
@@ -59,7 +58,15 @@ class Reading:
             return _OfWarehouse(frame, self._applying)
         if has_expressions(self._fed):
             return _ReadBySpark(frame)
-        return _ReadByTasks(self._numbers, self._applying, start, end)
+        return _ReadByTasks(self, self._applying, start, end)
+
+    def share_out(self, records: int, ranges: Sequence[TopicRange]) -> tuple[RDD[int], list[list[TopicRange]]]:
+        """What each task is to read, and the tasks' numbers."""
+        shares = shared(ranges, min(self._parallelism, 1 + records // _TASK_RECORDS))
+        tasks = len(shares)
+        if tasks not in self._numbers:
+            self._numbers[tasks] = self._fed.spark.sparkContext.parallelize(range(tasks), tasks)
+        return self._numbers[tasks], shares
 
 
 def has_expressions(fed: FedTables) -> bool:
@@ -86,16 +93,14 @@ class _ReadBySpark:
 
 @dataclass(frozen=True, slots=True)
 class _ReadByTasks:
-    numbers: Mapping[int, RDD[int]]
+    reading: Reading
     applying: Applying
     start: Ends
     end: Ends
 
     def apply(self, markers: Mapping[str, bytes]) -> Answers:
         ranges = cut(self.start, self.end, _ANY_SIZE)
-        records = sum(each.end - each.start for each in ranges)
         if not ranges:
             return Answers({}, {})
-        shares = shared(ranges, min(max(self.numbers), 1 + records // _TASK_RECORDS))
-        task = RangeTask(self.applying, markers, shares)
-        return Answers.of(self.numbers[len(shares)].mapPartitions(task).collect())
+        numbers, shares = self.reading.share_out(sum(each.end - each.start for each in ranges), ranges)
+        return Answers.of(numbers.mapPartitions(RangeTask(self.applying, markers, shares)).collect())

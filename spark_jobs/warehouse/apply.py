@@ -40,8 +40,10 @@ _TRIES: Final = 8
 _WORTH_COMPILING: Final = 20_000
 # A row of the table is only looked at, a row of the batch is parsed and written.
 _ROWS_PER_EVENT: Final = 25
+_ROWS_PER_TASK: Final = 20_000
+_TASKS: Final = "spark.sql.shuffle.partitions"
 _FEW_KEYS: Final = 20_000
-_WORTH_NARROWING: Final = 500_000
+_WORTH_NARROWING: Final = 200_000
 _BOUNDED: Final = frozenset({"int", "bigint"})
 
 
@@ -117,7 +119,7 @@ class WarehouseBatches:
         if current is None:
             raise TransientError(f"The warehouse's table {'.'.join(target.current)} is gone.")
         wanted = {column.name: column.type for column in columns}
-        _tune(events.sparkSession, max(share.events, _records(current) // _ROWS_PER_EVENT))
+        _tune(events.sparkSession, share, _records(current))
         if share.rows:
             mine = versions(events.where(f.col("topic") == share.topic))
             shape = self._shapes.get(share.topic)
@@ -201,11 +203,14 @@ def _records(table: Table) -> int:
     return int(found or 0)
 
 
-def _tune(session: SparkSession, events: int) -> None:
-    """Java that is generated for a batch of a few rows takes longer to compile than they take without."""
-    generate = events >= _WORTH_COMPILING
+def _tune(session: SparkSession, share: _Share, records: int) -> None:
+    """Java that is generated for a batch of a few rows takes longer to compile than they take without. And each task
+    that writes makes files of its own: a batch of few rows should be in few files."""
+    generate = max(share.events, records // _ROWS_PER_EVENT) >= _WORTH_COMPILING
     session.conf.set("spark.sql.codegen.wholeStage", "true" if generate else "false")
     session.conf.set("spark.sql.codegen.factoryMode", "FALLBACK" if generate else "NO_CODEGEN")
+    tasks = "1" if share.events <= _ROWS_PER_TASK else session.sparkContext.getConf().get(_TASKS, "4")
+    session.conf.set(_TASKS, tasks)
 
 
 def parked_rows(store: str, table: TableSchema, rows: DataFrame) -> Iterator[ParkedRow]:

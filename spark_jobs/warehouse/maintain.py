@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any, Final
 from cdc.errors import TransientError
 from cdc.logs import get_logger
 from sinks.iceberg import naming, statements
+from sinks.iceberg.catalog import location
 from sinks.iceberg.naming import CATALOG, Identifier
 from sinks.iceberg.store import IcebergStore
 from sinks.iceberg.tables import key_of
@@ -55,7 +56,7 @@ def maintain(spark: SparkSession, store: IcebergStore, show: Callable[[Upkeep], 
         done.append(_maintain_table(spark, store, name))
         show(done[-1])
     # Its old snapshots are forgotten as it is written; their files stay behind.
-    _call(spark, "remove_orphan_files", naming.STATE, f"older_than => {_ago(_ORPHAN_HOURS)}")
+    _remove_orphans(spark, store, naming.STATE)
     return done
 
 
@@ -75,9 +76,9 @@ def _maintain_table(spark: SparkSession, store: IcebergStore, name: Identifier) 
         _settled(store, lambda: _call(spark, "rewrite_position_delete_files", name))
         _call(spark, "expire_snapshots", name, f"older_than => {_ago(store.settings.snapshot_hours)}, retain_last => 1")
         _settled(store, lambda: _call(spark, "rewrite_manifests", name))
-        _call(spark, "remove_orphan_files", name, f"older_than => {_ago(_ORPHAN_HOURS)}")
+        _remove_orphans(spark, store, name)
     except Exception as error:
-        problem = str(error).splitlines()[0][:300] if str(error) else type(error).__name__
+        problem = _words(error)
         log.warning("table_left", table=".".join(name), reason=problem)
     after = _figures(spark, name)
     return Upkeep(
@@ -115,6 +116,19 @@ def _compact(spark: SparkSession, store: IcebergStore, name: Identifier) -> None
         raise TransientError(
             f"ValidationException: {failed} files of {'.'.join(name)} changed while they were compacted."
         )
+
+
+def _remove_orphans(spark: SparkSession, store: IcebergStore, name: Identifier) -> None:
+    """Object storage is listed by the client that reads and writes it, not by Hadoop, which may have none for it."""
+    listing = ", prefix_listing => true" if "://" in location(store.settings) else ""
+    _call(spark, "remove_orphan_files", name, f"older_than => {_ago(_ORPHAN_HOURS)}{listing}")
+
+
+def _words(error: Exception) -> str:
+    """What Java says, where Python only says that Java did."""
+    lines = str(error).splitlines() or [type(error).__name__]
+    found = next((line for line in lines[1:] if line.startswith(": ")), lines[0]) if "calling" in lines[0] else lines[0]
+    return found.removeprefix(": ")[:300]
 
 
 def _settled(store: IcebergStore, call: Callable[[], Any]) -> None:

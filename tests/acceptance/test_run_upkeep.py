@@ -45,10 +45,11 @@ def test_run_maintains_its_warehouse_when_it_is_due(
     def done() -> int:
         return sum('"part_done"' in line and "maintain-warehouse" in line for line in run.errors.splitlines())
 
-    run.wait_for(lambda: done() >= 1, 240, "the first upkeep")
-    database.execute("UPDATE t SET n = -1 WHERE id = 1; DELETE FROM t WHERE id = 2")
     before = done()
-    run.wait_for(lambda: done() > before, 240, "another upkeep")
+    run.wait_for(lambda: done() > before, 240, "the first upkeep")
+    database.execute("UPDATE t SET n = -1 WHERE id = 1; DELETE FROM t WHERE id = 2")
+    after = done()
+    run.wait_for(lambda: done() > after, 240, "another upkeep")
     stores.assert_same("t", deadline_seconds=120)
     run.terminate()
     run.expect_exit(0, 90)

@@ -76,8 +76,7 @@ def _built(store: IcebergStore, session: SparkSession, rows: Sequence[tuple[int,
     generation = store.create_generation([_TABLE])
     fed = FedTables(source={_TABLE.topic: _TABLE}, schemas={_TABLE.topic: _TABLE}, texts={}, spark=session)
     batches = WarehouseBatches(store, generation, fed, NoParking())
-    for _ in range(2):  # what comes again changes nothing
-        batches.apply(_records(session, rows))
+    batches.apply(_records(session, rows))
     store.switch(generation)
     return _seen(store, session)
 

@@ -1,0 +1,16 @@
+"""Where the workers' libraries come from."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from spark_jobs.worker_daemon import without_copies
+
+
+def test_an_installed_pyspark_is_not_read_from_its_own_copy(tmp_path: Path) -> None:
+    """Only where it is installed beside it: a Spark that stands elsewhere has the version that goes with it."""
+    site = tmp_path / "site-packages"
+    copies = [str(site / "pyspark" / "python" / "lib" / name) for name in ("pyspark.zip", "py4j-src.zip")]
+    elsewhere = [str(tmp_path / "spark" / "python" / "lib" / "pyspark.zip"), str(tmp_path / "job.zip")]
+    assert without_copies(["", *copies, *elsewhere, str(site)]) == ["", *elsewhere, str(site)]
+    assert without_copies([*copies, *elsewhere]) == [*copies, *elsewhere]
