@@ -109,6 +109,20 @@ class Position(msgspec.Struct, frozen=True, kw_only=True):
     written_ms: int = 0
 
 
+def displaced(found: Position, mine: Position) -> TakenOverError | PositionLostError:
+    """Why a position that is not the one this driver saved last is there.
+
+    Under any driver a generation only gets further. One that is not as far as it was has been restored from a backup,
+    whoever owned it then.
+    """
+    if found.owner != mine.owner and (found.version, found.lsn) >= (mine.version, mine.lsn):
+        return TakenOverError(
+            "Another sync has taken over this store.",
+            remedy="Only one may run for each store: stop the other one, then start again.",
+        )
+    return PositionLostError("The store's position is not the one that was saved last.")
+
+
 class Generation(NamedTuple):
     """One full build of a store. Numbers rise and are never used again while an older one exists."""
 

@@ -13,7 +13,7 @@ import msgspec
 from elastic_transport import TransportError
 from elasticsearch import ApiError, Elasticsearch
 
-from sinks.contract import POSITION_FORMAT, Generation, Position, PositionLostError, TakenOverError, refuse_newer
+from sinks.contract import POSITION_FORMAT, Generation, Position, PositionLostError, displaced, refuse_newer
 from sinks.elasticsearch.client import api_error, translated, transport_error
 from sinks.elasticsearch.naming import own_index, own_writer_alias
 
@@ -52,23 +52,18 @@ class Positions:
         new = msgspec.structs.replace(position, owner=held.owner, format=POSITION_FORMAT, written_ms=_now_ms())
         written = self._write(generation, new, seq_no=seq_no, term=term)
         if written is None:
-            written = self._after_conflict(generation, new)
+            written = self._after_conflict(generation, held, new)
         self._held[generation.number] = (new, *written)
         return new
 
-    def _after_conflict(self, generation: Generation, new: Position) -> tuple[int, int]:
+    def _after_conflict(self, generation: Generation, held: Position, new: Position) -> tuple[int, int]:
         found = self._read(generation.number)
         if found is None:
             raise PositionLostError(f"{generation} of the store is gone.")
         position, seq_no, term = found
         if position == new:
             return seq_no, term
-        if position.owner != new.owner:
-            raise TakenOverError(
-                f"Another sync has taken over {generation} of this store.",
-                remedy="Only one may run for each store: stop the other one, then start again.",
-            )
-        raise PositionLostError(f"The position of {generation} is not the one that was saved last.")
+        raise displaced(position, held)
 
     def _read(self, number: int) -> tuple[Position, int, int] | None:
         with translated():

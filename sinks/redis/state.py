@@ -21,7 +21,7 @@ from sinks.contract import (
     Position,
     PositionLostError,
     TableSchema,
-    TakenOverError,
+    displaced,
     refuse_newer,
 )
 from sinks.redis import scripts
@@ -108,12 +108,12 @@ class State:
 
     def save(self, generation: Generation, position: Position) -> Position:
         held, run_id = self._held[generation.number]
-        owner = _decode(held).owner
-        new = msgspec.structs.replace(position, owner=owner, format=POSITION_FORMAT, written_ms=_now_ms())
+        mine = _decode(held)
+        new = msgspec.structs.replace(position, owner=mine.owner, format=POSITION_FORMAT, written_ms=_now_ms())
         text = msgspec.json.encode(new)
         problem = self._save([self._key], [generation.number, held, text, run_id])
         if problem:
-            raise _why(problem, generation, owner)
+            raise _why(problem, generation, mine)
         self._held[generation.number] = (text, run_id)
         return new
 
@@ -141,17 +141,12 @@ def _generation(number: int, text: bytes) -> Generation:
     return Generation(number, own["created_ms"], own["state"])
 
 
-def _why(problem: bytes, generation: Generation, owner: str) -> Exception:
+def _why(problem: bytes, generation: Generation, mine: Position) -> Exception:
     if problem == b"restarted":
         return PositionLostError("Redis was restarted: what it acknowledged before may be lost.")
     if problem == b"lost":
         return PositionLostError(f"{generation} of the store is gone: flushed, or dropped.")
-    if _decode(problem).owner != owner:
-        return TakenOverError(
-            f"Another sync has taken over {generation} of this store.",
-            remedy="Only one may run for each store: stop the other one, then start again.",
-        )
-    return PositionLostError(f"The position of {generation} is not the one that was saved last.")
+    return displaced(_decode(problem), mine)
 
 
 def _decode(text: bytes) -> Position:

@@ -340,9 +340,21 @@ def lazily(config: Config, stores: Sequence[str] = ()) -> tuple[Sparks, ExitStac
             tuned = replace(config.spark, options=SparkOptions({**_tuning(config, stores), **config.spark.options}))
             started.append(spark_session(tuned, "tailrace audit"))
             closing_it.callback(started[0].stop)
+            _start_workers(started[0])
         return started[0]
 
     return session, closing_it
+
+
+def _start_workers(spark: SparkSession) -> None:
+    """Now, and not while a snapshot is held in the source."""
+    context = spark.sparkContext
+    count = context.defaultParallelism
+    context.parallelize(range(count), count).foreach(_nothing)
+
+
+def _nothing(_: int) -> None:
+    """In the worker."""
 
 
 def _tuning(config: Config, stores: Sequence[str]) -> dict[str, str]:

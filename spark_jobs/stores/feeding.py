@@ -22,7 +22,7 @@ from sinks.contract import (
     Position,
     PositionLostError,
     Store,
-    TakenOverError,
+    displaced,
 )
 from sinks.iceberg.store import IcebergStore
 from spark_jobs.session import use_warehouse
@@ -129,13 +129,8 @@ class Feeding:
         found = self._store.position(self.generation)
         if found is None:
             raise PositionLostError("The store has lost its position.")
-        if self.saved is not None and found.owner != self.saved.owner:
-            raise TakenOverError(
-                f"Another sync has taken over store {self._name}.",
-                remedy="Only one may run for each store: stop the other one, then start again.",
-            )
         if found != self.saved:
-            raise PositionLostError("The store's position is not the one that was saved last.")
+            raise displaced(found, self.saved or found)
 
     def _compare_tables(self) -> None:
         """Are the tables, and their topics, those that this life began with?"""
