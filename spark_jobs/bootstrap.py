@@ -76,9 +76,8 @@ def run_bootstrap(
                 remedy="Mend that first, or say --anyway.",
             )
         session = spark or spark_session(_spark_config(config, name).spark, f"tailrace-bootstrap {name}")
-        if not isinstance(config.stores[name], Iceberg):  # whose rows never pass through Python
-            settings = config.stores[name]
-        if not isinstance(settings, Iceberg):
+        settings = config.stores[name]
+        if not isinstance(settings, Iceberg):  # whose rows never pass through Python
             start_workers(session)
         store = open_store(name, settings, config.kafka.prefix)
         try:

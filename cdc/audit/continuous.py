@@ -143,8 +143,10 @@ class ContinuousAudit:
             known = [key for each in tally.wrong if (key := key_of_id(seen.table, each)) is not None]
             chosen = {row_id(key): key for key in [*keys, *held, *known]}
             if not scan.is_cheap(schema, list(chosen)):
-                log.debug("sample_left_out", store=name, table=str(schema))
-                continue
+                chosen = {row_id(key): key for key in keys}
+                if not scan.is_cheap(schema, list(chosen)):
+                    log.debug("sample_left_out", store=name, table=str(schema))
+                    continue
             tally.rows += len(chosen)
             lsn, wrong = self._wrong(oid, schema, name, scan, chosen)
             if wrong is None:

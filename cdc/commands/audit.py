@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import signal
 import threading
-from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from types import FrameType
 
@@ -18,6 +17,7 @@ from cdc.config import Config, load_config
 from cdc.errors import UsageError
 
 _SHOWN = 20
+_STOP_SECONDS = 5.0
 
 
 @click.command()
@@ -88,7 +88,7 @@ def _run_continuously(config: Config, timeout: float) -> int:
 
     signal.signal(signal.SIGTERM, ask_to_stop)
     signal.signal(signal.SIGINT, ask_to_stop)
-    kinds = {store.kind in BY_SPARK for store in config.stores.values()}
+    kinds = {store.kind in BY_SPARK for store in config.stores.values()} or {False}
     audits = [
         ContinuousAudit(
             config,
@@ -100,15 +100,25 @@ def _run_continuously(config: Config, timeout: float) -> int:
         for warehouses in sorted(kinds)
     ]
 
+    failed: list[BaseException] = []
+
     def run(audit: ContinuousAudit) -> None:
         try:
             audit.run(stop)
+        except BaseException as error:  # told by the main thread
+            failed.append(error)
         finally:
             stop.set()  # the others too
 
-    with ThreadPoolExecutor(len(audits) or 1) as threads:
-        for done in [threads.submit(run, audit) for audit in audits]:
-            done.result()
+    # Daemons: one that waits for a warehouse's batch does not hold up the end.
+    threads = [threading.Thread(target=run, args=(audit,), daemon=True) for audit in audits]
+    for thread in threads:
+        thread.start()
+    stop.wait()
+    for thread in threads:
+        thread.join(_STOP_SECONDS)
+    if failed:
+        raise failed[0]
     return 0
 
 

@@ -42,7 +42,9 @@ if TYPE_CHECKING:
 _ROWS_AT_ONCE: Final = 2000
 #: More ids than this are looked for in every file.
 _MOST_SOUGHT: Final = 5000
-_CHEAP_BYTES: Final = 256 << 20
+# Rows that are not sought by their key are all looked at, one by one.
+_CHEAP_BYTES: Final = 2 << 20
+_CHEAP_BYTES_SOUGHT: Final = 64 << 20
 _NOBODYS: Final = Version(0, 0)
 # From these on Postgres writes an exponent; Python's digits are the same, its exponents begin at 16.
 _EXPONENT_FROM: Final = {"float": 1e6, "double": 1e15}
@@ -142,7 +144,8 @@ class IcebergScan:
         """By the files that may hold them: keys that came at random are in all of them."""
         sought = self._sought(table, frozenset(ids))
         [planned] = self._planned(table, 1, sought)
-        return sum(task.file.file_size_in_bytes for task in planned.tasks) <= _CHEAP_BYTES
+        size = sum(task.file.file_size_in_bytes for task in planned.tasks)
+        return size <= (_CHEAP_BYTES if sought is None else _CHEAP_BYTES_SOUGHT)
 
     def sample(self, table: TableSchema, count: int) -> list[StoredRow]:
         """From one file that chance chooses, so many in a row."""
