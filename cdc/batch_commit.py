@@ -10,7 +10,6 @@ from contextlib import suppress
 
 from cdc import checks
 from cdc.errors import TransientError
-from cdc.memory import give_back
 from cdc.names import Control, control_topic
 from cdc.progress import KEY as PROGRESS_KEY
 from cdc.progress import Progress
@@ -21,9 +20,6 @@ from cdc.table_states import KEY as STATES_KEY
 from cdc.table_states import TableStates
 from cdc.table_watch import TableWatch
 from cdc.topics import Topics
-
-# From so many events on, a batch leaves memory behind that is worth giving back.
-_LARGE_EVENTS = 30_000
 
 
 class BatchCommit:
@@ -64,10 +60,7 @@ class BatchCommit:
         touched = {name: len(draft.end_offsets[name]) for name in publisher.touched if name in draft.end_offsets}
         progress = draft.with_end_offsets(self._topics.end_offsets(touched) if touched else {})
         self._send_records(progress, heartbeat=heartbeat)
-        is_large = publisher.count >= _LARGE_EVENTS
         publisher.commit(self._timeout_seconds)
-        if is_large:
-            give_back()
         self._states_written = self.states
         return progress
 
