@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from itertools import repeat
 from typing import Any, Final
 
+from cdc.errors import RefusedError
 from spark_jobs.stores.reduction import Record
 from spark_jobs.stores.tasks import Answer, Applying
 from spark_jobs.stores.topic_range import TopicRange, read_ranges
@@ -61,13 +62,26 @@ def _of_many(messages: list[Any]) -> Iterable[Record]:
 
 def _records(topics: Iterable[str], partitions: Iterable[int], messages: list[Any]) -> Iterable[Record]:
     """A record of ours has its version as the first header. (Messages: none of what they may lack is lacking here.)"""
+    try:
+        stamps = [message.headers()[0][1] for message in messages]
+    except TypeError:
+        raise _foreign(messages) from None
     return zip(
         topics,
         partitions,
         [message.offset() for message in messages],
         [message.key() for message in messages],
         [message.value() for message in messages],
-        [message.headers()[0][1] for message in messages],
+        stamps,
         repeat(None),
         strict=False,
+    )
+
+
+def _foreign(messages: list[Any]) -> RefusedError:
+    first = next(message for message in messages if not message.headers())
+    return RefusedError(
+        f"{first.topic()}, partition {first.partition()}, offset {first.offset()}: a record without a version."
+        " Something else than Tailrace writes to this topic.",
+        remedy="Stop that. `tailrace audit --topic --repair` mends the row, and compaction removes the record.",
     )

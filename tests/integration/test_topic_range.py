@@ -5,7 +5,8 @@ from __future__ import annotations
 import pytest
 from confluent_kafka import Producer
 
-from cdc.errors import TransientError
+from cdc.errors import RefusedError, TransientError
+from spark_jobs.stores.range_tasks import _of_one
 from spark_jobs.stores.topic_range import TopicRange, read_ranges
 from tests.harness.topics import create_topic
 
@@ -67,3 +68,11 @@ def test_nobody_has_to_read_to_the_end(kafka_bootstrap: str, topic: str) -> None
     half_way.close()
     found = [each.key() for some in read_ranges(options, [TopicRange(topic, 1, 1, 3)]) for each in some]
     assert found == [b"c1"]
+
+
+def test_a_record_without_a_version_is_refused_with_its_place(kafka_bootstrap: str, topic: str) -> None:
+    """Nobody can say where a stranger's record belongs; a person is told where it is and what to do."""
+    (some,) = read_ranges({"bootstrap.servers": kafka_bootstrap}, [TopicRange(topic, 1, 1, 3)])
+    with pytest.raises(RefusedError, match=r"public\.t, partition 1, offset 1: a record without a version") as refusal:
+        list(_of_one(some))
+    assert "audit --topic --repair" in str(refusal.value.remedy)
