@@ -98,6 +98,7 @@ def _spoil(table: Table) -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.timeout(900)
 @pytest.mark.filterwarnings("ignore:Merge on read is not yet supported", "ignore:Parquet writer option")
 def test_what_was_done_to_the_files_is_found_and_mended(stores: StorePipeline, spark: SparkSession) -> None:
     """Types, texts, shapes: no alarm. A row gone, changed, too late, too many, twice, back: just these; and a repair
