@@ -19,6 +19,9 @@ from sinks.contract import Column, StoredRow, TableSchema
 from sinks.iceberg.scan import IcebergScan
 from sinks.iceberg.store import IcebergStore
 
+# pyiceberg plays the other writer here, and says what it does not do.
+pytestmark = pytest.mark.filterwarnings("ignore:Parquet writer option")
+
 TABLE = TableSchema(
     "public",
     "t",
