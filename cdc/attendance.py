@@ -31,15 +31,22 @@ class Attendance:
         return self.wait(self._worker.submit(call), stream)
 
     def wait(self, future: Future[T], stream: ReplicationStream) -> T:
+        self._wait_while(lambda: not future.done(), stream, 0.5)
+        self._worker.drain()
+        return future.result()
+
+    def wait_while(self, is_full: Callable[[], bool], stream: ReplicationStream) -> None:
+        """Backpressure. Nothing tells when there is room: it is looked at often."""
+        self._wait_while(is_full, stream, _ROOM_SECONDS)
+
+    def _wait_while(self, goes_on: Callable[[], bool], stream: ReplicationStream, look_seconds: float) -> None:
         began_at = time.monotonic()
-        while not future.done():
-            stream.pump(0.5)
+        while goes_on():
+            stream.pump(look_seconds)
             self._worker.drain()
             self.raise_if_lost()
             if self._stop.is_set() and time.monotonic() > began_at + _STOP_SECONDS:
                 raise TransientError("Asked to stop; Kafka does not answer. What is not published stays in the slot.")
-        self._worker.drain()
-        return future.result()
 
     def wait_for_room(self, stream: ReplicationStream) -> None:
         """The producer's queue is full: backpressure. The worker thread just waits, it may not touch the stream."""

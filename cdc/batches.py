@@ -32,6 +32,9 @@ log = get_logger("capture")
 # A Kafka transaction takes in whole source transactions up to about this many events before it is committed.
 _GROUP_EVENTS = 30_000
 _LATE_BATCH_SECONDS = 0.5
+# What may wait in the outbox and in the producer's queue together; past this, decoding waits. Little, so that every
+# large transaction soon gets there, and its size hardly matters to memory. Seven times as much was hardly faster.
+_FULL_BYTES = 4 << 20
 # How many events may wait for one re-select.
 _HELD_EVENTS = 2_000
 _IDLE_PROGRESS_SECONDS = 1.0
@@ -131,9 +134,8 @@ class Batches:
 
     def look(self) -> None:
         """Between rows: do too many wait, has a huge transaction filled its Kafka transaction?"""
-        if self._commit is None:
-            self._publisher.poll()
-        elif self._commit.done() or self._outbox.is_full:
+        self._attendance.wait_while(self._is_full, self._stream)
+        if self._commit is not None and self._commit.done():
             self.settle()
         if len(self._changes.held) >= _HELD_EVENTS:
             self._release_held()
@@ -171,6 +173,14 @@ class Batches:
     def _is_whole(self) -> bool:
         """Nothing half-read, and something to publish: whole transactions, or a message outside of any."""
         return self._changes.begin is None and (self._last_commit is not None or self._count() > 0)
+
+    def _is_full(self) -> bool:
+        """Must decoding wait for Kafka? What was delivered leaves the queue while we ask."""
+        if self._commit is None:
+            self._publisher.poll()
+        elif self._commit.done():
+            return False
+        return self._outbox.bytes + self._publisher.queued_bytes >= _FULL_BYTES
 
     def _count(self) -> int:
         return len(self._outbox) if self._commit is not None else self._publisher.count

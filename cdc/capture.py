@@ -9,6 +9,7 @@ from __future__ import annotations
 import gc
 import threading
 import time
+from typing import NamedTuple
 
 import psycopg
 
@@ -26,6 +27,7 @@ from cdc.errors import RefusedError, TransientError
 from cdc.heartbeat import OWN_PREFIX, Heartbeat
 from cdc.heartbeat import PREFIX as HEARTBEAT_PREFIX
 from cdc.logs import get_logger
+from cdc.lsn import LSN
 from cdc.messages import Begin, Commit, LogicalMessage, Message, Origin, Relation, Truncate, Type
 from cdc.names import message_topic
 from cdc.postgres import connect, explain
@@ -42,10 +44,24 @@ log = get_logger("capture")
 
 # What is older than this when the server sends it is late anyway: larger batches, fewer commits.
 _LATE_US = 1_000_000
-# Between two looks at the clock, the split limit and the keepalives, while rows rush by.
-_ROWS_BETWEEN_LOOKS = 512
+# Between two looks at the clock, the keepalives, the split limit and the room for more, while rows rush by.
+_ROWS_BETWEEN_LOOKS = 256
 # Between two lives.
 _FIRST_PAUSE_SECONDS, _LAST_PAUSE_SECONDS, _LONG_LIFE_SECONDS = 0.25, 5.0, 30.0
+
+
+_VISIBLE = """
+select pg_current_snapshot()::text, pg_current_wal_insert_lsn()::text,
+       current_setting('synchronous_standby_names') <> ''
+"""
+
+
+class _Visible(NamedTuple):
+    """What sessions see; `lsn` is of a moment later. `late`: commits in the log wait for a standby to be visible."""
+
+    snapshot: Snapshot
+    lsn: LSN
+    late: bool
 
 
 class Capture:
@@ -124,6 +140,8 @@ class Capture:
             settle=self._batches.settle,
             introduce=self._tables.introduce,
         )
+        self._visible = self._look_at_visible()
+        self._changes.windows.start(self._visible.snapshot.in_progress if self._visible.late else (), self._visible.lsn)
         self._batches.after_heartbeat = self._after_heartbeat
         self._heartbeat = Heartbeat(
             lambda: connect(self._conninfo),
@@ -228,10 +246,24 @@ class Capture:
         self._forget_visible()
 
     def _forget_visible(self) -> None:
-        """Transactions that every session sees by now cannot be missing in what a copy reads."""
-        row = self._batches.call(lambda: self._catalog.execute("select pg_current_snapshot()::text").fetchone())
-        if row is not None:
-            self._changes.windows.forget_visible(Snapshot.parse(row[0]))
+        """Transactions that every session sees cannot be missing in what a copy reads from then on.
+
+        What it has read before may be on its way to us: where commits become visible late, a snapshot counts once the
+        stream is past the LSN of then. (Chunks that were begun before the first one do not count in any case.)
+        """
+        windows, seen = self._changes.windows, self._visible
+        has_passed = self._changes.position - self._changes.base > seen.lsn
+        if has_passed or not seen.late:
+            self._visible = self._batches.call(self._look_at_visible)
+        if not seen.late:
+            windows.forget_visible(self._visible.snapshot)
+        elif has_passed or seen.lsn == windows.started_at:
+            windows.forget_visible(seen.snapshot)
+
+    def _look_at_visible(self) -> _Visible:
+        row = self._catalog.execute(_VISIBLE).fetchone()
+        assert row is not None  # noqa: S101  # a select without FROM has one row
+        return _Visible(Snapshot.parse(row[0]), LSN.parse(row[1]), row[2])
 
     def _server_lost(self) -> bool:
         return self._heartbeat is not None and self._heartbeat.server_lost.is_set()

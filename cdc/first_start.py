@@ -25,7 +25,7 @@ from cdc.published_tables import choose_tables, ensure_publication
 from cdc.published_versions import base_above, highest_version
 from cdc.publisher import Publisher
 from cdc.relations import Shape
-from cdc.replication import ReplicationStream
+from cdc.replication import CreatedSlot, ReplicationStream
 from cdc.slot_waiting import tell_open_transactions
 from cdc.table_catalog import read_states
 from cdc.table_states import KEY as STATES_KEY
@@ -79,12 +79,12 @@ class FirstStart:
         created = stream.create_slot(telling, export=self._config.copy.first)
         log.info("slot_created", slot=self._source.slot, consistent_point=str(created.point))
         progress = progress.with_base(self._base_above(created.point, progress.end_offsets), created.point)
-        states = TableStates(tables=read_states(self._connection, publication.tables, prefix=self._prefix))
         if not self._config.copy.first:
             progress = progress.streaming_from(created.point)
+            states = TableStates(tables=read_states(self._connection, publication.tables, prefix=self._prefix))
             self._write(progress, states)
             return progress
-        return self._copy_first(stream, progress, states, created.point, created.snapshot)
+        return self._copy_first(stream, progress, created)
 
     def _base_above(self, point: LSN, ends: dict[str, list[int]]) -> int:
         """Topics of an earlier life may hold versions of a server whose LSNs were higher."""
@@ -103,14 +103,13 @@ class FirstStart:
 
     # -- the first copy --------------------------------------------------------------------------------------
 
-    def _copy_first(
-        self, stream: ReplicationStream, progress: Progress, states: TableStates, point: LSN, snapshot: str
-    ) -> Progress | None:
-        oids = list(states.tables)
-        described, filled = first.look_at_snapshot(self._config, snapshot, oids)
-        progress = self._write_schemas(progress, point, described)
-        copy = first.opened(snapshot, point, progress.base, filled)
-        if not filled:
+    def _copy_first(self, stream: ReplicationStream, progress: Progress, created: CreatedSlot) -> Progress | None:
+        point = created.point
+        seen = first.look_at_snapshot(self._config, created.snapshot, list(progress.publication_tables))
+        states = TableStates(tables=seen.states)
+        progress = self._write_schemas(progress, point, seen.described)
+        copy = first.opened(created.snapshot, point, progress.base, seen.filled)
+        if not seen.filled:
             return self._begin_streaming(
                 progress.copying_from(point, copy.id), states, first.Outcome(copy, {}, rows=0, is_through=True)
             )

@@ -21,6 +21,8 @@ cdef enum:
     VALUE_HEAD_BYTES = 5
     LEFT_OUT = -2
 
+cdef uint32_t NO_VALUE = 0xFFFFFFFF
+
 cdef const char *HEX = "0123456789abcdef"
 
 
@@ -157,19 +159,46 @@ cdef class NativeLines(Columns):
         self.value_out = Buffer()
         self.plain = Buffer()
 
-    def encode(self, lines):
-        """As `copies.rows.LineEncoder` does it. A line with another number of fields raises ValueError."""
+    def encode(self, rows, bint binary=False):
+        """As `copies.rows.LineEncoder` does it. A row with another number of fields raises ValueError."""
         cdef Buffer out = self.value_out
-        cdef bytes line
+        cdef bytes row
         cdef list made = []
-        for line in lines:
-            self.split(PyBytes_AS_STRING(line), PyBytes_GET_SIZE(line) - 1)
+        for row in rows:
+            if binary:
+                self.read_tuple(PyBytes_AS_STRING(row), PyBytes_GET_SIZE(row))
+            else:
+                self.split(PyBytes_AS_STRING(row), PyBytes_GET_SIZE(row) - 1)
             out.size = 0
             out.put_bytes(self.head)
             self.put_row(out, self.values, NULL)
             out.put_bytes(self.tail)
             made.append((self.make_key(), PyBytes_FromStringAndSize(out.data, out.size)))
         return made
+
+    cdef int read_tuple(self, const char *data, Py_ssize_t size) except -1:
+        """COPY's binary format: how many fields, then each with its length before it; -1 is NULL."""
+        cdef Py_ssize_t at = 2
+        cdef uint32_t length
+        cdef int i
+        if size < 2 or <int>((<uint8_t>data[0]) << 8 | <uint8_t>data[1]) != self.count:
+            raise ValueError("another number of fields")
+        for i in range(self.count):
+            if size - at < 4:
+                raise ValueError("too few fields")
+            length = read_uint32(data + at)
+            at += 4
+            if length == NO_VALUE:
+                self.values[i].length = NULL_LENGTH
+                continue
+            if length > size - at:
+                raise ValueError("a field that is longer than its row")
+            self.values[i].text = data + at
+            self.values[i].length = length
+            at += length
+        if at != size:
+            raise ValueError("too many fields")
+        return 0
 
     cdef int split(self, const char *line, Py_ssize_t size) except -1:
         """Fields stand between tabs; a backslash stands for NULL or before a character that COPY writes otherwise."""

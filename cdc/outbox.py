@@ -6,30 +6,26 @@ decoded. So they go into this queue meanwhile, and to the producer once the comm
 
 from __future__ import annotations
 
-from cdc.records import Emit, Headers
+from collections import deque
 
-# Past this, decoding waits for the commit: memory stays flat.
-FULL_BYTES = 16 << 20
-_RECORD_BYTES = 500  # what the objects of one record cost beside its value
+from cdc.records import RECORD_BYTES, Emit, Headers
 
 
 class Outbox:
     def __init__(self) -> None:
-        self._records: list[tuple[str, bytes, bytes | None, Headers, int]] = []
-        self._bytes = 0
+        self._records: deque[tuple[str, bytes, bytes | None, Headers, int]] = deque()
+        self.bytes = 0  # about what the records take up
 
     def __len__(self) -> int:
         return len(self._records)
 
-    @property
-    def is_full(self) -> bool:
-        return self._bytes >= FULL_BYTES
-
     def put(self, topic: str, key: bytes, value: bytes | None, headers: Headers, partition: int = -1) -> None:
         self._records.append((topic, key, value, headers, partition))
-        self._bytes += _RECORD_BYTES + (len(value) if value is not None else 0)
+        self.bytes += RECORD_BYTES + (len(value) if value is not None else 0)
 
     def empty_into(self, send: Emit) -> None:
-        records, self._records, self._bytes = self._records, [], 0
-        for record in records:
-            send(*record)
+        """Each is let go of as it is sent: the producer has a copy of it then."""
+        records = self._records
+        while records:
+            send(*records.popleft())
+        self.bytes = 0

@@ -49,6 +49,8 @@ def ensure_publication(
         config, read_states(connection, [str(table.oid) for table in chosen], prefix=config.kafka.prefix).values()
     )
     publication = catalog.publication(connection, name)
+    if publication is not None:
+        _refuse_unfit_publication(config.source, connection, chosen)
     if publication is None:
         _create(connection, name, chosen)
         log.info("publication_created", publication=name, tables=len(chosen))
@@ -59,6 +61,23 @@ def ensure_publication(
     publication = catalog.publication(connection, name)
     assert publication is not None  # noqa: S101  # just made, or looked at
     return publication
+
+
+def _refuse_unfit_publication(source: Source, connection: psycopg.Connection, chosen: list[SourceTable]) -> None:
+    """One that somebody else has made: what it keeps back would be missing without a word."""
+    from cdc.inspection.findings import Level  # noqa: PLC0415 - all of `check` comes along: not into every capture
+    from cdc.inspection.publication import judge_content, read_publication  # noqa: PLC0415 - as above
+    from cdc.inspection.tables import read_tables  # noqa: PLC0415 - as above
+
+    facts = read_publication(connection, source.publication)
+    row = connection.execute("select quote_ident(%s)", [source.publication]).fetchone()
+    if facts is None or row is None:
+        return
+    known = list(read_tables(connection, chosen).values())
+    allowed = source.allow_publication_filters
+    for finding in judge_content(source.publication, row[0], facts, known, allow_filters=allowed):
+        if finding.level is Level.FAIL:
+            raise RefusedError(f"Publication {source.publication}: {finding.what}", remedy=finding.remedy)
 
 
 def lacking_tables(publication: Publication | None, chosen: list[SourceTable]) -> list[SourceTable]:

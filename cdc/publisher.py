@@ -15,7 +15,7 @@ import orjson
 from confluent_kafka import KafkaError, KafkaException, Message, Producer
 
 from cdc.errors import RefusedError, TransientError
-from cdc.records import Headers, Record
+from cdc.records import RECORD_BYTES, Headers, Record
 
 T = TypeVar("T")
 
@@ -28,7 +28,7 @@ PRODUCER_SETTINGS: dict[str, str | int] = {
     "linger.ms": 5,
     "batch.size": 1_000_000,
     "batch.num.messages": 10_000,
-    # The bound on memory: past it `produce` says BufferError, and we stop reading from Postgres.
+    # The bound on memory: past it `produce` says BufferError.
     "queue.buffering.max.kbytes": 12_288,
     "queue.buffering.max.messages": 50_000,
     # As soon as a broker is back; the default is ten seconds.
@@ -52,6 +52,12 @@ _HOPELESS = {
     KafkaError.TRANSACTIONAL_ID_AUTHORIZATION_FAILED,
     KafkaError.CLUSTER_AUTHORIZATION_FAILED,
 }
+
+
+def producer_settings(max_message_bytes: int) -> dict[str, str | int]:
+    """With room in the queue for the largest record: for one that is larger than the queue there would never be any."""
+    kbytes = max(int(PRODUCER_SETTINGS["queue.buffering.max.kbytes"]), max_message_bytes // 1024 + 1)
+    return PRODUCER_SETTINGS | {"queue.buffering.max.kbytes": kbytes}
 
 
 def largest_record(max_message_bytes: int) -> int:
@@ -90,7 +96,7 @@ class Publisher:
     ) -> None:
         self._producer = Producer(
             {
-                **PRODUCER_SETTINGS,
+                **producer_settings(max_message_bytes),
                 **options,
                 "transactional.id": transactional_id,
                 "transaction.timeout.ms": int(transaction_timeout_seconds * 1000),
@@ -108,6 +114,7 @@ class Publisher:
         self._last_topic = ""  # the records of a table come in runs
         self.touched: set[str] = set()
         self.count = 0
+        self._bytes = 0  # of the keys and values that were counted
         self.parked = 0
 
     def fence(self, timeout_seconds: float) -> None:
@@ -138,6 +145,13 @@ class Publisher:
         except KafkaException as error:
             raise self._translated(error) from error
         self.count += 1
+        self._bytes += size
+
+    @property
+    def queued_bytes(self) -> int:
+        """About what the producer's queue takes up. May be asked while another thread commits."""
+        count, sent = self.count, self._bytes
+        return len(self._producer) * (sent // count + RECORD_BYTES) if count else 0
 
     def _note_topic(self, topic: str) -> None:
         self.begin()
@@ -182,7 +196,7 @@ class Publisher:
         self._open = False
         self._last_topic = ""
         self.touched.clear()
-        self.count = 0
+        self.count = self._bytes = 0
 
     def abandon(self) -> None:
         """Drop what is queued; the broker aborts the rest when the next producer fences, or by its timeout."""

@@ -16,6 +16,10 @@ Headers = list[tuple[str, bytes]]
 Emit = Callable[[str, bytes, "bytes | None", Headers, int], None]
 
 
+# What the objects of one record cost beside its key and value, waiting to be sent or in the producer's queue.
+RECORD_BYTES = 500
+
+
 class Record(NamedTuple):
     """`value` None is a tombstone; `partition` -1 leaves the choice to the key."""
 

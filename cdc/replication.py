@@ -11,6 +11,7 @@ import select
 import selectors
 import struct
 import time
+from collections import deque
 from collections.abc import Callable
 from typing import NamedTuple
 
@@ -27,7 +28,8 @@ _STATUS = struct.Struct("!cQQQqB")
 _POSTGRES_EPOCH_SECONDS = 946_684_800
 _COPY_NOTHING_YET, _COPY_ENDED = 0, -1
 
-READ_AHEAD_BYTES = 8 << 20
+# Enough to answer keepalives and to have work at hand; the rest waits in TCP's buffers and at the server.
+READ_AHEAD_BYTES = 1 << 20
 # What one `pump` reads: little enough to be handled while it may still be in the processor's cache.
 TURN_BYTES = 256 << 10
 # A turn of less found the socket empty; one of more shows that libpq's buffer has grown enough.
@@ -49,6 +51,16 @@ class CreatedSlot(NamedTuple):
     snapshot: str
 
 
+class _Turn:
+    """What was read in one go, or in several short ones; `size` in bytes, with what the objects cost."""
+
+    __slots__ = ("items", "size")
+
+    def __init__(self) -> None:
+        self.items: list[bytes] = []
+        self.size = 0
+
+
 class ReplicationStream:
     """COPY BOTH on one slot. `confirm` only remembers; the next status update tells the server."""
 
@@ -60,8 +72,8 @@ class ReplicationStream:
         self._publication = publication
         self._selector = selectors.DefaultSelector()
         self._wakes = selectors.DefaultSelector()  # the watched descriptors only
-        self._items: list[bytes] = []
-        self._buffered_bytes = 0
+        self._turns: deque[_Turn] = deque()
+        self._buffered_bytes = 0  # of all turns
         self._turn_bytes = 0
         self._received = 0
         self._confirmed = 0
@@ -137,9 +149,15 @@ class ReplicationStream:
         self._wakes.register(descriptor, selectors.EVENT_READ)
 
     def take(self) -> list[bytes]:
-        """Everything read so far, in stream order: messages with their heads, and keepalives (see `sent_up_to`)."""
-        items, self._items, self._buffered_bytes = self._items, [], 0
-        return items
+        """The next turn, in stream order: messages with their heads, and keepalives (see `sent_up_to`).
+
+        Not everything at once: what is being handled takes up room beside what is read ahead meanwhile.
+        """
+        if not self._turns:
+            return []
+        turn = self._turns.popleft()
+        self._buffered_bytes -= turn.size
+        return turn.items
 
     def pump(self, timeout_seconds: float) -> bool:
         """Wait for bytes or a watched descriptor, at most so long; read what there is; send a status if due.
@@ -155,7 +173,7 @@ class ReplicationStream:
             self._heard_at = time.monotonic()  # it is we who do not listen
             self._wakes.select(min(timeout_seconds, STATUS_SECONDS))
         self.attend()
-        return bool(self._items)
+        return bool(self._turns)
 
     def attend(self) -> None:
         """Send a status update if one is due, and notice a server that has gone silent."""
@@ -197,12 +215,12 @@ class ReplicationStream:
             raise TransientError(f"The replication connection broke: {explain(error)}") from error
 
     def _read_available(self) -> bool:
-        """Hot: once per message. Moves what libpq has buffered into `_items`; False when there was nothing."""
+        """Hot: once per message. Moves what libpq has buffered into a turn; False when there was nothing."""
         get_copy_data = self._pgconn.get_copy_data
-        append = self._items.append
-        size = self._buffered_bytes
-        limit = min(size + TURN_BYTES, READ_AHEAD_BYTES)
-        before = size
+        turn = self._turns[-1] if self._turns and self._turns[-1].size < TURN_BYTES else _Turn()
+        append = turn.items.append
+        size = 0
+        limit = min(TURN_BYTES, READ_AHEAD_BYTES - self._buffered_bytes)
         length = _COPY_NOTHING_YET
         while size < limit:
             length, data = get_copy_data(1)
@@ -213,13 +231,16 @@ class ReplicationStream:
             size += length + _MESSAGE_COST_BYTES
             if raw[0] != 0x77 or length < HEAD_BYTES:  # w: WAL data
                 self._on_keepalive(raw)
-        self._buffered_bytes = size
-        self._turn_bytes = size - before
-        if size > before:
+        self._turn_bytes = size
+        if size:
             self._heard_at = time.monotonic()
+            if not turn.size:
+                self._turns.append(turn)
+            turn.size += size
+            self._buffered_bytes += size
         if length == _COPY_ENDED:
             self._raise_end()
-        return size > before
+        return bool(size)
 
     def _on_keepalive(self, raw: bytes) -> None:
         if sent_up_to(raw) is None:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import time
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from typing import NamedTuple
 
 import psycopg
 from psycopg import sql
@@ -26,15 +27,34 @@ _BYTES_AT_ONCE = 8 << 20
 
 # A column's name and type: one that was retyped since then is another one, its text would not fit the encoder.
 Column = tuple[str, int]
+
+
+class LiveType(NamedTuple):
+    """In SQL: the type's name, and the operator that tells whether two values of the key are the same."""
+
+    name: str
+    equals: str
+
+
 # What one key is now, as Postgres text. A column that no longer exists is not in it.
 Row = dict[Column, "bytes | None"]
 # By the table as it was: two states of one table may have two keys.
 Found = dict[tuple[Table, tuple[bytes, ...]], Row]
 
+# The key's own operator: that of an extension's type may be in a schema that our search_path does not have.
 _LIVE_NAMES = """
-select n.nspname, c.relname, a.attname, a.atttypid::int8, format_type(a.atttypid, -1)
+select n.nspname, c.relname, a.attname, a.atttypid::int8, format_type(a.atttypid, -1), coalesce(k.equals, '=')
 from pg_class c join pg_namespace n on n.oid = c.relnamespace
 join pg_attribute a on a.attrelid = c.oid and a.attnum > 0 and not a.attisdropped
+left join lateral (
+    select format('operator(%%I.%%s)', s.nspname, o.oprname) as equals
+    from pg_index i cross join lateral unnest(i.indkey::int2[], i.indclass::oid[]) as u(attnum, opclass)
+    join pg_opclass p on p.oid = u.opclass
+    join pg_amop m on m.amopfamily = p.opcfamily and m.amoplefttype = p.opcintype and m.amoprighttype = p.opcintype
+    join pg_operator o on o.oid = m.amopopr join pg_namespace s on s.oid = o.oprnamespace
+    where i.indrelid = c.oid and i.indisprimary and u.attnum = a.attnum
+      and m.amopstrategy = 3 and m.amopmethod = (select oid from pg_am where amname = 'btree')
+) k on true
 where c.oid = %s
 """
 
@@ -112,7 +132,7 @@ class Reselect:
         """One query per table. A table or column that is gone by now is simply not in the answer."""
         assert self._connection is not None  # noqa: S101  # opened by the only caller
         live = self._connection.execute(_LIVE_NAMES, [table.relation.oid]).fetchall()
-        types = {(name, type_oid): type_name for _, _, name, type_oid, type_name in live}
+        types = {(name, type_oid): LiveType(type_name, equals) for _, _, name, type_oid, type_name, equals in live}
         names = _named(table)
         key_columns = [names[index] for index in table.key_indexes]
         if not set(key_columns) <= types.keys():
@@ -149,14 +169,17 @@ def _columns(table: Table, items: Iterable[Incomplete]) -> list[Column]:
 
 
 def _query(
-    schema: str, table: str, key: Sequence[Column], types: dict[Column, str], columns: Sequence[Column]
+    schema: str, table: str, key: Sequence[Column], types: dict[Column, LiveType], columns: Sequence[Column]
 ) -> sql.Composed:
     arrays = sql.SQL(", ").join(sql.SQL(f"${index + 1}::text[]") for index in range(len(key)))
     wanted = sql.SQL(", ").join(sql.Identifier(f"k{index}") for index in range(len(key)))
     join = sql.SQL(" and ").join(
         # The type's name comes from format_type, which quotes it; cast one by one, since a key may be an array itself.
-        sql.SQL("t.{} = w.{}::{}").format(
-            sql.Identifier(column[0]), sql.Identifier(f"k{index}"), sql.SQL(types[column])
+        sql.SQL("t.{} {} w.{}::{}").format(
+            sql.Identifier(column[0]),
+            sql.SQL(types[column].equals),
+            sql.Identifier(f"k{index}"),
+            sql.SQL(types[column].name),
         )
         for index, column in enumerate(key)
     )

@@ -41,6 +41,8 @@ log = get_logger("startup")
 _STANDBY_SECONDS = 1.0
 _FENCE_SECONDS = 30.0
 _LATE_RECORD_SECONDS = 5.0
+# A quarter of a copy's: while a request is under way, librdkafka holds its batch twice, as it was and compressed.
+_BATCH_BYTES = "262144"
 
 
 class Attend(Protocol):
@@ -276,7 +278,7 @@ def make_publisher(config: Config) -> Publisher:
     """Capture's own producer: whoever fences it cuts off every other one of this pipeline."""
     kafka = config.kafka
     return Publisher(
-        kafka.client_options(),
+        {"batch.size": _BATCH_BYTES} | kafka.client_options(),
         transactional_id=f"{kafka.prefix}.{config.source.slot}",
         transaction_timeout_seconds=config.capture.transaction_timeout_seconds,
         max_message_bytes=kafka.max_message_bytes,

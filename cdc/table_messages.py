@@ -46,7 +46,12 @@ class TableMessages:
             return
         self._changes.gone.discard(relation.oid)
         self._changes.windows.disturb([table.topic], "its columns may have changed while it was read")
-        self._batches.replace_states(self._tables.learn(relation.oid, self._batches.states, lsn))
+        # The message itself has no LSN of its own in the stream: it comes before a row of the transaction under way.
+        lsn = max(lsn, self._changes.begin.final_lsn if self._changes.begin is not None else 0)
+        shape = table.shape
+        states = self._tables.learn(relation.oid, self._batches.states, lsn)
+        states = states.with_stray(relation.oid, shape.schema, shape.table, shape.topic, lsn)
+        self._batches.replace_states(states.with_columns_away(relation.oid, [each.name for each in relation.columns]))
         self._make_known(table)
         self._changes.on_table(table)
 

@@ -30,6 +30,13 @@ class Column(msgspec.Struct, frozen=True):
     is_streamed: bool = True
 
 
+class Part(msgspec.Struct, frozen=True, array_like=True):
+    """`link` changes when a partition is taken out and put back; `storage` when it is rewritten."""
+
+    link: str
+    storage: str
+
+
 class TableState(msgspec.Struct, frozen=True, kw_only=True):
     schema: str
     table: str
@@ -38,6 +45,9 @@ class TableState(msgspec.Struct, frozen=True, kw_only=True):
     storage: str  # changes with every rewrite; of all leaves together, for a partitioned table
     columns: list[Column]
     leaves: dict[str, bool] = {}  # oids of the partitions that hold rows -> whether it was born as one, so empty
+    parts: dict[str, Part] = {}  # of these and of unlogged ones, whose rows nobody can follow; older records have none
+    forms: dict[str, str] = {}  # oids of enum labels and composites that its columns' types have -> what they are
+    dropped: list[str] = []  # names of columns that are gone: rows in the topic may still have them
 
 
 class Pending(msgspec.Struct, frozen=True):
@@ -65,6 +75,8 @@ class TableStates(msgspec.Struct, frozen=True, kw_only=True):
     pending: dict[str, Pending] = {}  # by topic
     emptying: dict[str, Gone] = {}  # by topic: emptied by the next heartbeat
     settings: dict[str, str] = {}  # by topic: digest of the masks and columns under which it is published
+    strays: dict[str, Gone] = {}  # by topic: a name under which rows came between two looks; it may be gone by now
+    away: dict[str, list[str]] = {}  # by topic: columns that had another name in rows between two looks
 
     def encode(self) -> bytes:
         return msgspec.json.encode(self)
@@ -90,10 +102,33 @@ class TableStates(msgspec.Struct, frozen=True, kw_only=True):
     def with_tables(self, tables: dict[str, TableState]) -> TableStates:
         return msgspec.structs.replace(self, tables=tables)
 
-    def with_leaf(self, root: str, leaf: str, *, born: bool) -> TableStates:
+    def with_leaf(self, root: str, leaf: str, *, born: bool, part: Part) -> TableStates:
         state = self.tables[root]
-        state = msgspec.structs.replace(state, leaves={**state.leaves, leaf: born})
+        state = msgspec.structs.replace(state, leaves={**state.leaves, leaf: born}, parts={**state.parts, leaf: part})
         return self.with_tables({**self.tables, root: state})
+
+    def with_stray(self, oid: int, schema: str, table: str, topic: str, lsn: int) -> TableStates:
+        """Rows of a relation come under this name. If it is not the one that is known, the table was renamed since.
+
+        Most likely the next look finds it under that name. But it may be back under the known one by then, and what
+        was written in between is in another topic.
+        """
+        known = self.root_of(oid)
+        if known is None or known.topic == topic:
+            return self
+        strays = {**self.strays, topic: Gone(schema, table, int(lsn))}
+        return msgspec.structs.replace(self.with_pending(known.topic, lsn, "it was renamed"), strays=strays)
+
+    def with_columns_away(self, oid: int, columns: Collection[str]) -> TableStates:
+        """Rows of a relation have these columns: one that is missing there, while another is new, was renamed."""
+        known = self.root_of(oid)
+        if known is None or {column.name for column in known.columns}.issuperset(columns):
+            return self
+        missing = {column.name for column in known.columns if column.is_streamed}.difference(columns)
+        if not missing:
+            return self
+        away = sorted(missing.union(self.away.get(known.topic, ())))
+        return msgspec.structs.replace(self, away={**self.away, known.topic: away})
 
     def with_settings(self, topic: str, digest: str) -> TableStates:
         return msgspec.structs.replace(self, settings={**self.settings, topic: digest})
@@ -126,18 +161,43 @@ def why_incomplete(before: TableState, now: TableState) -> str | None:
         return "a partition was detached or dropped"
     if any(not born for leaf, born in now.leaves.items() if leaf not in before.leaves):
         return "a partition was attached"
+    if any(leaf in before.parts for leaf in now.leaves.keys() - before.leaves.keys()):
+        return "a partition is unlogged no longer"
+    if any(now.parts[leaf].link != part.link for leaf, part in before.parts.items() if leaf in now.parts):
+        return "a partition was detached and attached again"
     old = {column.number: column for column in before.columns}
-    rewritten = before.storage != now.storage
-    reasons = (_why_column(old.get(column.number), column, rewritten=rewritten) for column in now.columns)
-    changed_key = "its key changed" if before.key != now.key else None
-    return next((reason for reason in reasons if reason is not None), changed_key)
+    rewritten = _is_rewritten(before, now)
+    reasons = (_why_column(old.get(column.number), column, before, rewritten=rewritten) for column in now.columns)
+    return next((reason for reason in reasons if reason is not None), _why_key_or_types(before, now))
 
 
-def _why_column(before: Column | None, now: Column, *, rewritten: bool) -> str | None:
+def _why_key_or_types(before: TableState, now: TableState) -> str | None:
+    if before.key != now.key:
+        return "its key changed"
+    if any(now.forms[oid] != form for oid, form in before.forms.items() if oid in now.forms):
+        return "a type of its columns was altered"
+    return None
+
+
+def why_back(before: TableState, now: TableState, away: Collection[str]) -> str | None:
+    """`away`: columns that had another name in rows in between. Here they are again, and those rows lack them."""
+    old = {column.number: column.name for column in before.columns}
+    names = (column.name for column in now.columns if column.name in away and old.get(column.number) == column.name)
+    return next((f"column {name} was renamed and renamed back" for name in names), None)
+
+
+def remembering_dropped(before: TableState, now: TableState) -> TableState:
+    """`now`, with the names of all columns that rows in its topic may have although the table has not."""
+    gone = {*before.dropped, *(column.name for column in before.columns if column.is_streamed)}
+    gone -= {column.name for column in now.columns}
+    return msgspec.structs.replace(now, dropped=sorted(gone)) if gone else now
+
+
+def _why_column(before: Column | None, now: Column, table_before: TableState, *, rewritten: bool) -> str | None:
     if not now.is_streamed:
         return None
     if before is None:
-        return f"column {now.name} was added with a default" if now.has_default else None
+        return _why_new_column(now, table_before, rewritten=rewritten)
     if not before.is_streamed:
         return f"column {now.name} is generated no longer"
     if before.name != now.name:
@@ -146,3 +206,21 @@ def _why_column(before: Column | None, now: Column, *, rewritten: bool) -> str |
         return f"column {now.name} changed its type"
     # A retype that leaves the type as it was, with USING. (VACUUM FULL rewrites too, but leaves the column's entry.)
     return f"the table was rewritten with column {now.name}" if rewritten and before.entry != now.entry else None
+
+
+def _is_rewritten(before: TableState, now: TableState) -> bool:
+    """Partitions that came or went say nothing about those that stayed."""
+    if before.parts:
+        return any(now.parts[leaf].storage != part.storage for leaf, part in before.parts.items() if leaf in now.parts)
+    return before.storage != now.storage
+
+
+def _why_new_column(now: Column, table_before: TableState, *, rewritten: bool) -> str | None:
+    """Old rows have NULL in it, and readers take a missing field for that; unless it was filled, or is not missing."""
+    if now.has_default:
+        return f"column {now.name} was added with a default"
+    if rewritten:  # by a default that every row has a value of its own from (a random one), and that is gone by now
+        return f"column {now.name} was added and the table rewritten"
+    if now.name in table_before.dropped or any(column.name == now.name for column in table_before.columns):
+        return f"column {now.name} was dropped and added again"
+    return None

@@ -20,7 +20,7 @@ from cdc.masks import refuse_lost_mask
 from cdc.progress import Progress
 from cdc.table_catalog import read_states
 from cdc.table_settings import learn_settings
-from cdc.table_states import Gone, TableState, TableStates, why_incomplete
+from cdc.table_states import Gone, TableState, TableStates, remembering_dropped, why_back, why_incomplete
 
 log = get_logger("watch")
 
@@ -108,6 +108,10 @@ def _advance(
     """`behind`: an LSN behind everything that `now` shows."""
     live_topics = {state.topic for state in now.values()}
     emptying = dict(states.emptying)
+    now = {
+        oid: remembering_dropped(states.tables[oid], state) if oid in states.tables else state
+        for oid, state in now.items()
+    }
     result = states.with_tables(now)
     for oid, before in states.tables.items():
         after = now.get(oid)
@@ -116,16 +120,20 @@ def _advance(
             if before.topic not in live_topics:
                 emptying[before.topic] = Gone(before.schema, before.table, int(behind))
             log.info("table_gone" if after is None else "table_renamed", table=f"{before.schema}.{before.table}")
+    for topic, stray in states.strays.items():
+        if topic not in live_topics:
+            emptying.setdefault(topic, Gone(stray.schema, stray.table, int(behind)))
     for oid, before in states.tables.items():  # after all of the above: two tables may have swapped their names
         after = now.get(oid)
         if after is not None:
             reason = "it was renamed" if after.topic != before.topic else why_incomplete(before, after)
+            reason = reason or why_back(before, after, states.away.get(before.topic, ()))
             if reason is not None:
                 result = _mark(result, after, lsn, reason)
     for oid, state in now.items():
         if oid not in states.tables and oid not in complete:
             result = _mark(result, state, lsn, "it was added while rows were in it")
-    return msgspec.structs.replace(result, emptying=emptying)
+    return msgspec.structs.replace(result, emptying=emptying, strays={}, away={})
 
 
 def _mark(states: TableStates, table: TableState, lsn: int, reason: str) -> TableStates:

@@ -69,7 +69,7 @@ class Tables:
         if root is None or now is None or str(root.oid) not in states.tables or str(oid) not in now.leaves:
             return states
         born = now.leaves[str(oid)]
-        states = states.with_leaf(str(root.oid), str(oid), born=born)
+        states = states.with_leaf(str(root.oid), str(oid), born=born, part=now.parts[str(oid)])
         return states if born else states.with_pending(now.topic, lsn, "a partition was attached")
 
     def _state(self, oid: int) -> TableState | None:

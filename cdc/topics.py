@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
-from kafka import KafkaAdminClient, TopicPartition
+from kafka import TopicPartition
 from kafka.admin import ConfigResource, ConfigResourceType, OffsetSpec
 from kafka.errors import (
     InvalidConfigurationError,
@@ -22,6 +22,7 @@ from kafka.errors import (
 
 from cdc.config import Kafka
 from cdc.errors import RefusedError, TransientError
+from cdc.kafka_admin import Admin
 from cdc.names import Control, control_topic
 
 T = TypeVar("T")
@@ -52,7 +53,7 @@ class Topics:
     def __init__(self, kafka: Kafka) -> None:
         self._kafka = kafka
         options = {"bootstrap_timeout_ms": _FIRST_ANSWER_MS, **kafka.python_options()}
-        self._admin = _translated(lambda: KafkaAdminClient(**options))
+        self._admin = _translated(lambda: Admin(**options))
 
     def close(self) -> None:
         self._admin.close()

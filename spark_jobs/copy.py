@@ -25,6 +25,7 @@ from cdc.copies.meter import Meter
 from cdc.copies.plan import Limits, plan_chunks, read_sizes, readers
 from cdc.copies.reading import SnapshotLostError, at_snapshot
 from cdc.copies.records import ChunkState, CopyProgress, CopyState, driver_transactional_id
+from cdc.copies.sampling import USUAL, Manner, manners
 from cdc.errors import RefusedError, TransientError
 from cdc.logs import get_logger
 from cdc.names import Control, control_topic
@@ -57,6 +58,7 @@ class PreparedCopy:
     tables: Mapping[str, DescribedTable]
     database: str
     log_offset: int
+    manners: Mapping[str, Manner]  # by table; the others' is the usual one
 
     def task(self, chunk: ChunkState) -> ChunkTask:
         settings = self.config.copy
@@ -68,7 +70,12 @@ class PreparedCopy:
             database=self.database,
             log_offset=self.log_offset,
             rows_per_second=settings.rows_per_second / readers(settings),
+            manner=self._manner(chunk),
         )
+
+    def _manner(self, chunk: ChunkState) -> Manner:
+        found = {self.manners.get(piece.table, USUAL) for piece in chunk.pieces}
+        return found.pop() if len(found) == 1 else USUAL
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -128,10 +135,11 @@ class CopyDriver:
                 tables = describe_tables(connection, self._config, copy.tables)
                 if copy.state == "open":
                     copy = self._plan(copy, connection, tables)
+                chunks = self._log.refresh_to_end().chunks.get(copy.id, {})
+                found = manners(connection, tables, chunks.values())
         except SnapshotLostError as error:
             log.warning("snapshot_lost", copy=copy.id, reason=str(error))
             return None
-        chunks = self._log.refresh_to_end().chunks.get(copy.id, {})
         return PreparedCopy(
             config=self._config,
             copy=copy,
@@ -139,13 +147,23 @@ class CopyDriver:
             tables=tables,
             database=catalog.database_name(self._connection),
             log_offset=self._log.next_offset,
+            manners=found,
         )
 
     def run(self, prepared: PreparedCopy, session: Callable[[], SparkSession]) -> CopyRun:
         """Run what is unfinished of it."""
         unfinished = [chunk for chunk in prepared.chunks if not chunk.done]
         copy = prepared.copy
-        log.info("copy_begun", copy=copy.id, chunks=copy.chunks, unfinished=len(unfinished), bytes=copy.size_bytes)
+        log.info(
+            "copy_begun",
+            copy=copy.id,
+            chunks=copy.chunks,
+            unfinished=len(unfinished),
+            bytes=copy.size_bytes,
+            uncompressed=[
+                str(prepared.tables[table].shape) for table, manner in prepared.manners.items() if not manner.compress
+            ],
+        )
         spark = session() if unfinished else None
         meter = Meter(copy, prepared.chunks)
         ending = Ending.DONE if spark is None else self._run_chunks(prepared, unfinished, meter, spark)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import logging
 import os
 import signal
 import uuid
@@ -174,6 +175,8 @@ def spark(run_spark: SparkSession) -> Iterator[SparkSession]:
 
 def pytest_configure(config: pytest.Config) -> None:
     config.pluginmanager.register(distribution.plugin(config))
+    # Its errors hold the sockets of tries that failed, which nobody closes; pytest would keep them to the end.
+    logging.getLogger("kafka").setLevel(logging.CRITICAL)
     # A run in the background of a script ignores Ctrl-C, and the processes under test would inherit that.
     if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
         signal.signal(signal.SIGINT, signal.default_int_handler)

@@ -11,7 +11,7 @@ was read already, is in the stream for that very reason. A rewrite moves rows wi
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -31,7 +31,7 @@ from cdc.copies.rows import LineEncoder
 from cdc.errors import TransientError
 from cdc.names import TOPIC_BYTES, Control, control_topic
 from cdc.postgres import connect
-from cdc.publisher import PRODUCER_SETTINGS, largest_record
+from cdc.publisher import largest_record, producer_settings
 
 _FLUSH_SECONDS = 120.0
 
@@ -64,15 +64,33 @@ def read_beside(task: BesideTask) -> Attempt:
     with connect(task.config.source.conninfo(), application_name="tailrace copy") as marking:
         marks.emit(marking, marks.Low(copy=chunk.copy, chunk=chunk.number, attempt=task.attempt, tables=oids))
         rows = _Rows(task)
+        writers = _writers(marking, task.tables.values())
         with at_snapshot(task.config.source.conninfo(), None) as connection:
             left_out = rows.send_all(connection)
             row = connection.execute("select pg_current_snapshot()::text").fetchone()
             assert row is not None  # noqa: S101  # a select without FROM has one row
         rows.flush()
         chunk = msgspec.structs.replace(chunk, rows=rows.count, left_out=left_out, attempt=task.attempt)
-        high = marks.High(chunk=chunk, attempt=task.attempt, snapshot=row[0], first=rows.first, end=rows.end)
+        high = marks.High(
+            chunk=chunk, attempt=task.attempt, snapshot=row[0], first=rows.first, end=rows.end, writers=writers
+        )
         at = marks.emit(marking, high)
         return Attempt(number=chunk.number, ending=Ending.DONE, chunk=chunk, high=int(at))
+
+
+# Subtransactions have ids of their own; the one that counts is among them.
+_WRITERS = """
+select distinct x.transactionid::text::int8
+from pg_locks r join pg_locks x on x.virtualtransaction = r.virtualtransaction and x.locktype = 'transactionid'
+where r.locktype = 'relation' and r.relation = any(%s::int8[]::oid[]) and r.mode <> 'AccessShareLock' and r.granted
+  and r.database = (select oid from pg_database where datname = current_database())
+"""
+
+
+def _writers(connection: psycopg.Connection[Any], tables: Iterable[DescribedTable]) -> list[int]:
+    """Who has written to these tables and is not visible yet, though perhaps committed: locks are kept until then."""
+    oids = [leaf.relation.oid for table in tables for leaf in table.leaves]
+    return [row[0] for row in connection.execute(_WRITERS, [oids]).fetchall()]
 
 
 class _Rows:
@@ -85,7 +103,8 @@ class _Rows:
         self._tag = chunk_tag(task.chunk.copy, task.chunk.number, task.attempt)
         self._offsets: list[int] = []
         self._failed: KafkaError | None = None
-        self._producer = Producer({**PRODUCER_SETTINGS, **kafka.client_options(), "delivery.report.only.error": False})
+        settings = producer_settings(kafka.max_message_bytes) | kafka.client_options()
+        self._producer = Producer(settings | {"delivery.report.only.error": False})
         self._pace = Pace(task.rows_per_second)
         self._largest = largest_record(kafka.max_message_bytes)
         self._headers_bytes = TOPIC_BYTES + len(self._tag)

@@ -71,8 +71,8 @@ def _lines(
                 ]
             yield from found
             return
-    except psycopg.DataError:
-        pass  # a key that somebody made up: no value of the column's type
+    except (psycopg.DataError, psycopg.errors.UndefinedFunction):
+        pass  # a key that somebody made up: no value of the column's type; or a type of a schema that we do not look in
     everything = Piece(table=table.oid, relation=readable.leaf.relation.oid, first_block=0, end_block=None)
     yield from lines(connection, readable, everything, encoder.columns)
 

@@ -16,7 +16,7 @@ that was frozen and wakes up), and its rows are published once, or not at all af
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from enum import Enum
 from typing import Any
@@ -27,9 +27,10 @@ from cdc.config import Config
 from cdc.copies.described import DescribedTable
 from cdc.copies.envelope import copied_event
 from cdc.copies.log import CopyLog
-from cdc.copies.reading import Readable, SnapshotLostError, at_snapshot, lines, lock
+from cdc.copies.reading import Readable, SnapshotLostError, at_snapshot, lines, lock, tuples
 from cdc.copies.records import ChunkState, CopyState, Piece, chunk_transactional_id
-from cdc.copies.rows import LineEncoder
+from cdc.copies.rows import READS_TUPLES, LineEncoder
+from cdc.copies.sampling import USUAL, Manner
 from cdc.errors import RefusedError, TailraceError
 from cdc.lsn import Version
 from cdc.names import Control, control_topic
@@ -54,6 +55,7 @@ class ChunkTask:
     database: str
     log_offset: int
     rows_per_second: float = 0.0
+    manner: Manner = USUAL
 
 
 class Ending(Enum):
@@ -100,8 +102,9 @@ class _Chunk:
         self._task = task
         kafka = task.config.kafka
         self._copies_topic = control_topic(kafka.prefix, Control.COPIES)
+        compression = {} if task.manner.compress else {"compression.type": "none"}
         self._publisher = Publisher(
-            kafka.client_options(),
+            compression | kafka.client_options(),  # the user's own word is the last
             transactional_id=chunk_transactional_id(
                 kafka.prefix, task.config.source.slot, task.copy.id, task.chunk.number
             ),
@@ -173,12 +176,19 @@ class _Chunk:
         send, topic = self._publisher.send, encoder.topic
         headers: Headers = [("v", str(self._version).encode())]
         rows = 0
-        for block in lines(connection, readable, piece, encoder.columns):
-            for key, event in encoder.encode(block):
+        for block in self._blocks(connection, piece, readable, encoder):
+            for key, event in block:
                 send(topic, key, event, headers)
             rows += len(block)
             pace.passed(len(block))
         return rows
+
+    def _blocks(
+        self, connection: psycopg.Connection[Any], piece: Piece, readable: Readable, encoder: LineEncoder
+    ) -> Iterator[list[tuple[bytes, bytes]]]:
+        if self._task.manner.as_tuples and READS_TUPLES:
+            return map(encoder.encode_tuples, tuples(connection, readable, piece, encoder.columns, encoder.types))
+        return map(encoder.encode, lines(connection, readable, piece, encoder.columns))
 
     @property
     def _version(self) -> Version:

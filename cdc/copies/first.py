@@ -12,6 +12,7 @@ import uuid
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import msgspec
 import psycopg
@@ -29,6 +30,8 @@ from cdc.lsn import LSN
 from cdc.postgres import connect
 from cdc.publisher import Publisher
 from cdc.replication import ReplicationStream
+from cdc.table_catalog import read_states
+from cdc.table_states import TableState
 
 log = get_logger("first_copy")
 
@@ -63,15 +66,26 @@ def opened(snapshot: str, point: LSN, base: int, oids: Iterable[str]) -> CopySta
     )
 
 
-def look_at_snapshot(config: Config, snapshot: str, oids: Sequence[str]) -> tuple[dict[str, DescribedTable], set[str]]:
-    """The tables as the exported snapshot has them, and those of them that may have rows."""
+class SeenAtSnapshot(NamedTuple):
+    """The tables, by oid, as the exported snapshot has them: what is altered from then on must be noticed as altered.
+
+    `filled`: those that may have rows.
+    """
+
+    states: dict[str, TableState]
+    described: dict[str, DescribedTable]
+    filled: set[str]
+
+
+def look_at_snapshot(config: Config, snapshot: str, oids: Sequence[str]) -> SeenAtSnapshot:
     with connect(config.source.conninfo()) as connection, connection.transaction():
         connection.execute("set transaction isolation level repeatable read, read only")
         connection.execute(sql.SQL("set transaction snapshot {}").format(sql.Literal(snapshot)))
+        states = read_states(connection, oids, prefix=config.kafka.prefix)
         described = describe_tables(connection, config, oids)
         sizes = read_sizes(connection, described.values())
         filled = {oid for oid, table in described.items() if _may_have_rows(table, sizes)}
-    return described, filled
+    return SeenAtSnapshot(states, described, filled)
 
 
 def _may_have_rows(table: DescribedTable, sizes: Mapping[int, RelationSize]) -> bool:

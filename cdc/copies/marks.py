@@ -34,6 +34,7 @@ class High(msgspec.Struct, frozen=True, kw_only=True, tag="high"):
     snapshot: str  # pg_current_snapshot() of the transaction that read the rows
     first: int
     end: int
+    writers: list[int] = []  # transactions that held a lock on the tables right before that
 
 
 class End(msgspec.Struct, frozen=True, kw_only=True, tag="end"):

@@ -95,7 +95,7 @@ class Passage:
             pass  # it was passed before the restart
         elif isinstance(mark, marks.Low):
             topics = [states.tables[oid].topic for oid in mark.tables if oid in states.tables]
-            self._changes.windows.low((mark.copy, mark.chunk), mark.attempt, topics)
+            self._changes.windows.low((mark.copy, mark.chunk), mark.attempt, topics, lsn)
             self._changes.watch_windows()
         elif isinstance(mark, marks.High):
             self._on_high(mark, lsn, states)
@@ -106,7 +106,8 @@ class Passage:
     def _on_high(self, mark: marks.High, lsn: LSN, states: TableStates) -> None:
         chunk = msgspec.structs.replace(mark.chunk, attempt=mark.attempt, repeat="")
         windows = self._changes.windows
-        verdict = windows.high((chunk.copy, chunk.number), mark.attempt, Snapshot.parse(mark.snapshot))
+        snapshot = Snapshot.parse(mark.snapshot)
+        verdict = windows.high((chunk.copy, chunk.number), mark.attempt, snapshot, mark.writers)
         self._changes.watch_windows()
         self._introduce({piece.table for piece in chunk.pieces})
         self._settle()

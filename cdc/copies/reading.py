@@ -25,6 +25,10 @@ from cdc.values import TypeInfo
 _LOCK_TRY_MS = 5_000
 _LOCK_SECONDS = 300
 _LINES_AT_ONCE = 500
+# Types of which the binary form is the text: json, name, text, bpchar, varchar.
+_SENT_AS_TEXT = frozenset({114, 19, 25, 1042, 1043})
+_BINARY_HEAD_BYTES = 19  # signature, flags, and an extension that nobody has; it comes with the first row
+_BINARY_END = b"\xff\xff"
 _IMPORT_REFUSED = (
     psycopg.errors.InvalidParameterValue,
     psycopg.errors.UndefinedObject,
@@ -167,6 +171,39 @@ def lines(
     where: str | None = None,
 ) -> Iterator[list[bytes]]:
     """The rows as COPY's text, some hundred at a time. Straight from libpq: one Python call a row."""
+    yield from copy_out(connection, _copy_query(readable, piece, _list(columns), where))
+
+
+def tuples(
+    connection: psycopg.Connection[Any], readable: Readable, piece: Piece, columns: Sequence[str], types: Sequence[int]
+) -> Iterator[list[bytes]]:
+    """The rows in COPY's binary format, each value as its text: no value is looked through for what must be escaped.
+
+    For rows of long texts the server has a third less to do; for short ones of many types it has more.
+    """
+    listed = sql.SQL(", ").join(_as_text(sql.Identifier(name), oid) for name, oid in zip(columns, types, strict=True))
+    query = _copy_query(readable, piece, listed) + sql.SQL(" (format binary)")
+    head = _BINARY_HEAD_BYTES
+    for block in copy_out(connection, query):
+        block[0] = block[0][head:]
+        head = 0
+        if block[-1] == _BINARY_END:
+            block.pop()
+        if block:
+            yield block
+
+
+def _as_text(column: sql.Composable, type_oid: int) -> sql.Composable:
+    """`concat` writes a value as COPY does (a cast to text may not), but has nothing to say of NULL.
+
+    `is not null` would be another question: it is false of a composite value with a NULL in it.
+    """
+    if type_oid in _SENT_AS_TEXT:
+        return column
+    return sql.SQL("case when {0} is distinct from null then concat({0}) end").format(column)
+
+
+def _copy_query(readable: Readable, piece: Piece, listed: sql.Composable, where: str | None = None) -> sql.Composed:
     conditions = [f"ctid >= '({piece.first_block},0)'"]
     if piece.end_block is not None:
         conditions.append(f"ctid < '({piece.end_block},0)'")
@@ -174,10 +211,9 @@ def lines(
         conditions.append(f"({readable.leaf.row_filter})")
     if where is not None:
         conditions.append(f"({where})")
-    query = sql.SQL("copy (select {} from only {} where {}) to stdout").format(
-        _list(columns), sql.SQL(readable.name), sql.SQL(" and ".join(conditions))
+    return sql.SQL("copy (select {} from only {} where {}) to stdout").format(
+        listed, sql.SQL(readable.name), sql.SQL(" and ".join(conditions))
     )
-    yield from copy_out(connection, query)
 
 
 def copy_out(connection: psycopg.Connection[Any], query: sql.Composed) -> Iterator[list[bytes]]:

@@ -10,6 +10,9 @@ every transaction there are four cases:
 - streamed between A and B, shown by S, or after B: either it is in the rows, or it comes later and wins by its version.
 
 A TRUNCATE or another set of columns between A and B makes the chunk worthless as a whole; it is read again.
+
+The second case has a twin: a transaction that an earlier life of capture has published. Nobody remembers which those
+were, but they were in progress to everybody when this life began, and hold a lock on the table until they are not.
 """
 
 from __future__ import annotations
@@ -26,6 +29,8 @@ MOST_WINDOWS = 64
 
 # Of transactions that may not be visible yet; mostly all of them are, and can be forgotten.
 _MANY_STREAMED = 50_000
+
+_XIDS = 1 << 32  # snapshots have 64-bit ids, the stream has their lower half
 
 ChunkId = tuple[str, int]
 Key = tuple[str, bytes]  # topic, record key
@@ -44,6 +49,7 @@ class _Window:
     attempt: int
     topics: frozenset[str]
     streamed_before: frozenset[int]
+    open_at_start: frozenset[int]
     touched: dict[Key, set[int]] = field(default_factory=dict)
     broken: str | None = None
 
@@ -52,7 +58,15 @@ class Windows:
     def __init__(self) -> None:
         self._open: dict[ChunkId, _Window] = {}
         self._streamed: set[int] = set()  # transactions that another session may not see yet
+        self._open_at_start: set[int] = set()  # and those that an earlier life may have streamed
+        self.started_at = 0
         self._full_at = _MANY_STREAMED
+
+    def start(self, in_progress: Iterable[int], lsn: int) -> None:
+        """A life of capture begins. `lsn` was read after the snapshot that shows these transactions in progress: a
+        chunk that begins behind it is read later."""
+        self._open_at_start = {xid % _XIDS for xid in in_progress}
+        self.started_at = lsn
 
     @property
     def topics(self) -> frozenset[str]:
@@ -66,17 +80,23 @@ class Windows:
 
     def streamed(self, xid: int) -> None:
         self._streamed.add(xid)
+        self._open_at_start.discard(xid)
 
     def forget_visible(self, snapshot: Snapshot) -> None:
-        """What a snapshot shows, every later one shows too."""
+        """What a snapshot shows, every later one shows too. It must be older than those of chunks still to come."""
         self._streamed = {xid for xid in self._streamed if not snapshot.shows(xid)}
+        self._open_at_start = {xid for xid in self._open_at_start if not snapshot.shows(xid)}
         self._full_at = len(self._streamed) + _MANY_STREAMED
 
-    def low(self, chunk: ChunkId, attempt: int, topics: Iterable[str]) -> None:
+    def low(self, chunk: ChunkId, attempt: int, topics: Iterable[str], lsn: int) -> None:
         self._open.pop(chunk, None)
+        if lsn < self.started_at:
+            return  # it may have been read before this life began: what an earlier one streamed by then, nobody knows
         while len(self._open) >= MOST_WINDOWS:
             self._open.pop(next(iter(self._open)))
-        self._open[chunk] = _Window(attempt, frozenset(topics), frozenset(self._streamed))
+        self._open[chunk] = _Window(
+            attempt, frozenset(topics), frozenset(self._streamed), frozenset(self._open_at_start)
+        )
 
     def touch(self, topic: str, key: bytes, xid: int) -> None:
         for window in self._open.values():
@@ -91,7 +111,8 @@ class Windows:
             if not window.topics.isdisjoint(topics):
                 self._break(window, reason)
 
-    def high(self, chunk: ChunkId, attempt: int, snapshot: Snapshot) -> Verdict:
+    def high(self, chunk: ChunkId, attempt: int, snapshot: Snapshot, writers: Collection[int] = ()) -> Verdict:
+        """`writers`: transactions that held a lock on the chunk's tables just before the snapshot was taken."""
         window = self._open.pop(chunk, None)
         if window is None or window.attempt != attempt:
             return Verdict("capture was not there when it began")
@@ -99,6 +120,8 @@ class Windows:
             return Verdict(window.broken)
         if not all(snapshot.shows(xid) for xid in window.streamed_before):
             return Verdict("a commit that was streamed before it was not visible yet")
+        if not all(snapshot.shows(xid) for xid in window.open_at_start.intersection(writers)):
+            return Verdict("a transaction on it was open when capture began, and may have been published before")
         seen = {xid: snapshot.shows(xid) for xids in window.touched.values() for xid in xids}
         overtaken = (key for key, xids in window.touched.items() if not all(seen[xid] for xid in xids))
         return Verdict(None, frozenset(overtaken))

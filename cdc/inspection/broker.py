@@ -8,11 +8,11 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
-from kafka import KafkaAdminClient
 from kafka.admin import ConfigResource, ConfigResourceType
 
 from cdc.config import Config
 from cdc.inspection.findings import Finding, fail, ok, warn
+from cdc.kafka_admin import Admin
 
 PLACE = "broker"
 # Transactions that survive any crash of a producer or broker need KIP-447 and KIP-360, both in 2.5.
@@ -32,7 +32,7 @@ class BrokerFacts:
 
 def read_broker(config: Config) -> BrokerFacts:
     options = {"bootstrap_timeout_ms": _FIRST_ANSWER_MS, **config.kafka.python_options()}
-    admin = KafkaAdminClient(**options)
+    admin = Admin(**options)
     try:
         ids = sorted(broker["broker_id"] for broker in admin.describe_cluster()["brokers"])
         resource = ConfigResource(ConfigResourceType.BROKER, str(ids[0]))

@@ -121,13 +121,21 @@ def judge_publication(
     allow_filters: bool = False,
 ) -> Iterator[Finding]:
     place = f"publication {name}"
-    judge = warn if allow_filters else fail
-    problems = [*_shape(place, quoted_name, facts, list(chosen.values())), *_rows(place, quoted_name, facts, judge)]
+    problems = list(judge_content(name, quoted_name, facts, list(chosen.values()), allow_filters=allow_filters))
     if not facts.all_tables and not facts.schemas:
         problems += _coverage(place, quoted_name, facts, chosen)
     yield from problems
     if not problems:
         yield ok(place, "has every selected table and publishes all changes of whole rows")
+
+
+def judge_content(
+    name: str, quoted_name: str, facts: PublicationFacts, chosen: Sequence[TableFacts], *, allow_filters: bool
+) -> Iterator[Finding]:
+    """What of its tables it does not publish, or not in a way that can be followed."""
+    place = f"publication {name}"
+    yield from _shape(place, quoted_name, facts, chosen)
+    yield from _rows(place, quoted_name, facts, warn if allow_filters else fail)
 
 
 def judge_identity(

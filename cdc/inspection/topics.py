@@ -5,13 +5,13 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 
-from kafka import KafkaAdminClient
 from kafka.admin import ConfigResource, ConfigResourceType
 
 from cdc import checks
 from cdc.config import Kafka
 from cdc.errors import RefusedError
 from cdc.inspection.findings import Finding, fail, ok, refusal, warn
+from cdc.kafka_admin import Admin
 from cdc.names import Control, control_topic
 from cdc.progress import Progress, read_progress
 from cdc.status import incomplete
@@ -165,7 +165,7 @@ def _alter(topic: str, to: str) -> str:
 
 
 def _settings(kafka: Kafka, names: Iterable[str]) -> dict[str, dict[str, str]]:
-    admin = KafkaAdminClient(**kafka.python_options())
+    admin = Admin(**kafka.python_options())
     try:
         resources = [ConfigResource(ConfigResourceType.TOPIC, name) for name in names]
         described = admin.describe_configs(resources, config_filter="all").get("topic", {})

@@ -232,7 +232,10 @@ class LogReader:
             places, isolation_level=IsolationLevel.READ_COMMITTED, request_timeout=_ANSWER_SECONDS
         )
         for place, answer in answers.items():
-            # A topic that is being removed: what progress says of it stands until capture says otherwise.
-            with suppress(KafkaException):
+            try:
                 ends[place.topic][place.partition] = answer.result(_ANSWER_SECONDS).offset
+            except KafkaException:
+                # What progress says of it stands. The topic is being removed; or its leader has changed, which this
+                # client does not learn.
+                self._admin = None
         self._ends = ends

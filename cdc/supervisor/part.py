@@ -21,7 +21,9 @@ EXIT_WRONG_USE = 2
 EXIT_REFUSED = 3
 # Events of the parts' own logs: trouble that they mend themselves, and the sign that it is over.
 _TROUBLE = "retrying"
-_WELL = frozenset({"streaming", "syncing", "serving", "batch_applied", "copy_begun"})
+_WELL = frozenset(
+    {"streaming", "standby", "waiting_for_first_copy", "syncing", "serving", "batch_applied", "copy_begun"}
+)
 # Trouble that lasts is said again before this; what nobody repeats is over.
 _TROUBLE_SECONDS = 120.0
 
@@ -59,11 +61,13 @@ class Part:
         start: StartChild,
         write_line: Callable[[str, str], None],
         clock: Callable[[], float],
+        may_run: Callable[[], bool] = lambda: True,
         is_due: Callable[[], bool] = lambda: True,
         ends_by_itself: bool = False,
         when_ended: Callable[[], None] = lambda: None,
     ) -> None:
-        """`is_due`: whether it should run now. `ends_by_itself`: exit code 0 is its usual end."""
+        """`may_run`: false while another pipeline leads; what runs then is asked to end. `is_due`: whether there is
+        something to do; what has begun goes on. `ends_by_itself`: exit code 0 is its usual end."""
         self.name = name
         self.restarts = 0
         self.exit_code: int | None = None
@@ -72,6 +76,7 @@ class Part:
         self._start = start
         self._write_line = write_line
         self._clock = clock
+        self._may_run = may_run
         self._is_due = is_due
         self._ends_by_itself = ends_by_itself
         self._when_ended = when_ended
@@ -82,6 +87,7 @@ class Part:
         self._why_waiting = ""
         self._trouble: dict[str, tuple[float, str]] = {}
         self._stopping = False
+        self._asked_to_end = False
 
     @property
     def is_running(self) -> bool:
@@ -97,7 +103,9 @@ class Part:
             code = self._child.poll()
             if code is not None:
                 self._ended(self._child, code)
-        elif not (self._stopping or self.is_refused) and self._clock() >= self._not_before and self._is_due():
+            elif not (self._stopping or self._may_run()):
+                self._ask_to_end()
+        elif self._may_begin() and self._may_run() and self.is_due():
             self._begin()
 
     def state(self) -> PartState:
@@ -142,6 +150,9 @@ class Part:
     def arguments(self) -> Sequence[str]:
         return self._arguments
 
+    def is_due(self) -> bool:
+        return self._is_due()
+
     def take(self, event: dict[str, Any]) -> None:
         """A structured line of its log."""
         of = f"{event['store']}: " if "store" in event else ""
@@ -165,6 +176,15 @@ class Part:
             self.take(event)
         self._write_line(self.name, line)
 
+    def _may_begin(self) -> bool:
+        return not (self._stopping or self.is_refused) and self._clock() >= self._not_before
+
+    def _ask_to_end(self) -> None:
+        """This life, for no fault of its own: it is no refusal, and the next one begins when it may."""
+        if self._child is not None and not self._asked_to_end:
+            self._asked_to_end = True
+            self._child.terminate()
+
     def _begin(self) -> None:
         self._trouble = {}
         self._started_at = self._clock()
@@ -180,7 +200,9 @@ class Part:
         self._child = None
         self.exit_code = code
         self._when_ended()
-        if self._stopping:
+        asked_to_end, self._asked_to_end = self._asked_to_end, False
+        if self._stopping or asked_to_end:
+            self._not_before = self._clock() + self._backoff.after(self._clock() - self._started_at)
             log.info("part_stopped", part=self.name, exit_code=code)
             return
         words = child.last_words()

@@ -31,6 +31,7 @@ class UpkeepPart(Part):
         start: StartChild,
         write_line: Callable[[str, str], None],
         clock: Callable[[], float],
+        may_run: Callable[[], bool] = lambda: True,
     ) -> None:
         self._every_seconds = hours * 3600
         self._due_at = clock() + self._every_seconds
@@ -40,6 +41,7 @@ class UpkeepPart(Part):
             start=start,
             write_line=write_line,
             clock=clock,
+            may_run=may_run,
             is_due=lambda: clock() >= self._due_at,
             ends_by_itself=True,
             when_ended=self._plan_next,

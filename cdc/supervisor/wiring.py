@@ -60,26 +60,26 @@ class Pipeline:
         given: dict[str, Any] = {"start": Child, "write_line": lines.write, "clock": time.monotonic}
         # What it says of the slot is heard here, whatever the user wants to read.
         heard = ["--log-level", log_level if log_level in ("debug", "info") else "info"]
-        self._capture = CapturePart([*heard, "capture", *where], when_taken_over=self._take_stores_back, **given)
+        self._capture = CapturePart([*heard, "capture", *where], **given)
+        ours: dict[str, Any] = {"may_run": self._capture.may_lead, **given}
         self._copy = CopyPart(
             "copy",
             [*common, "snapshot", "--json", *where],
             is_due=lambda: bool(self._copies.due),
             ends_by_itself=True,
             when_ended=self._copies.forget,
-            **given,
+            **ours,
         )
         # A warehouse's batches are long and heavy: in a process of its own it slows nobody down.
         warehouses = [name for name in self._stores if isinstance(config.stores[name], Iceberg)]
         quick = [name for name in self._stores if name not in warehouses]
-        fed = {"is_due": self._capture.may_feed_stores, **given}
         self._syncs = [
-            SyncPart(names, [*common, "sync", *where], name=part, **fed)
+            SyncPart(names, [*common, "sync", *where], name=part, leads=self._capture.leads, **ours)
             for part, names in (("sync", quick), ("sync-warehouse", warehouses))
             if names
         ]
         self._upkeeps = [
-            UpkeepPart(name, hours, [*common, "maintain", "--store", name, *where], **given)
+            UpkeepPart(name, hours, [*common, "maintain", "--store", name, *where], **ours)
             for name in warehouses
             if (hours := maintain_hours(config, name))
         ]
@@ -87,7 +87,7 @@ class Pipeline:
             Part("dashboard", [*common, "dashboard", *where], **given) if config.dashboard.enabled else None
         )
         self._audit = (
-            Part("audit", [*common, "audit", "--continuous", *where], **given)
+            Part("audit", [*common, "audit", "--continuous", *where], **ours)
             if config.audit.rows_per_second and self._stores
             else None
         )
@@ -112,10 +112,6 @@ class Pipeline:
         finally:
             self._copies.stop()
             hops.stop()
-
-    def _take_stores_back(self) -> None:
-        for sync in self._syncs:
-            sync.take_back()
 
     def _show(self, view: View, report: Report) -> None:
         write_parts(parts_path(self._config), report.as_json())

@@ -36,10 +36,10 @@ def replace_current(target: Target, rows: str) -> str:
     values = ", ".join(f"s.{quoted(each)}" for each in columns)
     return (
         f"MERGE INTO {full_name(target.current)} t USING ("
-        f"SELECT a.*, explode(array(true, false)) AS removing FROM ({allowed}) a"
-        f") s ON s.removing AND {_equal('t', 's', target.key)}"
+        f"SELECT a.*, explode(array(true, false)) AS _tailrace_removing FROM ({allowed}) a"
+        f") s ON s._tailrace_removing AND {_equal('t', 's', target.key)}"
         f" WHEN MATCHED THEN DELETE"
-        f" WHEN NOT MATCHED AND NOT s.removing AND s.{OP} <> 'd' THEN INSERT ({listed}) VALUES ({values})"
+        f" WHEN NOT MATCHED AND NOT s._tailrace_removing AND s.{OP} <> 'd' THEN INSERT ({listed}) VALUES ({values})"
     )
 
 

@@ -28,11 +28,21 @@ VALID_TO: Final = "_tailrace_valid_to"
 TO_POSITION: Final = "_tailrace_to_position"
 TO_SEQ: Final = "_tailrace_to_seq"
 OPEN: Final = "_tailrace_open"
+# Of frames and statements only, beside a user's columns of any name.
+KEY_TEXT: Final = "_tailrace_key"
+VERSION_TEXT: Final = "_tailrace_version"
+PARTITION: Final = "_tailrace_partition"
+OFFSET: Final = "_tailrace_offset"
+UNFIT: Final = "_tailrace_unfit"
+ENDS: Final = "_tailrace_ends"
+CLOSING: Final = "_tailrace_closing"
+LAST_POSITION: Final = "_tailrace_last_position"
+LAST_SEQ: Final = "_tailrace_last_seq"
 
 _ESCAPED: Final = re.compile(rb"[^A-Za-z0-9_]")
 # A schema that has the name of one of our namespaces is told from it by an escaped underscore.
 _OURS: Final = re.compile(r"_(_(?:history|tailrace|g[0-9]+))\Z")
-_RESERVED_COLUMN: Final = re.compile(r"_+tailrace_")
+_RESERVED_COLUMN: Final = re.compile(r"_+tailrace_", re.IGNORECASE)
 
 Identifier = tuple[str, str]
 

@@ -19,6 +19,10 @@ from dataclasses import dataclass
 from sinks.iceberg.naming import (
     AT,
     CATALOG,
+    CLOSING,
+    ENDS,
+    LAST_POSITION,
+    LAST_SEQ,
     OP,
     OPEN,
     POSITION,
@@ -32,7 +36,9 @@ from sinks.iceberg.naming import (
 from sinks.iceberg.schemas import CURRENT_OWN, HISTORY_OWN
 
 #: The parts of a history's row that a batch gives; the rest follows from them.
-_ENDS = f"array_min(filter(s.ends, e -> e.position > t.{POSITION} OR (e.position = t.{POSITION} AND e.seq > t.{SEQ})))"
+_ENDS = (
+    f"array_min(filter(s.{ENDS}, e -> e.position > t.{POSITION} OR (e.position = t.{POSITION} AND e.seq > t.{SEQ})))"
+)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -60,7 +66,7 @@ def full_name(name: Identifier) -> str:
 
 
 def merge_history(target: Target, inserts: str, closings: str) -> str:
-    """`inserts`: a view of versions, whole rows of the history; `closings`: one row per key, with its `ends`."""
+    """`inserts`: a view of versions, whole rows of the history; `closings`: one row per key, with its ends."""
     own = list(HISTORY_OWN)
     columns = [quoted(each) for each in [*target.columns, *own]]
     listed = ", ".join(columns)
@@ -75,15 +81,15 @@ def merge_history(target: Target, inserts: str, closings: str) -> str:
     )
     return (
         f"MERGE INTO {full_name(target.history)} t USING ("
-        f" SELECT {_of('i', [*target.columns, *own])}, false AS closing, i.ends, CAST(NULL AS bigint) AS last_position,"
-        f" CAST(NULL AS int) AS last_seq FROM {inserts} i"
+        f" SELECT {_of('i', [*target.columns, *own])}, false AS {CLOSING}, i.{ENDS},"
+        f" CAST(NULL AS bigint) AS {LAST_POSITION}, CAST(NULL AS int) AS {LAST_SEQ} FROM {inserts} i"
         f" LEFT ANTI JOIN ({known}) k ON {_equal('i', 'k', [*target.key, POSITION, SEQ])}"
-        f" UNION ALL SELECT {empty}, true AS closing, ends, last_position, last_seq FROM {closings}"
-        f") s ON s.closing AND t.{OPEN} = true AND {_equal('t', 's', target.key)}{_bounded(target)}"
-        f" AND (t.{POSITION} < s.last_position OR (t.{POSITION} = s.last_position AND t.{SEQ} < s.last_seq))"
+        f" UNION ALL SELECT {empty}, true AS {CLOSING}, {ENDS}, {LAST_POSITION}, {LAST_SEQ} FROM {closings}"
+        f") s ON s.{CLOSING} AND t.{OPEN} = true AND {_equal('t', 's', target.key)}{_bounded(target)}"
+        f" AND (t.{POSITION} < s.{LAST_POSITION} OR (t.{POSITION} = s.{LAST_POSITION} AND t.{SEQ} < s.{LAST_SEQ}))"
         f" WHEN MATCHED THEN UPDATE SET t.{OPEN} = false, t.{TO_POSITION} = {_ENDS}.position,"
         f" t.{TO_SEQ} = {_ENDS}.seq, t.{VALID_TO} = {_ENDS}.at"
-        f" WHEN NOT MATCHED AND NOT s.closing THEN INSERT ({listed}) VALUES ({_of('s', [*target.columns, *own])})"
+        f" WHEN NOT MATCHED AND NOT s.{CLOSING} THEN INSERT ({listed}) VALUES ({_of('s', [*target.columns, *own])})"
     )
 
 

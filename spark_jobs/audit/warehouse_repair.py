@@ -35,7 +35,7 @@ from spark_jobs.shape.fed import FedTables, fed_tables
 from spark_jobs.stores.parking import ParkedRow
 from spark_jobs.typed_rows import events_of
 from spark_jobs.warehouse.apply import WarehouseBatches, run_in
-from spark_jobs.warehouse.batch import typed, versions
+from spark_jobs.warehouse.batch import FIT, typed, versions
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -97,7 +97,7 @@ def _write(
     if current is None:
         raise TransientError(f"The warehouse's table {'.'.join(target.current)} is gone.")
     events = versions(events_of(fed.spark.createDataFrame(list(replaced), _RECORD)))
-    rows = typed(events, columns, types_of(current, columns), fed.shapes.get(topic)).where("size(unfit) = 0")
+    rows = typed(events, columns, types_of(current, columns), fed.shapes.get(topic)).where(FIT)
     store.wait_while_held()
     rows.createOrReplaceTempView(_VIEW)
     run_in(fed.spark, mending.replace_current(target, _VIEW))

@@ -54,7 +54,7 @@ class Ledger:
         self._points = Points()
         self._schemas: dict[str, tuple[str, TableSchema]] = {}
         self._read_to: dict[str, int] = {}
-        self._admin = AdminClient({**self._options, "log_level": 0})
+        self._admin = self._new_admin()
         self._refused: TailraceError | None = None
         self._thread = threading.Thread(target=self._run, name="tailrace-ledger", daemon=True)
 
@@ -122,8 +122,12 @@ class Ledger:
         try:
             committed, end = (answer.result(_STALE_SECONDS).offset for answer in asked)
         except KafkaException as error:
+            self._admin = self._new_admin()  # one that has known another leader asks it, or with its epoch, for ever
             raise TransientError(f"Kafka did not answer: {error.args[0].str()}.") from error
         return committed, end
+
+    def _new_admin(self) -> AdminClient:
+        return AdminClient({**self._options, "log_level": 0})
 
     def _raise_refused(self) -> None:
         if self._refused is not None:

@@ -26,7 +26,18 @@ from spark_jobs.stores.answers import Answers
 from spark_jobs.stores.parking import ParkedRow
 from spark_jobs.stores.tasks import Count
 from spark_jobs.typed_rows import events_of, quoted
-from spark_jobs.warehouse.batch import PLACE, closings, history_rows, key_ranges, typed, versions
+from spark_jobs.warehouse.batch import (
+    FIT,
+    PLACE,
+    closings,
+    history_rows,
+    identity,
+    key_ranges,
+    last_of_each_key,
+    one_of_each_version,
+    typed,
+    versions,
+)
 
 if TYPE_CHECKING:
     from pyiceberg.table import Table
@@ -129,24 +140,25 @@ class WarehouseBatches:
                     target = _narrowed(rows, target, wanted)
                 if count.parked:
                     self.park(table, rows)
-                fit = rows.where("size(unfit) = 0")
+                by = identity(target.key, wanted)
+                fit = rows.where(FIT) if by == [naming.KEY_TEXT] else one_of_each_version(rows.where(FIT), by)
                 if self._with_history:
-                    self._to_history(fit, target, share.markers)
+                    self._to_history(fit, target, share.markers, by)
                 found = types_of(current, columns)
-                rows_now = fit if found == wanted else typed(mine, columns, found, shape).where("size(unfit) = 0")
-                self._to_current(rows_now, target if found == wanted else replace(target, hashes=()))
+                rows_now = fit if found == wanted else typed(mine, columns, found, shape).where(FIT)
+                self._to_current(rows_now, target if found == wanted else replace(target, hashes=()), by)
         if share.markers:
             self._sweep(events, target, share)
         return count
 
-    def _to_history(self, fit: DataFrame, target: Target, markers: Sequence[Marker]) -> None:
-        history_rows(fit, markers).createOrReplaceTempView("tailrace_versions")
+    def _to_history(self, fit: DataFrame, target: Target, markers: Sequence[Marker], by: Sequence[str]) -> None:
+        history_rows(fit, markers, by).createOrReplaceTempView("tailrace_versions")
         closings(fit, target.key, markers).createOrReplaceTempView("tailrace_closings")
         self._run(fit, statements.merge_history(target, "tailrace_versions", "tailrace_closings"))
 
-    def _to_current(self, rows: DataFrame, target: Target) -> None:
+    def _to_current(self, rows: DataFrame, target: Target, by: Sequence[str]) -> None:
         """`rows` in the types that the table has: others than wanted, until a bootstrap."""
-        last_of_each_key(rows).createOrReplaceTempView("tailrace_rows")
+        last_of_each_key(rows, by).createOrReplaceTempView("tailrace_rows")
         self._run(rows, statements.merge_current(target, "tailrace_rows", guarded=self._with_history))
 
     def _sweep(self, events: DataFrame, target: Target, share: _Share) -> None:
@@ -166,11 +178,10 @@ class WarehouseBatches:
         """Counts, and the range of keys; this is what computes the frame."""
         kinds = {column.name: column.type for column in columns}
         first = quoted(target.key[0])
-        fit = "size(unfit) = 0"
         row = rows.selectExpr(
-            f"count_if({fit} AND {naming.OP} <> 'd') AS written",
-            f"count_if({fit} AND {naming.OP} = 'd') AS deleted",
-            f"count_if(NOT ({fit})) AS parked",
+            f"count_if({FIT} AND {naming.OP} <> 'd') AS written",
+            f"count_if({FIT} AND {naming.OP} = 'd') AS deleted",
+            f"count_if(NOT ({FIT})) AS parked",
             f"min({first}) AS least",
             f"max({first}) AS most",
         ).first()
@@ -191,7 +202,7 @@ def _narrowed(rows: DataFrame, target: Target, types: Mapping[str, str]) -> Targ
     if any(types[name] in ("float", "double") for name in target.key):  # 0 and -0 are equal, and two hashes
         return target
     first = f"{quoted(target.key[0])} AS first" if target.ranges else "NULL AS first"
-    found = rows.where("size(unfit) = 0").selectExpr(f"{statements.key_hash(target.key)} AS hash", first).distinct()
+    found = rows.where(FIT).selectExpr(f"{statements.key_hash(target.key)} AS hash", first).distinct()
     keys = found.collect()
     ranges = key_ranges([row["first"] for row in keys]) if target.ranges else ()
     return replace(target, hashes=tuple({row["hash"] for row in keys}), ranges=ranges)
@@ -215,7 +226,11 @@ def _tune(session: SparkSession, share: _Share, records: int) -> None:
 
 def parked_rows(store: str, table: TableSchema, rows: DataFrame) -> Iterator[ParkedRow]:
     """Rows with a value that no typed column can hold; the reason names the columns, never a value."""
-    for row in rows.where("size(unfit) > 0").select(*PLACE).toLocalIterator():
+    for row in (
+        rows.where(f"NOT ({FIT})")
+        .selectExpr(*(f"{name} AS {known}" for name, known in PLACE.items()))
+        .toLocalIterator()
+    ):
         unfit = ", ".join(row["unfit"])
         yield ParkedRow(
             store=store,
@@ -226,14 +241,6 @@ def parked_rows(store: str, table: TableSchema, rows: DataFrame) -> Iterator[Par
             version=row["version"],
             reason=f"a value does not fit its typed column: {unfit}",
         )
-
-
-def last_of_each_key(rows: DataFrame) -> DataFrame:
-    from pyspark.sql import Window  # noqa: PLC0415 - as above
-    from pyspark.sql import functions as f  # noqa: PLC0415 - as above
-
-    newest_first = Window.partitionBy("key").orderBy(f.desc(naming.POSITION), f.desc(naming.SEQ))
-    return rows.withColumn("rank", f.row_number().over(newest_first)).where("rank = 1").drop("rank")
 
 
 def run(frame: DataFrame, statement: str) -> None:

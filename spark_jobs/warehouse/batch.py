@@ -19,7 +19,17 @@ if TYPE_CHECKING:
 _MOST_RANGES: Final = 16
 
 #: Text of the row's key, where it stands in the topic, and the columns that did not fit: for parking.
-PLACE = ("key", "version", "partition", "offset", "unfit")
+PLACE: Final = {
+    naming.KEY_TEXT: "key",
+    naming.VERSION_TEXT: "version",
+    naming.PARTITION: "partition",
+    naming.OFFSET: "offset",
+    naming.UNFIT: "unfit",
+}
+FIT: Final = f"size({naming.UNFIT}) = 0"
+_END: Final = "_tailrace_end"
+_OWN: Final = "_tailrace_own"
+_RANK: Final = "_tailrace_rank"
 
 
 def versions(events: DataFrame) -> DataFrame:
@@ -51,7 +61,7 @@ def loaded(rows: DataFrame, columns: Sequence[WarehouseColumn]) -> DataFrame:
         f.col("position").alias(naming.POSITION),
         f.col("seq").alias(naming.SEQ),
         f.timestamp_micros("at_us").alias(naming.AT),
-        *PLACE,
+        *_place(),
     )
 
 
@@ -89,7 +99,7 @@ def typed(
         f.col("transaction_id").alias(naming.TRANSACTION),
         f.timestamp_micros(f.coalesce("ts_us", "written_us")).alias(naming.VALID_FROM),
         f.timestamp_micros(f.coalesce("ts_us", "written_us")).alias(naming.AT),
-        *PLACE,
+        *_place(),
     )
 
 
@@ -113,22 +123,59 @@ def key_ranges(keys: Sequence[int], most: int = _MOST_RANGES) -> list[tuple[int,
     return [(ordered[start], ordered[end - 1]) for start, end in pairwise(starts) if end > start]
 
 
-def history_rows(rows: DataFrame, markers: Sequence[Marker]) -> DataFrame:
+def _place() -> list[Column]:
+    """Under names that no column of a user's has: those are beside them from here on."""
+    from pyspark.sql import functions as f  # noqa: PLC0415 - as above
+
+    return [f.col(known).alias(name) for name, known in PLACE.items()]
+
+
+def identity(key: Sequence[str], types: Mapping[str, str]) -> list[str]:
+    """The columns that tell one row of a batch from another: the key's text, as long as equal keys have equal texts.
+
+    -0 is 0, in Postgres and in Spark: an update from one to the other is a delete and an insert of one row.
+    """
+    return list(key) if any(types[name] in ("float", "double") for name in key) else [naming.KEY_TEXT]
+
+
+def one_of_each_version(rows: DataFrame, by: Sequence[str]) -> DataFrame:
+    """Of a delete and an insert of one row in one version, the insert. `by`: `identity`."""
+    from pyspark.sql import functions as f  # noqa: PLC0415 - as above
+
+    return _first(rows, [*by, naming.POSITION, naming.SEQ], f.col(naming.OP) == "d")
+
+
+def last_of_each_key(rows: DataFrame, by: Sequence[str]) -> DataFrame:
+    """`by`: `identity`."""
+    from pyspark.sql import functions as f  # noqa: PLC0415 - as above
+
+    return _first(rows, by, f.desc(naming.POSITION), f.desc(naming.SEQ))
+
+
+def _first(rows: DataFrame, by: Sequence[str], *order: Column) -> DataFrame:
+    from pyspark.sql import Window  # noqa: PLC0415 - as above
+    from pyspark.sql import functions as f  # noqa: PLC0415 - as above
+
+    ordered = Window.partitionBy(*map(quoted, by)).orderBy(*order)
+    return rows.withColumn(_RANK, f.row_number().over(ordered)).where(f"{_RANK} = 1").drop(_RANK)
+
+
+def history_rows(rows: DataFrame, markers: Sequence[Marker], by: Sequence[str]) -> DataFrame:
     """Each version with its end: the key's next version, or the TRUNCATE before that. `rows`: typed, and fit."""
     from pyspark.sql import Window  # noqa: PLC0415 - as above
     from pyspark.sql import functions as f  # noqa: PLC0415 - as above
 
-    along = Window.partitionBy("key").orderBy(naming.POSITION, naming.SEQ)
+    along = Window.partitionBy(*map(quoted, by)).orderBy(naming.POSITION, naming.SEQ)
     following = f.lead(_own_version()).over(along)
     truncated = f.array_min(f.filter(_ends(markers), lambda end: end > _own_version()))
-    ended = rows.withColumn("end", f.least(following, truncated))
+    ended = rows.withColumn(_END, f.least(following, truncated))
     return ended.select(
         "*",
-        f.col("end.at").alias(naming.VALID_TO),
-        f.col("end.position").alias(naming.TO_POSITION),
-        f.col("end.seq").alias(naming.TO_SEQ),
-        f.col("end").isNull().alias(naming.OPEN),
-        f.array(f.col("end")).alias("ends"),
+        f.col(f"{_END}.at").alias(naming.VALID_TO),
+        f.col(f"{_END}.position").alias(naming.TO_POSITION),
+        f.col(f"{_END}.seq").alias(naming.TO_SEQ),
+        f.col(_END).isNull().alias(naming.OPEN),
+        f.array(f.col(_END)).alias(naming.ENDS),
     )
 
 
@@ -137,13 +184,13 @@ def closings(rows: DataFrame, key: Sequence[str], markers: Sequence[Marker]) -> 
     from pyspark.sql import functions as f  # noqa: PLC0415 - as above
 
     of_key = rows.groupBy(*(f.col(quoted(name)) for name in key)).agg(
-        f.collect_list(_own_version()).alias("own"), f.max(_own_version()).alias("last")
+        f.collect_list(_own_version()).alias(_OWN), f.max(_own_version()).alias(_END)
     )
     return of_key.select(
         *(f.col(quoted(name)) for name in key),
-        f.concat("own", _ends(markers)).alias("ends"),
-        f.col("last.position").alias("last_position"),
-        f.col("last.seq").alias("last_seq"),
+        f.concat(_OWN, _ends(markers)).alias(naming.ENDS),
+        f.col(f"{_END}.position").alias(naming.LAST_POSITION),
+        f.col(f"{_END}.seq").alias(naming.LAST_SEQ),
     )
 
 

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from cdc.errors import TransientError
 from cdc.lsn import Version
-from sinks.iceberg import statements
+from sinks.iceberg import naming, statements
 from sinks.iceberg.schemas import CURRENT_OWN, WarehouseColumn
 from sinks.iceberg.statements import Marker
 from spark_jobs.stores.answers import Answers
@@ -16,7 +16,7 @@ from spark_jobs.stores.tasks import Applying, Count
 from spark_jobs.stores.topic_stream import offsets_json, read_topics
 from spark_jobs.typed_rows import events_of, quoted, typed_events
 from spark_jobs.warehouse.apply import WarehouseBatches, run
-from spark_jobs.warehouse.batch import loaded, newest, typed
+from spark_jobs.warehouse.batch import FIT, loaded, newest, typed
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, Observation
@@ -72,11 +72,11 @@ class WarehouseLoading(Loading):
         rows = self._rows(topic, columns, start, end, seen)
         counted = rows.observe(
             kept,
-            f.count_if(f.size("unfit") == 0).alias("fit"),
-            f.count_if(f.size("unfit") > 0).alias("unfit"),
+            f.count_if(f.size(naming.UNFIT) == 0).alias("fit"),
+            f.count_if(f.size(naming.UNFIT) > 0).alias("unfit"),
         )
         names = [*(column.name for column in columns), *CURRENT_OWN]
-        fit = counted.where("size(unfit) = 0").select(*(f.col(quoted(name)) for name in names))
+        fit = counted.where(FIT).select(*(f.col(quoted(name)) for name in names))
         fit.writeTo(statements.full_name(target.current)).append()
         count = Count(events=seen.get["events"], written=kept.get["fit"], parked=kept.get["unfit"])
         if count.parked:

@@ -278,9 +278,10 @@ def test_a_raised_size_limit_holds_for_topics_that_exist(make_pipeline: MakePipe
     pipeline.fence(while_running=capture)
     assert not pipeline.records("t")
     capture.kill()
-    pipeline.configure(kafka={"max_message_bytes": 500_000})
+    pipeline.configure(kafka={"max_message_bytes": 20_000_000})
     capture = pipeline.start()
     database.execute("UPDATE t SET id = 2")
+    database.execute("INSERT INTO t VALUES (3, repeat('x', 14000000))")  # more than the producer's queue usually holds
     pipeline.assert_same("t", while_running=capture)
 
 

@@ -65,6 +65,25 @@ def test_slot_of_another_plugin(make_pipeline: MakePipeline) -> None:
         pipeline.database.execute("SELECT pg_drop_replication_slot(%s)", [pipeline.slot_name])
 
 
+@pytest.mark.parametrize(
+    ("publication", "words"),
+    [
+        ("FOR TABLE t WITH (publish = 'insert')", "does not publish update, delete, truncate"),
+        ("FOR TABLE t WHERE (id > 5)", "has a row filter"),
+    ],
+    ids=["inserts only", "row filter"],
+)
+def test_publication_that_keeps_changes_back(make_pipeline: MakePipeline, publication: str, words: str) -> None:
+    """One that somebody else has made must let everything through: what it does not send would be missing for ever."""
+    pipeline = make_pipeline()
+    pipeline.database.execute("CREATE TABLE t (id int PRIMARY KEY, v text)")
+    pipeline.database.execute(f"CREATE PUBLICATION tailrace {publication}")
+    capture = pipeline.launch()
+    capture.expect_exit(3, 60)
+    assert words in capture.errors, capture.transcript()
+    assert pipeline.database.execute("SELECT 1 FROM pg_replication_slots WHERE database = current_database()") == []
+
+
 def test_topic_deleted_and_recreated_while_down(make_pipeline: MakePipeline) -> None:
     """What a deleted topic held cannot be had from the slot, and one of the same name and shape is another topic."""
     pipeline = _stopped_pipeline(make_pipeline)

@@ -22,6 +22,7 @@ from cdc.copies.records import ChunkState, CopyState, Piece
 from cdc.names import Control, control_topic
 from tests.harness.pipeline import MakePipeline, Pipeline
 from tests.harness.records import read_topic
+from tests.harness.slow_commits import SlowCommits
 from tests.harness.waiting import eventually
 
 
@@ -167,6 +168,33 @@ def test_capture_restarts_in_the_middle(make_pipeline: MakePipeline, monkeypatch
     assert later.outcome(later.chunk(1)).repeat
     assert later.read(later.chunk(1), attempt=2).done
     pipeline.assert_same("t")
+
+
+def test_capture_restarts_while_a_published_commit_is_not_visible(
+    make_pipeline: MakePipeline, slow_commits: SlowCommits
+) -> None:
+    """It hangs on a synchronous standby, and the capture that has published it is gone: a chunk that is read without
+    it must not put the rows back. A transaction that only holds on to another table holds up nothing."""
+    pipeline = make_pipeline()
+    database = pipeline.database
+    for name in ("t", "other"):
+        database.execute(f"CREATE TABLE {name} (id int PRIMARY KEY, v text)")
+        database.execute(f"INSERT INTO {name} SELECT n, 'old' FROM generate_series(1, 50) n")
+    capture = pipeline.start()
+    slow_commits.begin()
+    slow_commits.commit("UPDATE t SET v = 'new' WHERE id < 9; DELETE FROM t WHERE id = 9")
+    # Sessions from now on, the copy's, do not wait for the standby.
+    database.execute(f"ALTER DATABASE {database.name} SET synchronous_commit = local")
+    capture.wait_for(lambda: pipeline.rows_published("t") >= 9, 30, "the commit in the topic")
+    pipeline.fence(while_running=capture)
+    capture.stop()
+    capture = pipeline.start()
+    later, elsewhere = Later.of(pipeline, "t"), Later.of(pipeline, "other")
+    assert later.read(later.chunk(1)).repeat
+    assert elsewhere.read(elsewhere.chunk(2)).done
+    slow_commits.end()
+    assert later.read(later.chunk(3)).done
+    pipeline.assert_same("t", "other", while_running=capture)
 
 
 def test_writer_that_hammers_the_copied_rows(make_pipeline: MakePipeline) -> None:

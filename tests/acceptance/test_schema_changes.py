@@ -24,12 +24,26 @@ CHANGES = [
     ("ALTER TABLE {} ADD COLUMN c seven", "column c was added with a default"),
     ("ALTER TABLE {} ADD COLUMN c int GENERATED ALWAYS AS (a) STORED", "column c was added with a default"),
     ("ALTER TABLE {} ADD COLUMN c int GENERATED ALWAYS AS (a) VIRTUAL", None),
+    # As migrations do it: the default is there for the rows that exist, and for them only.
+    (
+        "ALTER TABLE {0} ADD COLUMN c int DEFAULT 7 NOT NULL; ALTER TABLE {0} ALTER COLUMN c DROP DEFAULT",
+        "column c was added with a default",
+    ),
+    (
+        "ALTER TABLE {0} ADD COLUMN c float DEFAULT random(); ALTER TABLE {0} ALTER COLUMN c DROP DEFAULT",
+        "column c was added and the table rewritten",
+    ),
     ("ALTER TABLE {} ALTER COLUMN s DROP EXPRESSION", None),
     ("ALTER TABLE {} ALTER COLUMN a SET DEFAULT 8", None),
     ("ALTER TABLE {} ALTER COLUMN n SET NOT NULL", None),
     ("ALTER TABLE {} DROP COLUMN n", None),
     ("ALTER TABLE {} DROP COLUMN n, ADD COLUMN n varchar(10) DEFAULT 'x'", "column n was added with a default"),
+    ("ALTER TABLE {} DROP COLUMN n, ADD COLUMN n varchar(10)", "column n was dropped and added again"),
     ("ALTER TABLE {} RENAME COLUMN a TO aa", "column a was renamed to aa"),
+    (
+        "ALTER TABLE {0} RENAME COLUMN a TO aa; INSERT INTO {0} VALUES (2, 2); ALTER TABLE {0} RENAME COLUMN aa TO a",
+        "column a was renamed and renamed back",
+    ),
     ("ALTER TABLE {} RENAME COLUMN id TO key", "column id was renamed to key"),
     ("ALTER TABLE {} ALTER COLUMN n TYPE text USING 'x' || n", "column n changed its type"),
     ("ALTER TABLE {} ALTER COLUMN n TYPE varchar(2) USING left(n, 2)", "column n changed its type"),

@@ -53,10 +53,13 @@ def test_tables_that_come_and_go_are_followed(make_pipeline: MakePipeline) -> No
 
 
 def test_renamed_tables_are_followed(make_pipeline: MakePipeline) -> None:
-    """The old name's topic is emptied, the new one's is incomplete; where two swap their names, both are."""
+    """The old name's topic is emptied, the new one's is incomplete; where two swap their names, both are.
+
+    A table that comes back to its name is incomplete too: what was written meanwhile went to a topic of nobody's.
+    """
     pipeline = make_pipeline()
     database = pipeline.database
-    for name in ("plain", "left", "right"):
+    for name in ("plain", "left", "right", "back"):
         database.execute(TABLE.format(f'"{name}"'))
     database.execute("CREATE SCHEMA other")
     database.execute(TABLE.format("moved"))
@@ -74,12 +77,15 @@ def test_renamed_tables_are_followed(make_pipeline: MakePipeline) -> None:
         'ALTER TABLE between RENAME TO "right"',
         "INSERT INTO \"left\" VALUES (2, 'was right')",
         "ALTER TABLE moved SET SCHEMA other",
+        "ALTER TABLE back RENAME TO away",
+        "INSERT INTO away VALUES (1, 'meanwhile')",
+        "ALTER TABLE away RENAME TO back",
     ):
         connection.execute(statement)
     connection.commit()
-    wait_for_markers(pipeline, "plain")
-    wait_for_markers(pipeline, "moved")
-    assert marks(pipeline) == dict.fromkeys(("better", "left", "right", "moved"), "it was renamed")
+    for name in ("plain", "moved", "away"):
+        wait_for_markers(pipeline, name)
+    assert marks(pipeline) == dict.fromkeys(("better", "left", "right", "moved", "back"), "it was renamed")
     assert pipeline.topic("other.moved") in states(pipeline).pending
     assert [row["id"] for row in rows_after(pipeline, "plain")] == [1, 2]
     assert [row["v"] for row in rows_after(pipeline, "better")] == ["after the rename"]

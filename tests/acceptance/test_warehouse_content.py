@@ -34,8 +34,16 @@ CREATE TABLE typed (
     f8 double precision, b boolean, t text, v varchar(5), c char(5), bin bytea, d date, ts timestamp, tz timestamptz,
     tz3 timestamptz(3), tm time, iv interval, u uuid, j json, jb jsonb, m mood, r int4range, p point, mo money,
     bi bit(1), b3 bit(3),
-    ia integer[], ta text[], da date[], na numeric(6, 2)[], fa double precision[], "Odd.Name" int, "ID" int
+    ia integer[], ta text[], da date[], na numeric(6, 2)[], fa double precision[], "Odd.Name" int, "ID" int,
+    key text, version int, partition int, "offset" int, rank int, "end" int, ends int, last int, own int, closing bool,
+    unfit text, raw text, "row" text, text text, op text, topic text, "position" int, seq int, "_TAILRACE_KEY" int
 );
+"""
+# Words that statements about rows are made of, too.
+_WORDS = """
+UPDATE typed SET key = 'k', version = 1, partition = 2, "offset" = 3, rank = 4, "end" = 5, ends = 6, last = 7, own = 8,
+ closing = true, unfit = 'u', raw = 'r', "row" = 'w', text = 't', op = 'd', topic = 'x', "position" = 9, seq = 10,
+ "_TAILRACE_KEY" = 11 WHERE id < 3
 """
 _ROWS = """
 INSERT INTO typed VALUES
@@ -70,6 +78,7 @@ def test_every_change_is_there_now_and_then(stores: StorePipeline, spark: SparkS
     recorded: dict[LSN, Contents] = {}
     with stores.syncing():
         database.execute(_ROWS)
+        database.execute(_WORDS)
         for _ in range(3):
             for _ in range(20):
                 writer.transaction()

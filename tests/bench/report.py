@@ -23,7 +23,7 @@ class Results:
 
     drains: dict[str, dict[str, list[Drain]]] = field(default_factory=lambda: defaultdict(lambda: defaultdict(list)))
     latencies: dict[str, Latency] = field(default_factory=dict)
-    memory_by_rows: dict[int, float] = field(default_factory=dict)
+    memory_by_rows: dict[int, list[float]] = field(default_factory=lambda: defaultdict(list))
 
     def as_json(self) -> dict[str, Any]:
         rates = self._each(lambda drain: drain.rate)
@@ -42,9 +42,22 @@ class Results:
             "cpu_seconds_per_million": cpu,
             "peak_memory_mb": {
                 **self._each(lambda drain: drain.peak_memory_mb, digits=1),
-                **{f"transaction_of_{rows}": {OURS: round(peak, 1)} for rows, peak in self.memory_by_rows.items()},
+                **{f"transaction_of_{rows}": {OURS: peak} for rows, peak in self._memory_medians().items()},
             },
+            "peak_memory_runs_mb": {
+                f"transaction_of_{rows}": [round(peak, 1) for peak in peaks]
+                for rows, peaks in self.memory_by_rows.items()
+            },
+            "ratio_memory": self._memory_ratio(),
         }
+
+    def _memory_medians(self) -> dict[int, float]:
+        return {rows: round(statistics.median(peaks), 1) for rows, peaks in self.memory_by_rows.items()}
+
+    def _memory_ratio(self) -> float | None:
+        """The largest transaction's peak against the smallest one's."""
+        medians = self._memory_medians()
+        return round(medians[max(medians)] / medians[min(medians)], 3) if medians else None
 
     def _each(self, figure: Callable[[Drain], float], digits: int = 0) -> Table:
         return {

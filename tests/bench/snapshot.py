@@ -1,7 +1,8 @@
 """`make bench-snapshot`: plain COPY (the limit), Debezium's snapshot (the peer) and our first copy of the same tables.
 
-One fresh local stack, one go; each part has tables, a publication and a slot per publisher of its own. Progress goes to
-standard error; the last line of standard output is JSON. README.md beside this file says how to read it.
+One fresh local stack, one go: both tables in one copy, then each alone; each copy has a publication and a slot of its
+own. Progress goes to standard error; the last line of standard output is JSON. README.md beside this file says how to
+read it.
 """
 
 from __future__ import annotations
@@ -14,7 +15,7 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
@@ -29,6 +30,7 @@ from deploy.stack import Stack
 from tests.bench.capture import QUIET_LOAD, _fresh_stack, say
 from tests.bench.debezium import Debezium, connector_settings, install
 from tests.bench.engines import _TUNED_CONNECTOR, _TUNED_WORKER, DEBEZIUM_HEAP_MB, PARTITIONS, ROOT, _create_topics
+from tests.bench.memory import touch_memory
 from tests.bench.meter import Meter
 from tests.bench.report import LIMIT, OURS, PEER
 
@@ -40,35 +42,52 @@ _GIVE_UP_SECONDS = 1800
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Part:
+class Table:
     name: str
     rows: int
     columns: str
     values: str
 
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Part:
+    """What is copied in one go."""
+
+    name: str
+    tables: tuple[Table, ...]
+
     @property
-    def table(self) -> str:
-        return f"copied_{self.name}"
+    def rows(self) -> int:
+        return sum(table.rows for table in self.tables)
+
+    def topics(self, prefix: str) -> list[str]:
+        return [f"{prefix}.public.{table.name}" for table in self.tables]
+
+
+WHOLE = "both"
 
 
 def parts(scale: float) -> list[Part]:
     def scaled(rows: int) -> int:
         return max(1_000, int(rows * scale))
 
+    narrow = Table(
+        name="narrow",
+        rows=scaled(5_000_000),
+        columns="id bigint PRIMARY KEY, customer text, email text, amount numeric(12,2), created timestamptz,"
+        " active boolean",
+        values="i, 'customer name ' || i, 'customer' || i || '@example.com', i * 1.25, now(), mod(i, 2) = 0",
+    )
+    wide = Table(
+        name="wide",
+        rows=scaled(200_000),
+        columns="id bigint PRIMARY KEY, body text",
+        values="i, (SELECT string_agg(md5((i * 128 + part)::text), '') FROM generate_series(1, 125) AS part)",
+    )
     return [
-        Part(
-            name="narrow",
-            rows=scaled(5_000_000),
-            columns="id bigint PRIMARY KEY, customer text, email text, amount numeric(12,2), created timestamptz,"
-            " active boolean",
-            values="i, 'customer name ' || i, 'customer' || i || '@example.com', i * 1.25, now(), mod(i, 2) = 0",
-        ),
-        Part(
-            name="wide",
-            rows=scaled(200_000),
-            columns="id bigint PRIMARY KEY, body text",
-            values="i, (SELECT string_agg(md5((i * 128 + part)::text), '') FROM generate_series(1, 125) AS part)",
-        ),
+        Part(name=WHOLE, tables=(narrow, wide)),
+        Part(name="narrow", tables=(narrow,)),
+        Part(name="wide", tables=(wide,)),
     ]
 
 
@@ -152,15 +171,18 @@ class Bench:
         self.results: dict[str, dict[str, Copied]] = {}
 
     def run(self) -> None:
-        for place, part in enumerate(parts(self._options.scale)):
-            if part.name not in self._options.only:
-                continue
-            say(f"writing {part.rows} rows: {part.name}")
-            self._write(part)
+        chosen = [part for part in parts(self._options.scale) if part.name in self._options.only]
+        for table in {table.name: table for part in chosen for table in part.tables}.values():
+            say(f"writing {table.rows} rows: {table.name}")
+            self._write(table)
+        for place, part in enumerate(chosen):
+            say(f"copying {part.rows} rows: {part.name}")
+            self._publish(part)
             names = [name for name in READERS if name in self._options.readers]
             first = place % len(names)
             self.results[part.name] = {}
             for name in names[first:] + names[:first]:  # nobody always finds the caches warm
+                touch_memory()
                 run = {LIMIT: self._plain, PEER: self._debezium, OURS: self._tailrace}[name]
                 found = self.results[part.name][name] = run(part)
                 say(
@@ -169,25 +191,31 @@ class Bench:
                     f" {found.seconds_from_start:.1f} s from the start)"
                 )
 
-    def _write(self, part: Part) -> None:
-        self._connection.execute(f"CREATE TABLE {part.table} ({part.columns})".encode())
+    def _write(self, table: Table) -> None:
+        self._connection.execute(f"CREATE TABLE {table.name} ({table.columns})".encode())
         self._connection.execute(
-            f"INSERT INTO {part.table} SELECT {part.values} FROM generate_series(1, {part.rows}) AS i".encode()
+            f"INSERT INTO {table.name} SELECT {table.values} FROM generate_series(1, {table.rows}) AS i".encode()
         )
-        self._connection.execute(f"VACUUM {part.table}".encode())  # hint bits: they would cost the first reader
+        self._connection.execute(f"VACUUM {table.name}".encode())  # hint bits: they would cost the first reader
         self._connection.execute("CHECKPOINT")
+
+    def _publish(self, part: Part) -> None:
+        tables = ", ".join(table.name for table in part.tables)
         for reader in (PEER, OURS):
-            self._connection.execute(f"CREATE PUBLICATION {reader}_{part.name} FOR TABLE {part.table}".encode())
+            self._connection.execute(f"CREATE PUBLICATION {reader}_{part.name} FOR TABLE {tables}".encode())
 
     def _plain(self, part: Part) -> Copied:
         """One connection that throws every line away as it comes."""
         code = (
             "import psycopg, sys\n"
             "pgconn = psycopg.connect(sys.argv[1]).pgconn\n"
-            "pgconn.exec_(f'COPY {sys.argv[2]} TO STDOUT'.encode())\n"
-            "while pgconn.get_copy_data(0)[0] > 0: pass\n"
+            "for table in sys.argv[2:]:\n"
+            "    pgconn.exec_(f'COPY {table} TO STDOUT'.encode())\n"
+            "    while pgconn.get_copy_data(0)[0] > 0: pass\n"
+            "    while pgconn.get_result() is not None: pass\n"
         )
-        process = subprocess.Popen([sys.executable, "-c", code, self._dsn, part.table], cwd=ROOT)
+        tables = [table.name for table in part.tables]
+        process = subprocess.Popen([sys.executable, "-c", code, self._dsn, *tables], cwd=ROOT)
         found = Watch(process.pid).until(lambda: True, lambda: process.poll() is not None, part.rows)
         if process.returncode:
             raise RuntimeError("plain COPY failed")
@@ -195,13 +223,13 @@ class Bench:
 
     def _debezium(self, part: Part) -> Copied:
         prefix = f"debezium_{part.name}"
-        topic = f"{prefix}.public.{part.table}"
-        _create_topics(self._bootstrap, [topic])
+        topics = part.topics(prefix)
+        _create_topics(self._bootstrap, topics)
         settings = connector_settings(self._dsn, prefix=prefix, slot=prefix, publication=prefix)
         settings |= _TUNED_CONNECTOR | {
             "snapshot.mode": "initial",
             "snapshot.max.threads": str(CONNECTIONS),
-            "table.include.list": f"public.{part.table}",
+            "table.include.list": ",".join(f"public.{table.name}" for table in part.tables),
             "provide.transaction.metadata": "false",
         }
         with Debezium(
@@ -219,9 +247,9 @@ class Bench:
                 if time.monotonic() - checked[0] > 2:
                     checked[0] = time.monotonic()
                     debezium.check()
-                return self._ends(topic) >= part.rows
+                return self._ends(topics) >= part.rows
 
-            return Watch(debezium.pid).until(lambda: self._ends(topic) > 0, ended, part.rows)
+            return Watch(debezium.pid).until(lambda: self._ends(topics) > 0, ended, part.rows)
 
     def _tailrace(self, part: Part) -> Copied:
         """`tailrace snapshot` as a user runs it: it makes the slot, holds the snapshot and copies."""
@@ -231,17 +259,18 @@ class Bench:
         config = folder / "tailrace.toml"
         config.write_text(
             f'[source]\ndsn = "{self._dsn}"\nslot = "{prefix}"\npublication = "{prefix}"\n'
-            f'tables = ["public.{part.table}"]\n[kafka]\nbootstrap = "{self._bootstrap}"\nprefix = "{prefix}"\n'
+            f"tables = {json.dumps([f'public.{table.name}' for table in part.tables])}\n"
+            f'[kafka]\nbootstrap = "{self._bootstrap}"\nprefix = "{prefix}"\n'
             f"partitions = {PARTITIONS}\n[copy]\nconnections = {CONNECTIONS}\n"
         )
         output = folder / "output"
         command = [sys.executable, "-m", "cdc", "snapshot", "--json", "--config", str(config)]
         with output.open("wb") as out, (folder / "log").open("wb") as log:
             process = subprocess.Popen(command, cwd=ROOT, stdin=subprocess.DEVNULL, stdout=out, stderr=log)
-        topic = f"{prefix}.public.{part.table}"
+        topics = part.topics(prefix)
         try:
             found = Watch(process.pid).until(
-                lambda: self._ends(topic) > 0, lambda: _is_through(output) or process.poll() is not None, part.rows
+                lambda: self._ends(topics) > 0, lambda: _is_through(output) or process.poll() is not None, part.rows
             )
             code = process.wait(120)
         finally:
@@ -253,8 +282,11 @@ class Bench:
             raise RuntimeError(f"tailrace published {rows} of {part.rows} rows")
         return found
 
-    def _ends(self, topic: str) -> int:
-        """How many records its partitions have, open transactions included; 0 while there is no such topic."""
+    def _ends(self, topics: Sequence[str]) -> int:
+        """How many records their partitions have, open transactions included; a topic that is not made yet has none."""
+        return sum(map(self._end, topics))
+
+    def _end(self, topic: str) -> int:
         if topic not in self._known and topic not in self._consumer.list_topics(timeout=10).topics:
             return 0
         self._known.add(topic)
@@ -292,8 +324,8 @@ def as_json(results: dict[str, dict[str, Copied]]) -> dict[str, Any]:
         "rates_from_start": each(lambda found: found.rows / found.seconds_from_start),
         "ratios_debezium": to_debezium,
         "ratios_copy": to_copy,
-        "ratio_debezium": min((ratio for ratio in to_debezium.values() if ratio is not None), default=None),
-        "ratio_copy": min((ratio for ratio in to_copy.values() if ratio is not None), default=None),
+        "ratio_debezium": to_debezium.get(WHOLE),
+        "ratio_copy": to_copy.get(WHOLE),
         "cpu_seconds_per_million": each(lambda found: found.cpu_seconds / found.rows * 1_000_000, 2),
         "peak_memory_mb": each(lambda found: found.peak_memory_mb),
     }
@@ -306,7 +338,9 @@ def _ratio(rates: dict[str, float], other: str) -> float | None:
 def main() -> None:
     parser = argparse.ArgumentParser(prog="python -m tests.bench.snapshot", description=(__doc__ or "").split("\n")[0])
     parser.add_argument("--scale", type=float, default=1.0, help="size of everything, 1 = as documented")
-    parser.add_argument("--only", type=lambda text: text.split(","), default=["narrow", "wide"], help="narrow,wide")
+    parser.add_argument(
+        "--only", type=lambda text: text.split(","), default=[WHOLE, "narrow", "wide"], help="some of both,narrow,wide"
+    )
     parser.add_argument("--readers", type=lambda text: text.split(","), default=list(READERS), help=",".join(READERS))
     options = parser.parse_args()
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # so that the servers are stopped on the way out

@@ -8,12 +8,15 @@ from pathlib import Path
 import psycopg
 import pytest
 
-from cdc.config import parse_config
+from cdc.config import Config, parse_config
 from cdc.copies import reading
 from cdc.copies.described import DescribedTable, describe_tables
+from cdc.copies.first import look_at_snapshot
 from cdc.copies.reading import CHANGED, GONE, REWRITTEN, Readable, SnapshotLostError, at_snapshot, lines, lock
 from cdc.copies.records import Piece
 from cdc.errors import RefusedError
+from cdc.table_catalog import read_states
+from cdc.table_states import why_incomplete
 from tests.harness.database import Connection, Database
 
 COLUMNS = ("id", "v", "n")
@@ -43,12 +46,16 @@ def reader(database: Database, snapshot: str) -> Iterator[psycopg.Connection]:
 
 
 @pytest.fixture
-def table(database: Database, reader: psycopg.Connection) -> DescribedTable:
-    config = parse_config(
+def config(database: Database) -> Config:
+    return parse_config(
         f'[source]\ndsn = "{database.dsn}"\n[kafka]\nbootstrap = "h:1"\nprefix = "p"\n',
         file=Path("tailrace.toml"),
         environment={},
     )
+
+
+@pytest.fixture
+def table(config: Config, reader: psycopg.Connection) -> DescribedTable:
     ((oid,),) = reader.execute("SELECT 't'::regclass::oid::text").fetchall()
     return describe_tables(reader, config, [oid])[oid]
 
@@ -165,3 +172,14 @@ def test_a_table_that_may_not_be_read_is_refused_with_the_remedy(
     finally:
         reader.execute("RESET ROLE")
         database.execute(f"DROP ROLE {role}")
+
+
+def test_what_is_altered_right_after_the_snapshot_is_noticed(database: Database, config: Config, snapshot: str) -> None:
+    """Rows are copied without the new column: what capture compares the catalog with must be as old as they are."""
+    database.execute("ALTER TABLE t ADD COLUMN more int DEFAULT 7")
+    ((oid,),) = database.execute("SELECT 't'::regclass::oid::text")
+    seen = look_at_snapshot(config, snapshot, [oid])
+    assert [column.name for column in seen.described[oid].relation.columns] == ["id", "v", "n", "other"]
+    assert seen.filled == {oid}
+    now = read_states(database.connect(), [oid], prefix="p")[oid]
+    assert why_incomplete(seen.states[oid], now) == "column more was added with a default"

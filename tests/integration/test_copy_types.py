@@ -10,9 +10,9 @@ import pytest
 
 from cdc.config import Config, parse_config
 from cdc.copies.described import describe_tables
-from cdc.copies.reading import Readable, at_snapshot, lines, lock
+from cdc.copies.reading import Readable, at_snapshot, lines, lock, tuples
 from cdc.copies.records import Piece
-from cdc.copies.rows import LineEncoder
+from cdc.copies.rows import READS_TUPLES, LineEncoder
 from cdc.decoder import decode
 from cdc.messages import Insert, Relation
 from cdc.postgres import connect
@@ -58,7 +58,7 @@ def streamed(connection: psycopg.Connection, config: Config) -> Rows:
 
 
 def copied(connection: psycopg.Connection, config: Config, table: str) -> Rows:
-    """The same of every row that is there now, as the copy makes them."""
+    """The same of every row that is there now, as the copy makes them: the same, whichever way it reads."""
     (oid,) = connection.execute("SELECT %s::regclass::oid::text", [table]).fetchone() or ("",)
     found: Rows = []
     with connection.transaction():
@@ -71,8 +71,13 @@ def copied(connection: psycopg.Connection, config: Config, table: str) -> Rows:
                 readable = lock(reader, described, leaf, encoder.columns)
                 assert isinstance(readable, Readable)
                 piece = Piece(table=oid, relation=leaf.relation.oid, first_block=0, end_block=None)
-                for block in lines(reader, readable, piece, encoder.columns):
-                    found += encoder.encode(block)
+                rows = [
+                    row for block in lines(reader, readable, piece, encoder.columns) for row in encoder.encode(block)
+                ]
+                if READS_TUPLES:
+                    read = tuples(reader, readable, piece, encoder.columns, encoder.types)
+                    assert [row for block in read for row in encoder.encode_tuples(block)] == rows
+                found += rows
     return found
 
 

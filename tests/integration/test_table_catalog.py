@@ -65,8 +65,10 @@ def test_partitions_that_were_born_empty_are_told_from_attached_ones(database: D
         " ALTER TABLE r ATTACH PARTITION at_once FOR VALUES IN (6); COMMIT"
     )
     database.execute("CREATE TABLE again PARTITION OF r FOR VALUES IN (7)")
+    here = read(database, "r")
     database.execute("ALTER TABLE r DETACH PARTITION again")
     database.execute("ALTER TABLE r ATTACH PARTITION again FOR VALUES IN (7)")
+    assert why_incomplete(here, read(database, "r")) == "a partition was detached and attached again"
     database.execute("CREATE TABLE branch (LIKE r INCLUDING ALL) PARTITION BY LIST (id)")
     database.execute("CREATE TABLE attached_with_branch PARTITION OF branch FOR VALUES IN (1)")
     database.execute("ALTER TABLE r ATTACH PARTITION branch FOR VALUES IN (8)")
@@ -87,6 +89,32 @@ def test_partitions_that_were_born_empty_are_told_from_attached_ones(database: D
     database.execute("VACUUM (FREEZE) pg_inherits")
     assert leaves(database, "r") == expected
     assert why_incomplete(before, read(database, "r")) is None
+
+
+def test_a_default_that_is_gone_again_has_filled_the_rows_of_partitions(database: Database) -> None:
+    """Postgres notes that at the partitions, at any depth; a column without a default fills nothing."""
+    database.execute(ROOT + "; CREATE TABLE r_1 PARTITION OF r FOR VALUES IN (1) PARTITION BY LIST (id)")
+    database.execute("CREATE TABLE r_1_1 PARTITION OF r_1 FOR VALUES IN (1)")
+    before = read(database, "r")
+    database.execute("ALTER TABLE r ADD COLUMN nothing int")
+    assert why_incomplete(before, read(database, "r")) is None
+    database.execute("ALTER TABLE r ADD COLUMN c int DEFAULT 7; ALTER TABLE r ALTER COLUMN c DROP DEFAULT")
+    assert why_incomplete(before, read(database, "r")) == "column c was added with a default"
+
+
+def test_unlogged_partitions_are_left_out_until_they_are_logged(database: Database) -> None:
+    """The log does not have their rows: a copy would bring them once, and nothing would follow."""
+    database.execute(ROOT + "; CREATE TABLE r_1 PARTITION OF r FOR VALUES IN (1)")
+    database.execute("CREATE UNLOGGED TABLE r_2 PARTITION OF r FOR VALUES IN (2)")
+    assert leaves(database, "r") == {"r_1": True}
+    before = read(database, "r")
+    database.execute("INSERT INTO r VALUES (1, 2)")
+    assert why_incomplete(before, read(database, "r")) is None
+    database.execute("ALTER TABLE r_2 SET LOGGED")
+    assert why_incomplete(before, read(database, "r")) == "a partition is unlogged no longer"
+    logged = read(database, "r")
+    database.execute("ALTER TABLE r_2 SET UNLOGGED")
+    assert why_incomplete(logged, read(database, "r")) == "a partition was detached or dropped"
 
 
 def test_what_is_no_table_of_its_own_is_left_out(database: Database) -> None:
@@ -116,3 +144,21 @@ def test_a_rewrite_of_any_partition_shows(database: Database, statement: str, re
     assert (before.storage != after.storage) is rewritten
     reason = "the table was rewritten with column v" if "TYPE" in statement else None
     assert why_incomplete(before, after) == reason
+
+
+def test_what_the_text_of_a_value_hangs_on(database: Database) -> None:
+    """Labels of enums and attributes of composites, through arrays and domains; not what leaves the text as it is."""
+    database.execute("CREATE TYPE mood AS ENUM ('sad', 'ok'); CREATE DOMAIN moods AS mood[]")
+    database.execute("CREATE TYPE pair AS (number int, mood mood)")
+    database.execute("CREATE TABLE by_domain (id int PRIMARY KEY, m moods); CREATE TABLE by_pair (id int, p pair[])")
+    names = ("by_domain", "by_pair")
+    before = {name: read(database, name) for name in names}
+    assert sorted(before["by_domain"].forms.values()) == ["ok", "sad"]
+    database.execute("ALTER TYPE mood ADD VALUE 'great' BEFORE 'sad'; ALTER TYPE pair RENAME ATTRIBUTE number TO n")
+    assert [why_incomplete(before[name], read(database, name)) for name in names] == [None, None]
+    altered = "a type of its columns was altered"
+    database.execute("ALTER TYPE pair ADD ATTRIBUTE more text")
+    assert [why_incomplete(before[name], read(database, name)) for name in names] == [None, altered]
+    before = {name: read(database, name) for name in names}
+    database.execute("ALTER TYPE mood RENAME VALUE 'sad' TO 'blue'")
+    assert [why_incomplete(before[name], read(database, name)) for name in names] == [altered, altered]

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import struct
+from collections.abc import Iterator, Sequence
 
 import pytest
 from hypothesis import given, settings
@@ -10,7 +11,7 @@ from hypothesis import strategies as st
 
 from cdc.config.tables import Mask, MaskKind
 from cdc.copies import rows
-from cdc.copies.rows import LineEncoder, unescape
+from cdc.copies.rows import READS_TUPLES, LineEncoder, unescape
 from cdc.errors import ProtocolError
 from cdc.relations import Table
 from tests.harness.changes import BOOL, INT8, TEXT, make_table
@@ -58,6 +59,12 @@ def line_of(values: tuple[bytes | None, ...]) -> bytes:
     return b"\t".join(fields) + b"\n"
 
 
+def tuple_of(values: Sequence[bytes | None]) -> bytes:
+    """The same in COPY's binary format."""
+    fields = [b"\xff" * 4 if value is None else struct.pack(">i", len(value)) + value for value in values]
+    return struct.pack(">h", len(values)) + b"".join(fields)
+
+
 def encoder(table: Table) -> LineEncoder:
     return LineEncoder(table, b"<", b">")
 
@@ -67,8 +74,10 @@ def encoder(table: Table) -> LineEncoder:
 def test_a_line_gives_the_bytes_that_the_stream_gives(some: list[tuple[bytes | None, ...]]) -> None:
     """Whatever is in it: one row has one key and one form."""
     table = make_table(columns=COLUMNS, key=("name", "id"))
-    found = encoder(table).encode([line_of(row) for row in some])
-    assert found == [(table.encode_key(row), b"<" + table.encode_row(row) + b">") for row in some]
+    expected = [(table.encode_key(row), b"<" + table.encode_row(row) + b">") for row in some]
+    assert encoder(table).encode([line_of(row) for row in some]) == expected
+    if READS_TUPLES:
+        assert encoder(table).encode_tuples([tuple_of(row) for row in some]) == expected
 
 
 @settings(deadline=None)
@@ -109,6 +118,21 @@ def test_a_malformed_line_is_refused_without_showing_it(line: bytes) -> None:
         encoder(make_table()).encode([line])
     assert "public.orders" in str(caught.value)
     assert caught.value.__cause__ is None
+
+
+@pytest.mark.skipif(not READS_TUPLES, reason="not compiled here")
+@settings(deadline=None)
+@given(st.integers(0, 20), st.binary(max_size=3))
+def test_a_malformed_tuple_is_refused(end: int, more: bytes) -> None:
+    """Cut anywhere, or with more behind it; nothing outside of it is ever read."""
+    whole = tuple_of([b"12", None])
+    table = make_table(columns=[("id", INT8, True), ("note", TEXT, False)])
+    data = whole[:end] + more
+    if data == whole:
+        assert encoder(table).encode_tuples([data]) == [(b'{"id":12}', b'<{"id":12,"note":null}>')]
+        return
+    with pytest.raises(ProtocolError):
+        encoder(table).encode_tuples([data])
 
 
 def test_what_copy_escapes_is_undone() -> None:

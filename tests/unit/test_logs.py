@@ -67,10 +67,10 @@ def test_levels(capsys: pytest.CaptureFixture[str]) -> None:
     logger.info("no")
     logger.warning("yes")
     logs.configure("info", json=True)
-    logging.getLogger("kafka").info("no")
-    logging.getLogger("kafka").warning("lib %s", "yes")
+    logging.getLogger("library").info("no")
+    logging.getLogger("library").warning("lib %s", "yes")
     logs.configure("debug", json=True)
-    logging.getLogger("kafka").debug("debug yes")
+    logging.getLogger("library").debug("debug yes")
     assert [line["event"] for line in lines(capsys)] == ["yes", "lib yes", "debug yes"]
 
 

@@ -13,66 +13,16 @@ import pytest
 from cdc.config import parse_config
 from cdc.errors import TransientError
 from cdc.supervisor.backoff import LONG_LIFE_SECONDS, LONGEST_SECONDS, Backoff
-from cdc.supervisor.capture_part import CapturePart
-from cdc.supervisor.child import LastWords, TakeLine
+from cdc.supervisor.child import TakeLine
 from cdc.supervisor.copies_due import CopiesDue, CopyWatch, copies_due
 from cdc.supervisor.lines import InFiles, OnStderr
 from cdc.supervisor.part import Condition, Part
 from cdc.supervisor.sync_part import SyncPart
 from cdc.supervisor.upkeep_part import UpkeepPart
+from tests.harness.part_bench import Bench, Life
 
 
-class _Life:
-    """One life of a part's process, ended by the test."""
-
-    def __init__(self, arguments: Sequence[str], take_line: TakeLine) -> None:
-        self.arguments = list(arguments)
-        self.say = take_line
-        self.pid = 4242
-        self.code: int | None = None
-        self.signals: list[str] = []
-        self.words = LastWords("its reason", "its remedy")
-
-    def poll(self) -> int | None:
-        return self.code
-
-    def terminate(self) -> None:
-        self.signals.append("terminate")
-
-    def kill(self) -> None:
-        self.signals.append("kill")
-
-    def last_words(self) -> LastWords:
-        return self.words
-
-
-class _Bench:
-    """A part on a clock that the test moves."""
-
-    def __init__(self) -> None:
-        self.now = 0.0
-        self.lives: list[_Life] = []
-        self.due = True
-        self.lines: list[tuple[str, str]] = []
-
-    def settings(self) -> dict[str, Any]:
-        return {
-            "start": self.start,
-            "write_line": lambda part, line: self.lines.append((part, line)),
-            "clock": lambda: self.now,
-            "is_due": lambda: self.due,
-        }
-
-    def start(self, arguments: Sequence[str], take_line: TakeLine) -> _Life:
-        self.lives.append(_Life(arguments, take_line))
-        return self.lives[-1]
-
-    def end(self, part: Part, code: int) -> None:
-        self.lives[-1].code = code
-        part.look()
-
-
-def _started(bench: _Bench, **settings: Any) -> Part:
+def _started(bench: Bench, **settings: Any) -> Part:
     part = Part("capture", ["capture"], **bench.settings(), **settings)
     part.look()
     return part
@@ -90,7 +40,7 @@ def test_pauses_double_up_to_a_limit_and_begin_again_after_a_long_life() -> None
 @pytest.mark.parametrize("code", [-signal.SIGKILL, 1, 0])
 def test_what_dies_is_started_again_after_its_pause(code: int) -> None:
     """Killed, failed or ended for no reason: not before the pause is over, and then once."""
-    bench = _Bench()
+    bench = Bench()
     part = _started(bench)
     bench.end(part, code)
     part.look()
@@ -103,7 +53,7 @@ def test_what_dies_is_started_again_after_its_pause(code: int) -> None:
 
 def test_upkeep_comes_due_every_so_often_and_a_death_does_not_use_up_its_turn() -> None:
     """Not at the start; again after as many hours; killed, it is tried again after a pause, and not in a loop."""
-    bench = _Bench()
+    bench = Bench()
     settings = bench.settings()
     del settings["is_due"]
     part = UpkeepPart("warehouse", 24, ["maintain"], **settings)
@@ -130,7 +80,7 @@ def test_upkeep_comes_due_every_so_often_and_a_death_does_not_use_up_its_turn() 
 @pytest.mark.parametrize("code", [2, 3])
 def test_what_refused_stays_down_until_a_person_says_otherwise(code: int) -> None:
     """Exit codes 2 and 3: never started again by itself, shown with its reason; forgiven, it gets another try."""
-    bench = _Bench()
+    bench = Bench()
     part = _started(bench)
     bench.end(part, code)
     bench.now += 10_000
@@ -145,9 +95,9 @@ def test_what_refused_stays_down_until_a_person_says_otherwise(code: int) -> Non
 
 def test_a_part_that_cannot_be_started_is_tried_again() -> None:
     """A machine without memory for another process: the supervisor itself goes on."""
-    bench = _Bench()
+    bench = Bench()
 
-    def start(arguments: Sequence[str], take_line: TakeLine) -> _Life:
+    def start(arguments: Sequence[str], take_line: TakeLine) -> Life:
         if bench.now == 0.0:
             raise OSError(12, "Cannot allocate memory")
         return bench.start(arguments, take_line)
@@ -163,7 +113,7 @@ def test_a_part_that_cannot_be_started_is_tried_again() -> None:
 
 def test_nothing_is_started_while_stopping() -> None:
     """A part that dies of the signal, or that was waiting to be started again, stays down."""
-    bench = _Bench()
+    bench = Bench()
     part = _started(bench)
     part.terminate()
     bench.end(part, -signal.SIGTERM)
@@ -175,7 +125,7 @@ def test_nothing_is_started_while_stopping() -> None:
 
 def test_an_occasional_part_runs_when_it_is_due_and_rests_when_it_is_done() -> None:
     """Not due: no process. Exit code 0: done. Exit code 1: not done, so it is tried again."""
-    bench = _Bench()
+    bench = Bench()
     ended: list[bool] = []
     bench.due = False
     part = _started(bench, ends_by_itself=True, when_ended=lambda: ended.append(True))
@@ -193,7 +143,7 @@ def test_an_occasional_part_runs_when_it_is_due_and_rests_when_it_is_done() -> N
 
 def test_trouble_that_a_part_mends_itself_is_shown_while_it_lasts() -> None:
     """Its own `retrying` lines, by store, until it says that it is well again; every line is passed on."""
-    bench = _Bench()
+    bench = Bench()
     part = _started(bench)
     bench.lives[0].say(json.dumps({"event": "retrying", "store": "search", "reason": "no answer"}))
     bench.lives[0].say("spark 12:00:00 WARN something")
@@ -204,7 +154,7 @@ def test_trouble_that_a_part_mends_itself_is_shown_while_it_lasts() -> None:
 
 def test_a_store_that_refused_is_left_out_of_the_next_life() -> None:
     """The driver dies: it comes back with the other store alone. When the last one refuses, so has the part."""
-    bench = _Bench()
+    bench = Bench()
     part = SyncPart(["search", "cache"], ["sync"], **bench.settings())
     part.look()
     refused = {"event": "refused", "reason": "topic gone", "remedy": "bootstrap"}
@@ -225,7 +175,7 @@ def test_a_store_that_refused_is_left_out_of_the_next_life() -> None:
 
 def test_forgiving_one_store_restarts_the_driver_with_all() -> None:
     """A driver that serves the others is asked to end, and begins again with everyone."""
-    bench = _Bench()
+    bench = Bench()
     part = SyncPart(["search", "cache"], ["sync"], **bench.settings())
     part.look()
     bench.lives[0].say(json.dumps({"event": "refused", "store": "search", "reason": "r"}))
@@ -235,90 +185,6 @@ def test_forgiving_one_store_restarts_the_driver_with_all() -> None:
     bench.now += 0.6
     part.look()
     assert bench.lives[1].arguments == ["sync", "search", "cache"]
-
-
-def _said(part: Part, bench: _Bench, event: str, **more: object) -> None:
-    bench.lives[-1].say(json.dumps({"event": event, **more}))
-    part.look()
-
-
-@pytest.mark.parametrize("word", ["streaming", "waiting_for_first_copy", "retrying"])
-def test_the_stores_are_fed_once_capture_has_said_that_it_does_not_stand_by(word: str) -> None:
-    """Also where the source does not answer: what is in the topics reaches the stores all the same."""
-    bench = _Bench()
-    capture = CapturePart(["capture"], **bench.settings())
-    capture.look()
-    assert not capture.may_feed_stores()
-    _said(capture, bench, word)
-    assert capture.may_feed_stores()
-
-
-def test_the_stores_of_a_standby_are_fed_when_it_takes_over() -> None:
-    """Trouble while it stands by changes nothing, and a capture that refused holds no store back."""
-    bench, taken_over = _Bench(), []
-    capture = CapturePart(["capture"], when_taken_over=lambda: taken_over.append(1), **bench.settings())
-    capture.look()
-    _said(capture, bench, "standby")
-    assert "another capture" in capture.state().note
-    _said(capture, bench, "retrying", reason="no route")
-    assert not capture.may_feed_stores()
-    _said(capture, bench, "streaming")
-    assert capture.may_feed_stores()
-    assert taken_over == [1]
-    _said(capture, bench, "streaming")
-    assert taken_over == [1], "it led already"
-    refused = CapturePart(["capture"], **bench.settings())
-    refused.look()
-    bench.end(refused, 3)
-    assert refused.may_feed_stores()
-
-
-@pytest.mark.parametrize(("word", "takes"), [("streaming", True), ("standby", False)])
-def test_who_fed_without_knowing_takes_the_stores_only_if_it_leads(word: str, takes: bool) -> None:
-    """Both of a pair feed while the source is away, and one has lost the stores to the other by the time it is back."""
-    bench, taken_over = _Bench(), []
-    capture = CapturePart(["capture"], when_taken_over=lambda: taken_over.append(1), **bench.settings())
-    capture.look()
-    _said(capture, bench, "retrying", reason="no route")
-    assert capture.may_feed_stores()
-    _said(capture, bench, word)
-    assert (bool(taken_over), capture.may_feed_stores()) == (takes, takes)
-
-
-def test_a_store_that_is_taken_a_moment_too_late_is_taken_back_and_later_ones_are_not() -> None:
-    """The other pipeline's sync was on its way when this one began to lead; a sync by hand, later, has the store."""
-    bench = _Bench()
-    part = SyncPart(["cache"], ["sync"], **bench.settings())
-    part.look()
-    part.take_back()
-    bench.now += 30
-    _said(part, bench, "refused", store="cache", reason="taken over", taken_over=True)
-    bench.end(part, 3)
-    bench.now += 1
-    part.look()
-    assert len(bench.lives) == 2
-    bench.now += 200
-    _said(part, bench, "refused", store="cache", reason="taken over", taken_over=True)
-    bench.end(part, 3)
-    bench.now += 1
-    part.look()
-    assert (part.is_refused, len(bench.lives)) == (True, 2)
-
-
-def test_stores_that_another_pipeline_had_taken_are_taken_back_and_no_others() -> None:
-    """What was refused for another reason stays so, and while the other pipeline lives nothing is taken back."""
-    bench = _Bench()
-    part = SyncPart(["search", "cache"], ["sync"], **bench.settings())
-    part.look()
-    _said(part, bench, "refused", store="search", reason="topic gone", taken_over=False)
-    _said(part, bench, "refused", store="cache", reason="taken over", taken_over=True)
-    bench.end(part, 3)
-    bench.now += 100
-    part.look()
-    assert part.is_refused
-    part.take_back()
-    part.look()
-    assert [life.arguments for life in bench.lives] == [["sync", "search", "cache"], ["sync", "cache"]]
 
 
 _INCOMPLETE = {"table": "public.t", "complete": False, "reason": "rewritten"}

@@ -9,7 +9,7 @@ import msgspec
 import pytest
 
 from cdc.errors import RefusedError
-from cdc.table_states import FORMAT, Column, Gone, Pending, TableState, TableStates, decode, why_incomplete
+from cdc.table_states import FORMAT, Column, Gone, Part, Pending, TableState, TableStates, decode, why_incomplete
 from cdc.table_watch import _advance
 
 
@@ -47,6 +47,11 @@ class Look:
             "column b was added with a default",
         ),
         (table(columns=[column(1, "id"), column(2, "a"), column(3, "b", has_default=True, is_streamed=False)]), None),
+        (
+            table(storage="1001", columns=[column(1, "id"), column(2, "a"), column(3, "b")]),
+            "column b was added and the table rewritten",
+        ),
+        (table(columns=[column(1, "id"), column(3, "a")]), "column a was dropped and added again"),
         (table(columns=[column(1, "id"), column(2, "b")]), "column a was renamed to b"),
         (table(columns=[column(1, "id"), column(2, "a", type_oid=25)]), "column a changed its type"),
         (table(columns=[column(1, "id"), column(2, "a", type_modifier=8)]), "column a changed its type"),
@@ -83,6 +88,68 @@ def test_a_generated_column_that_becomes_an_ordinary_one() -> None:
 def test_partitions_that_come_empty_change_nothing(leaves: dict[str, bool], reason: str | None) -> None:
     """One that was attached may have rows, one that is gone had some; one that was made as a partition was empty."""
     assert why_incomplete(table(leaves={"7": True, "8": False}), table(leaves=leaves)) == reason
+
+
+def test_a_partition_that_was_away_meanwhile_is_told_from_one_that_was_rewritten() -> None:
+    """Nobody streams what is written to it while it is detached. New partitions are no rewrite of those that stay."""
+    before = table(leaves={"7": True}, parts={"7": Part("/700", "70")})
+    away = table(leaves={"7": False}, parts={"7": Part("/701", "70")})
+    assert why_incomplete(before, away) == "a partition was detached and attached again"
+    new_column = [*table().columns, column(3, "b")]
+    grown = {"leaves": {"7": True, "8": True}, "storage": "1001", "columns": new_column}
+    assert why_incomplete(before, table(**grown, parts={"7": Part("/700", "70"), "8": Part("/702", "80")})) is None
+    rewritten = table(**grown, parts={"7": Part("/700", "71"), "8": Part("/702", "80")})
+    assert why_incomplete(before, rewritten) == "column b was added and the table rewritten"
+    unknown = table(leaves={"7": True})  # of an earlier Tailrace
+    assert why_incomplete(unknown, before) is None
+
+
+def test_the_text_of_values_that_a_type_decides() -> None:
+    """An enum's label under another name is in every row that has it; a new label is in none."""
+    before = table(forms={"90": "good", "91": "1:23"})
+    assert why_incomplete(before, table(forms={"90": "good", "91": "1:23", "92": "bad"})) is None
+    assert why_incomplete(before, table()) is None
+    assert why_incomplete(before, table(forms={"90": "fine", "91": "1:23"})) == "a type of its columns was altered"
+
+
+def test_a_dropped_column_is_remembered_until_it_comes_back() -> None:
+    """Rows in the topic may still have its values, under a name that means NULL for them now."""
+    look = Look(TableStates(tables={"1": table(columns=[column(1, "id"), column(2, "a"), column(3, "b")])}))
+    look.at(100, {"1": table(columns=[column(1, "id"), column(3, "b")])})
+    states = look.at(200, {"1": table(columns=[column(1, "id"), column(3, "b"), column(4, "c")])})
+    assert (states.pending, states.tables["1"].dropped) == ({}, ["a"])
+    states = look.at(300, {"1": table(columns=[column(1, "id"), column(3, "b"), column(4, "c"), column(5, "a")])})
+    assert states.pending == {"shop.public.t": Pending(300, "column a was dropped and added again")}
+    assert states.tables["1"].dropped == []
+
+
+def test_a_name_that_came_and_went_between_two_looks() -> None:
+    """Rows went to its topic, which nobody owns: it is emptied, and the table copied. A name that stays is a rename."""
+    known = TableStates(tables={"1": table("t")})
+    assert known.with_stray(1, "public", "t", "shop.public.t", 90) is known
+    assert known.with_stray(2, "public", "x", "shop.public.x", 90) is known
+    strayed = known.with_stray(1, "public", "u", "shop.public.u", 90)
+    assert decode(strayed.encode()) == strayed
+    back = Look(strayed).at(100, {"1": table("t")})
+    assert back.pending == {"shop.public.t": Pending(90, "it was renamed")}
+    assert (back.emptying, back.strays) == ({"shop.public.u": Gone("public", "u", 101)}, {})
+    renamed = Look(strayed).at(100, {"1": table("u")})
+    assert renamed.pending == {"shop.public.u": Pending(100, "it was renamed")}
+    assert set(renamed.emptying) == {"shop.public.t"}
+
+
+def test_a_column_that_had_another_name_between_two_looks() -> None:
+    """Rows that came in between lack it. One that is only dropped, added, or never published says nothing."""
+    known = TableStates(tables={"1": table()})
+    for columns in (["id", "a"], ["id"], ["id", "a", "b"]):
+        assert known.with_columns_away(1, columns) is known
+    away = known.with_columns_away(1, ["id", "b"])
+    assert decode(away.encode()) == away
+    back = Look(away).at(100, {"1": table()})
+    assert back.pending == {"shop.public.t": Pending(100, "column a was renamed and renamed back")}
+    assert back.away == {}
+    dropped = Look(away).at(100, {"1": table(columns=[column(1, "id"), column(3, "b")])})
+    assert dropped.pending == {}
 
 
 def test_the_first_mark_stands() -> None:
@@ -126,7 +193,7 @@ def test_a_relation_belongs_to_the_table_above_it() -> None:
         "root",
         None,
     ]
-    learned = states.with_leaf("1", "8", born=True)
+    learned = states.with_leaf("1", "8", born=True, part=Part("/9", "80"))
     assert learned.root_of(8) == learned.tables["1"]
     assert learned.tables["1"].leaves == {"7": True, "8": True}
 

@@ -1,0 +1,64 @@
+"""A part of `tailrace run` without a process, on a clock that the test moves."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from typing import Any
+
+from cdc.supervisor.child import LastWords, TakeLine
+from cdc.supervisor.part import Part
+
+
+class Life:
+    """One life of a part's process, ended by the test."""
+
+    def __init__(self, arguments: Sequence[str], take_line: TakeLine) -> None:
+        self.arguments = list(arguments)
+        self.say = take_line
+        self.pid = 4242
+        self.code: int | None = None
+        self.signals: list[str] = []
+        self.words = LastWords("its reason", "its remedy")
+
+    def poll(self) -> int | None:
+        return self.code
+
+    def terminate(self) -> None:
+        self.signals.append("terminate")
+
+    def kill(self) -> None:
+        self.signals.append("kill")
+
+    def last_words(self) -> LastWords:
+        return self.words
+
+
+class Bench:
+    """A part on a clock that the test moves."""
+
+    def __init__(self) -> None:
+        self.now = 0.0
+        self.lives: list[Life] = []
+        self.due = True
+        self.lines: list[tuple[str, str]] = []
+
+    def settings(self) -> dict[str, Any]:
+        return {
+            "start": self.start,
+            "write_line": lambda part, line: self.lines.append((part, line)),
+            "clock": lambda: self.now,
+            "is_due": lambda: self.due,
+        }
+
+    def start(self, arguments: Sequence[str], take_line: TakeLine) -> Life:
+        self.lives.append(Life(arguments, take_line))
+        return self.lives[-1]
+
+    def end(self, part: Part, code: int) -> None:
+        self.lives[-1].code = code
+        part.look()
+
+    def said(self, part: Part, event: str, **more: object) -> None:
+        self.lives[-1].say(json.dumps({"event": event, **more}))
+        part.look()
