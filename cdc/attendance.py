@@ -31,6 +31,7 @@ class Attendance:
         return self.wait(self._worker.submit(call), stream)
 
     def wait(self, future: Future[T], stream: ReplicationStream) -> T:
+        stream.watch(self._worker.wake_fd)
         self._wait_while(lambda: not future.done(), stream, 0.5)
         self._worker.drain()
         return future.result()

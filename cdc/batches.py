@@ -30,11 +30,11 @@ T = TypeVar("T")
 log = get_logger("capture")
 
 # A Kafka transaction takes in whole source transactions up to about this many events before it is committed.
-_GROUP_EVENTS = 30_000
-_LATE_BATCH_SECONDS = 0.5
+_GROUP_EVENTS = 100_000
+_LATE_BATCH_SECONDS = 1.0
 # What may wait in the outbox and in the producer's queue together; past this, decoding waits. Little, so that every
-# large transaction soon gets there, and its size hardly matters to memory. Seven times as much was hardly faster.
-_FULL_BYTES = 4 << 20
+# large transaction soon gets there, and its size hardly matters to memory. Three times as much was no faster.
+_FULL_BYTES = 6 << 20
 # How many events may wait for one re-select.
 _HELD_EVENTS = 2_000
 _IDLE_PROGRESS_SECONDS = 1.0

@@ -149,7 +149,6 @@ class Capture:
             interval_seconds=config.source.heartbeat_seconds,
         )
         self._publisher.wait_for_room = lambda: self._attendance.wait_for_room(self._stream)
-        self._stream.watch(self._worker.wake_fd)
         self._stream.confirm(progress.confirmable)
         self._heartbeat.start()
         log.info("streaming", slot=config.source.slot, version=str(progress.version), compiled=NativeRun is not None)

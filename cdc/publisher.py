@@ -25,7 +25,8 @@ PRODUCER_SETTINGS: dict[str, str | int] = {
     "enable.idempotence": "true",
     "acks": "all",
     "compression.type": "lz4",
-    "linger.ms": 5,
+    # Long, for full batches: a commit flushes, which waits for no linger, and nobody sees a record before.
+    "linger.ms": 50,
     "batch.size": 1_000_000,
     "batch.num.messages": 10_000,
     # The bound on memory: past it `produce` says BufferError.

@@ -32,8 +32,6 @@ _COPY_NOTHING_YET, _COPY_ENDED = 0, -1
 READ_AHEAD_BYTES = 1 << 20
 # What one `pump` reads: little enough to be handled while it may still be in the processor's cache.
 TURN_BYTES = 256 << 10
-# A turn of less found the socket empty; one of more shows that libpq's buffer has grown enough.
-_FULL_BUFFER_BYTES = range(12 << 10, 192 << 10)
 _MESSAGE_COST_BYTES = 100  # what the objects cost beside a message's own bytes
 STATUS_SECONDS = 1.0
 SILENCE_SECONDS = 30.0
@@ -74,7 +72,6 @@ class ReplicationStream:
         self._wakes = selectors.DefaultSelector()  # the watched descriptors only
         self._turns: deque[_Turn] = deque()
         self._buffered_bytes = 0  # of all turns
-        self._turn_bytes = 0
         self._received = 0
         self._confirmed = 0
         self._sent_at = 0.0
@@ -145,6 +142,8 @@ class ReplicationStream:
 
     def watch(self, descriptor: int) -> None:
         """Also wake up when this file descriptor becomes readable; it is drained by its owner."""
+        if descriptor in self._wakes.get_map():
+            return
         self._selector.register(descriptor, selectors.EVENT_READ)
         self._wakes.register(descriptor, selectors.EVENT_READ)
 
@@ -167,8 +166,7 @@ class ReplicationStream:
         full = self._buffered_bytes >= READ_AHEAD_BYTES
         if not full and not self._read_available():
             self._selector.select(min(timeout_seconds, STATUS_SECONDS))
-            self._consume()
-            self._read_available()
+            self._fill_turn()
         elif full:
             self._heard_at = time.monotonic()  # it is we who do not listen
             self._wakes.select(min(timeout_seconds, STATUS_SECONDS))
@@ -205,11 +203,15 @@ class ReplicationStream:
         self._wakes.close()
         self._connection.close()
 
-    def _consume(self) -> None:
+    def _fill_turn(self) -> None:
+        """libpq's buffer takes 16 kB from the socket at a time: as often as makes a turn, or until there is no more.
+
+        (Reading twice without taking out what is there makes that buffer larger, and it never shrinks.)
+        """
+        enough = min(self._buffered_bytes + TURN_BYTES, READ_AHEAD_BYTES)
         try:
             self._pgconn.consume_input()
-            if self._turn_bytes in _FULL_BUFFER_BYTES:
-                # libpq starts with 16 kB, and doubles that only if it is asked to read while the buffer is full.
+            while self._read_available() and self._buffered_bytes < enough:
                 self._pgconn.consume_input()
         except psycopg.OperationalError as error:
             raise TransientError(f"The replication connection broke: {explain(error)}") from error
@@ -231,7 +233,6 @@ class ReplicationStream:
             size += length + _MESSAGE_COST_BYTES
             if raw[0] != 0x77 or length < HEAD_BYTES:  # w: WAL data
                 self._on_keepalive(raw)
-        self._turn_bytes = size
         if size:
             self._heard_at = time.monotonic()
             if not turn.size:

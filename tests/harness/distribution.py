@@ -53,6 +53,7 @@ class Controller:
 
     def __init__(self) -> None:
         self._folder: tempfile.TemporaryDirectory[str] | None = None
+        self._crashed: list[str] = []
 
     @pytest.hookimpl(optionalhook=True)
     def pytest_configure_node(self, node: Any) -> None:
@@ -61,6 +62,17 @@ class Controller:
     @pytest.hookimpl(optionalhook=True)
     def pytest_xdist_make_scheduler(self, config: pytest.Config, log: Any) -> GroupScheduling:
         return GroupScheduling(config, log, self._file)
+
+    @pytest.hookimpl(optionalhook=True)
+    def pytest_handlecrashitem(self, crashitem: str) -> None:
+        self._crashed.append(crashitem)
+
+    @pytest.hookimpl(tryfirst=True)
+    def pytest_sessionfinish(self, session: pytest.Session) -> None:
+        """A test that took its worker down is run again by the next one; if it passes then, it has failed once."""
+        last_failed = session.config.pluginmanager.get_plugin("lfplugin")
+        if last_failed is not None:
+            last_failed.lastfailed.update(dict.fromkeys(self._crashed, True))
 
     def pytest_unconfigure(self) -> None:
         if self._folder is not None:

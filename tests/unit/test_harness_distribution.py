@@ -50,6 +50,30 @@ def _run(folder: Path, *args: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run(command, cwd=folder, capture_output=True, text=True, check=False, env=environ)
 
 
+_CRASH = """
+import os
+from pathlib import Path
+
+def test_before(run_spark): ...
+
+def test_dies_once(run_spark):
+    if not Path("died").exists():
+        Path("died").touch()
+        os._exit(9)
+"""
+
+
+def test_a_test_that_took_its_worker_down_is_found_again(tmp_path: Path) -> None:
+    """Even where the next worker runs it once more, and it passes: the run has failed, for that one."""
+    (tmp_path / "conftest.py").write_text(_CONFTEST)
+    (tmp_path / "test_crash.py").write_text(_CRASH)
+    run = _run(tmp_path, "-n", "2")
+    assert run.returncode == 1, run.stdout + run.stderr
+    again = _run(tmp_path, "-n", "0", "--last-failed", "--lfnf=none")
+    assert "1 passed" in again.stdout, again.stdout + again.stderr
+    assert again.returncode == 0
+
+
 def test_groups_stay_together_and_failures_are_found_again(tmp_path: Path) -> None:
     """One worker runs all that shares a fixture, Spark's first; `--last-failed` runs only what failed in a worker."""
     (tmp_path / "conftest.py").write_text(_CONFTEST)
