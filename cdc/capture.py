@@ -174,6 +174,7 @@ class Capture:
             elif not self._batches.end_or_wait():
                 self._batches.note_idle()
                 self._stream.pump(0.5)
+                self._worker.drain()  # what woke us, if it was the worker: `_look_around` sees what it has done
                 self._look_around()
 
     def _handle_all(self, items: list[bytes]) -> None:

@@ -165,7 +165,9 @@ class ReplicationStream:
         """
         full = self._buffered_bytes >= READ_AHEAD_BYTES
         if not full and not self._read_available():
-            self._selector.select(min(timeout_seconds, STATUS_SECONDS))
+            ready = self._selector.select(min(timeout_seconds, STATUS_SECONDS))
+            if any(key.fd == self._pgconn.socket for key, _ in ready):
+                self._heard_at = time.monotonic()  # a large message takes its time: it is heard before it is whole
             self._fill_turn()
         elif full:
             self._heard_at = time.monotonic()  # it is we who do not listen

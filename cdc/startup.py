@@ -120,13 +120,15 @@ class _Start:
             stream = self._stream()
             try:
                 found = self._take(stream)
+                started = None if found is None else self._started(stream, *found)
             except BaseException:
                 stream.close()
                 raise
-            if found is None:
+            if started is None:
                 stream.close()
-                return None
-        publisher, progress = found
+            return started
+
+    def _started(self, stream: ReplicationStream, publisher: Publisher, progress: Progress) -> Started:
         return Started(
             stream=stream,
             publisher=publisher,

@@ -5,6 +5,8 @@ Nobody reads from these groups: the store's own position is what counts, and a s
 
 from __future__ import annotations
 
+from concurrent import futures
+
 from confluent_kafka import ConsumerGroupTopicPartitions, KafkaException, TopicPartition
 from confluent_kafka.admin import AdminClient
 
@@ -58,7 +60,7 @@ class GroupMirror:
             )
             for answer in asked.values():
                 answer.result(_ANSWER_SECONDS + 1)
-        except (KafkaException, TimeoutError) as error:
+        except (KafkaException, futures.TimeoutError) as error:
             if not self._complained:
                 log.warning("group_not_mirrored", group=group, reason=str(error.args[0] if error.args else error))
                 self._complained = True

@@ -5,6 +5,7 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Collection
+from concurrent import futures
 from types import TracebackType
 
 import msgspec
@@ -67,6 +68,8 @@ class Ledger:
     ) -> None:
         self._stop.set()
         self._thread.join(10)
+        # Not left to the garbage collector: it may run in a thread of the client's own, which librdkafka aborts on.
+        self._admin.__exit__(None, None, None)
 
     # -- what is asked -----------------------------------------------------------------------------------------
 
@@ -121,9 +124,10 @@ class Ledger:
         ]
         try:
             committed, end = (answer.result(_STALE_SECONDS).offset for answer in asked)
-        except KafkaException as error:
+        except (KafkaException, futures.TimeoutError) as error:
             self._admin = self._new_admin()  # one that has known another leader asks it, or with its epoch, for ever
-            raise TransientError(f"Kafka did not answer: {error.args[0].str()}.") from error
+            reason = error.args[0].str() if isinstance(error, KafkaException) else "no answer in time"
+            raise TransientError(f"Kafka did not answer: {reason}.") from error
         return committed, end
 
     def _new_admin(self) -> AdminClient:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from concurrent import futures
 
 from confluent_kafka import IsolationLevel, KafkaException, TopicPartition
 from confluent_kafka.admin import AdminClient, OffsetSpec  # type: ignore[attr-defined]
@@ -40,9 +41,10 @@ def read_topic_facts(config: Config, names: Iterable[str]) -> dict[str, TopicFac
 
 def offsets(config: Config, partitions: dict[str, int]) -> tuple[dict[str, list[int]], dict[str, list[int]]]:
     """Where each partition begins and ends for a reader of committed records."""
-    admin = AdminClient({**config.kafka.client_options(), "log_level": 0})
     earliest, latest = OffsetSpec.earliest(), OffsetSpec.latest()  # type: ignore[no-untyped-call]
-    return _asked(admin, partitions, earliest), _asked(admin, partitions, latest)
+    # Not left to the garbage collector: it may run in a thread of the client's own, which librdkafka aborts on.
+    with AdminClient({**config.kafka.client_options(), "log_level": 0}) as admin:
+        return _asked(admin, partitions, earliest), _asked(admin, partitions, latest)
 
 
 def _asked(admin: AdminClient, partitions: dict[str, int], spec: OffsetSpec) -> dict[str, list[int]]:
@@ -56,4 +58,6 @@ def _asked(admin: AdminClient, partitions: dict[str, int], spec: OffsetSpec) -> 
             found[place.topic][place.partition] = answer.result(_ANSWER_SECONDS).offset
     except KafkaException as error:
         raise TransientError(f"Kafka did not answer: {error.args[0].str()}.") from error
+    except futures.TimeoutError as error:
+        raise TransientError("Kafka did not answer in time.") from error
     return found

@@ -121,7 +121,7 @@ def test_cleanup_policy_changed_while_down(make_pipeline: MakePipeline) -> None:
     """Under another policy the broker may have deleted rows that nobody deleted."""
     pipeline = _stopped_pipeline(make_pipeline)
     for policy in ("delete", "compact,delete"):
-        alter_topic(pipeline.bootstrap, pipeline.topic("items"), "cleanup.policy", policy)
+        alter_topic(pipeline.bootstrap, pipeline.topic("items"), {"cleanup.policy": policy})
         _assert_refused(pipeline, pipeline.launch(), pipeline.topic("items"), f"cleanup.policy={policy}")
 
 
@@ -132,7 +132,7 @@ def test_cleanup_policy_changed_while_running(make_pipeline: MakePipeline) -> No
     capture = pipeline.start()
     pipeline.database.execute("INSERT INTO items VALUES (1, 0, 'a')")
     pipeline.fence(while_running=capture)
-    alter_topic(pipeline.bootstrap, pipeline.topic("items"), "cleanup.policy", "delete")
+    alter_topic(pipeline.bootstrap, pipeline.topic("items"), {"cleanup.policy": "delete"})
     capture.expect_exit(3, 60)
     assert "cleanup.policy=delete" in capture.errors, capture.transcript()
 

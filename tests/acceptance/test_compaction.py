@@ -2,16 +2,9 @@
 
 from __future__ import annotations
 
-from confluent_kafka.admin import (  # type: ignore[attr-defined]
-    AdminClient,
-    AlterConfigOpType,
-    ConfigEntry,
-    ConfigResource,
-    ResourceType,
-)
-
 from tests.harness.pipeline import MakePipeline, Pipeline
 from tests.harness.records import Record
+from tests.harness.topics import alter_topic
 from tests.harness.waiting import eventually
 
 # Rolls a segment at almost every append, and cleans whatever is dirty.
@@ -87,11 +80,7 @@ def test_a_truncate_still_holds_after_compaction(make_pipeline: MakePipeline) ->
 def _compact(pipeline: Pipeline, table: str) -> None:
     """Until a partition has one record of each key; fillers roll the segments, since the last is never cleaned."""
     topic = pipeline.topic(table)
-    entries = [ConfigEntry(name, value, incremental_operation=AlterConfigOpType.SET) for name, value in _EAGER.items()]
-    resource = ConfigResource(ResourceType.TOPIC, topic, incremental_configs=entries)
-    admin = AdminClient({"bootstrap.servers": pipeline.bootstrap})
-    for altered in admin.incremental_alter_configs([resource]).values():
-        altered.result(30)
+    alter_topic(pipeline.bootstrap, topic, _EAGER)
     pipeline.database.execute(f"INSERT INTO {table} VALUES ('filler', 0), ('filler 2', 0), ('filler 3', 0)")
 
     def compacted() -> bool:

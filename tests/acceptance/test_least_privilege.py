@@ -5,13 +5,13 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 import pytest
-from confluent_kafka.admin import AdminClient, NewPartitions  # type: ignore[attr-defined]
 
 from cdc.config import load_config
 from cdc.inspection import Finding, Level, inspect
 from tests.harness.database import Database
 from tests.harness.inspection import as_role, assert_found, assert_no_fail, forget_role, role
 from tests.harness.pipeline import MakePipeline, Pipeline
+from tests.harness.topics import grow_topic
 
 SETUP = """
 CREATE TABLE orders (id int PRIMARY KEY, note text, doc text);
@@ -99,7 +99,7 @@ def test_what_broke_while_capture_was_down(make_pipeline: MakePipeline, database
     database.execute("DROP PUBLICATION tailrace")
     assert_found(_inspect(pipeline), Level.FAIL, "publication tailrace", "is gone")
 
-    _add_partition(pipeline)
+    grow_topic(pipeline.bootstrap, pipeline.topic("orders"), 3)
     found = _inspect(pipeline)
     assert_found(found, Level.FAIL, "topics", "3 partitions, it was made with 2")
     assert_found(found, Level.FAIL, f"topic {pipeline.topic('orders')}", "3 partitions")
@@ -127,9 +127,3 @@ def test_a_table_that_cannot_be_captured_does_not_hold_up_the_others(
     database.execute("INSERT INTO orders VALUES (1, 'a', 'b')")
     pipeline.assert_same("orders", while_running=capture)
     assert '"table_left_out"' in capture.errors
-
-
-def _add_partition(pipeline: Pipeline) -> None:
-    admin = AdminClient({"bootstrap.servers": pipeline.bootstrap})
-    (created,) = admin.create_partitions([NewPartitions(pipeline.topic("orders"), 3)]).values()
-    created.result(30)

@@ -187,7 +187,7 @@ def test_every_way_to_lose_a_topic(make_pipeline: MakePipeline, spark: SparkSess
     losses = [
         (lambda: delete_topic(bootstrap, topics["b"]), "is gone"),
         (recreate, "was re-created"),
-        (lambda: alter_topic(bootstrap, topics["b"], "cleanup.policy", "delete"), "cleanup.policy=delete"),
+        (lambda: alter_topic(bootstrap, topics["b"], {"cleanup.policy": "delete"}), "cleanup.policy=delete"),
         (lambda: grow_topic(bootstrap, topics["b"], 5), "partitions"),
         (lambda: pipeline.configure(kafka={"partitions": 3}), "[kafka] partitions is 3"),
     ]

@@ -14,7 +14,6 @@ from urllib.parse import urlsplit
 import psycopg
 import pytest
 import structlog
-from confluent_kafka.admin import AdminClient  # type: ignore[attr-defined]
 from psycopg import sql
 
 from cdc import cli
@@ -22,7 +21,7 @@ from cdc.names import Control, control_topic
 from tests.harness.pipeline import MakePipeline, Pipeline
 from tests.harness.process import Process, StartProcess
 from tests.harness.records import read_topic
-from tests.harness.topics import create_topic, list_topics
+from tests.harness.topics import create_topic, delete_topic, list_topics
 from tests.harness.waiting import eventually
 
 _TABLES = "CREATE TABLE a (id int PRIMARY KEY, v text); CREATE TABLE b (id int PRIMARY KEY, v text)"
@@ -77,13 +76,6 @@ def _wait_for_heartbeat(pipeline: Pipeline) -> None:
     topic = control_topic(pipeline.prefix, Control.POSITIONS)
     before = len(read_topic(pipeline.bootstrap, topic))
     eventually(lambda: len(read_topic(pipeline.bootstrap, topic)) > before, what="a heartbeat")
-
-
-def _delete_by_hand(pipeline: Pipeline, table: str) -> None:
-    admin = AdminClient({"bootstrap.servers": pipeline.bootstrap})  # kept: its answers die with it
-    (deleted,) = admin.delete_topics([pipeline.topic(table)], operation_timeout=10).values()
-    deleted.result(30)
-    eventually(lambda: pipeline.topic(table) not in _ours(pipeline), what="the topic to be gone")
 
 
 def _slots(pipeline: Pipeline) -> list[str]:
@@ -225,7 +217,7 @@ def test_json_tells_the_plan_and_what_was_done(make_pipeline: MakePipeline) -> N
     assert all(step["done"] for step in removed["steps"])
     assert removed["left"] == [pipeline.topic("b")]
     assert pipeline.topic("b") in pipeline.progress_records()[-1]["topic_ids"]
-    _delete_by_hand(pipeline, "b")
+    delete_topic(pipeline.bootstrap, pipeline.topic("b"))
     struck = json.loads(_remove(pipeline, "--table", "public.b", "--yes", "--json", code=0).stdout)
     assert [step["action"] for step in struck["steps"]] == ["update_records"]
     assert pipeline.topic("b") not in pipeline.progress_records()[-1]["topic_ids"]

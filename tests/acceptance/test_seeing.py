@@ -229,11 +229,11 @@ def test_run_serves_the_page_and_starts_it_again(make_pipeline: MakePipeline, ta
 
 def _assert_mirrored(bootstrap: str, group: str, visitor: Visitor) -> None:
     """A consumer group stands where the store does."""
-    admin = AdminClient({"bootstrap.servers": bootstrap})
 
     def mirrored() -> bool:
-        asked = admin.list_consumer_group_offsets([ConsumerGroupTopicPartitions(group)])
-        (answer,) = (future.result(10) for future in asked.values())
+        with AdminClient({"bootstrap.servers": bootstrap}) as admin:
+            asked = admin.list_consumer_group_offsets([ConsumerGroupTopicPartitions(group)])
+            (answer,) = (future.result(10) for future in asked.values())
         found = {(place.topic, place.partition): place.offset for place in answer.topic_partitions}
         applied = {
             (table["topic"], each["number"]): each["applied"]["cache"]

@@ -15,7 +15,6 @@ import psycopg
 import pytest
 import redis
 from confluent_kafka import Consumer, Producer
-from confluent_kafka.admin import AdminClient, NewTopic
 from elasticsearch import Elasticsearch
 
 from deploy.artifacts import Artifact, DownloadError, fetch
@@ -24,6 +23,7 @@ from deploy.stack import NAMES, PROCESSES, Server, Stack, open_stack
 from deploy.stack.state import load_record, record_path
 from deploy.versions import KAFKA_LOGGING
 from tests.harness.process import ROOT, Process, StartProcess, tailrace_argv
+from tests.harness.topics import create_topic
 from tests.harness.waiting import eventually
 
 QUICK = {"fsync": "off", "full_page_writes": "off"}  # nothing here outlives a power cut
@@ -68,8 +68,7 @@ def write_everywhere(servers: dict[str, Server]) -> None:
     with psycopg.connect(servers["postgres"].address) as session:
         session.execute("CREATE TABLE kept (id int PRIMARY KEY)")
         session.execute("INSERT INTO kept VALUES (42)")
-    admin = AdminClient({"bootstrap.servers": servers["kafka"].address})
-    admin.create_topics([NewTopic("kept", num_partitions=1)])["kept"].result(timeout=30)
+    create_topic(servers["kafka"].address, "kept")
     producer = Producer({"bootstrap.servers": servers["kafka"].address, "transactional.id": "kept"})
     producer.init_transactions(30)
     producer.begin_transaction()
