@@ -121,7 +121,8 @@ class Publisher:
     def fence(self, timeout_seconds: float) -> None:
         """Abort whatever an earlier producer of this id left open, and stop it from writing ever again."""
         # Connected first: librdkafka looks for the coordinator only twice a second while it has no connection.
-        self._producer.cluster_id(min(timeout_seconds, _CONNECT_SECONDS))
+        with suppress(KafkaException):  # a broker that is away: what follows waits for it, or says so
+            self._producer.cluster_id(min(timeout_seconds, _CONNECT_SECONDS))
         self._checked(lambda: self._producer.init_transactions(timeout_seconds))
 
     def begin(self) -> None:

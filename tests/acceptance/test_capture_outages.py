@@ -170,6 +170,25 @@ def test_connections_reset_under_load(
     pipeline.assert_same("items", while_running=capture)
 
 
+@pytest.mark.slow
+def test_a_row_that_takes_longer_than_the_longest_silence(
+    make_pipeline: MakePipeline, stack: Stack, start_proxy: Callable[[str, int], Proxy]
+) -> None:
+    """7 MB at 200 kB a second: heard while they come, so capture does not begin anew in the middle of them for ever."""
+    postgres = stack.server("postgres")
+    proxy = start_proxy(postgres.host, postgres.port)
+    pipeline = make_pipeline(proxy=proxy)
+    pipeline.database.execute("CREATE TABLE t (id int PRIMARY KEY, v text)")
+    capture = pipeline.start()
+    walsender = pipeline.slot().pid
+    proxy.limit(200_000)
+    pipeline.database.execute(
+        "INSERT INTO t SELECT 1, string_agg(md5(n::text), '') FROM generate_series(1, 7000000 / 32) AS n"
+    )
+    pipeline.assert_same("t", while_running=capture, deadline_seconds=120)
+    assert pipeline.slot().pid == walsender, "it hung up"
+
+
 @pytest.mark.parametrize("kafka", ["up", "frozen", pytest.param("killed", marks=pytest.mark.slow)])
 def test_a_server_that_stops_is_not_held_up(make_pipeline: MakePipeline, stack: Stack, kafka: str) -> None:
     """`pg_ctl stop -m fast` ends although rows are on their way, Kafka up or down; afterwards nothing is missing."""
