@@ -107,9 +107,9 @@ def check_valid(slot: Slot, *, name: str) -> None:
         )
 
 
-def missing_slot(name: str, progress: Progress) -> RefusedError:
+def missing_slot(name: str, confirmed: LSN) -> RefusedError:
     return RefusedError(
-        f"Slot {name} is gone; progress stands at {LSN(progress.confirm_lsn)}. Changes since then cannot be read.",
+        f"Slot {name} is gone; progress stands at {confirmed}. Changes since then cannot be read.",
         remedy=_RECOVER,
     )
 

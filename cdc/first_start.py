@@ -7,10 +7,12 @@ has lost its snapshot, so what was copied stands and the rest is marked as incom
 from __future__ import annotations
 
 import threading
+from collections.abc import Mapping
 
 import psycopg
 
 from cdc import catalog, schema
+from cdc.catalog import Publication
 from cdc.config import Config
 from cdc.copies import first
 from cdc.copies.described import DescribedTable
@@ -18,7 +20,7 @@ from cdc.copies.envelope import full_copy_markers
 from cdc.copies.records import CopyState
 from cdc.logs import get_logger
 from cdc.lsn import LSN, Version
-from cdc.names import Control, control_topic, topic
+from cdc.names import Control, control_topic
 from cdc.progress import KEY as PROGRESS_KEY
 from cdc.progress import Progress
 from cdc.published_tables import choose_tables, ensure_publication
@@ -29,7 +31,7 @@ from cdc.replication import CreatedSlot, ReplicationStream
 from cdc.slot_waiting import tell_open_transactions
 from cdc.table_catalog import read_states
 from cdc.table_states import KEY as STATES_KEY
-from cdc.table_states import TableStates
+from cdc.table_states import TableState, TableStates
 from cdc.topics import Topics
 
 log = get_logger("startup")
@@ -58,8 +60,6 @@ class FirstStart:
         """The progress record to stream from; None when asked to stop meanwhile."""
         chosen = choose_tables(self._source, self._connection)
         publication = ensure_publication(self._config, self._connection, chosen)
-        names = [topic(self._prefix, table.schema, table.name) for table in chosen]
-        made = self._topics.ensure_tables(names)
         progress = Progress(
             state="creating",
             position=0,
@@ -71,29 +71,43 @@ class FirstStart:
             timeline=timeline,
             publication=publication.identity,
             publication_tables=publication.tables,
-            topic_ids={name: made[name].id for name in names},
-            end_offsets=self._topics.end_offsets({name: made[name].partitions for name in names}),
+            topic_ids={},
+            end_offsets={},
         )
+        states = self._read_states(publication)
+        progress = self._with_topics(progress, states)
         self._write(progress)
         telling = tell_open_transactions(log, self._connection, self._source.slot)
         created = stream.create_slot(telling, export=self._config.copy.first)
         log.info("slot_created", slot=self._source.slot, consistent_point=str(created.point))
-        progress = progress.with_base(self._base_above(created.point, progress.end_offsets), created.point)
         if not self._config.copy.first:
+            states = self._read_states(publication)
+            progress = self._with_base(self._with_topics(progress, states), created.point)
             progress = progress.streaming_from(created.point)
-            states = TableStates(tables=read_states(self._connection, publication.tables, prefix=self._prefix))
-            self._write(progress, states)
+            self._write(progress, TableStates(tables=states))
             return progress
         return self._copy_first(stream, progress, created)
 
-    def _base_above(self, point: LSN, ends: dict[str, list[int]]) -> int:
+    def _read_states(self, publication: Publication) -> dict[str, TableState]:
+        return read_states(self._connection, publication.tables, prefix=self._prefix)
+
+    def _with_topics(self, progress: Progress, states: Mapping[str, TableState]) -> Progress:
+        """A topic for each table, also for those that only the publication has, or that were renamed meanwhile."""
+        names = sorted({state.topic for state in states.values() if state.key} - progress.topic_ids.keys())
+        made = self._topics.ensure_tables(names)
+        for name in names:
+            progress = progress.with_topic(name, made[name].id, made[name].partitions)
+        return progress.with_end_offsets(self._topics.end_offsets({name: made[name].partitions for name in names}))
+
+    def _with_base(self, progress: Progress, point: LSN) -> Progress:
         """Topics of an earlier life may hold versions of a server whose LSNs were higher."""
-        held = {name: len(offsets) for name, offsets in ends.items() if any(offsets)}
-        return base_above(highest_version(self._config.kafka, held), point, 0) if held else 0
+        held = {name: len(offsets) for name, offsets in progress.end_offsets.items() if any(offsets)}
+        base = base_above(highest_version(self._config.kafka, held), point, 0) if held else 0
+        return progress.with_base(base, point)
 
     def finish_interrupted(self, progress: Progress, states: TableStates) -> Progress:
         """The capture that held the snapshot has died in the middle of the first copy."""
-        outcome = first.interrupted(self._config, progress.copy, self._write_copy)
+        outcome = first.interrupted(self._config, progress.copy)
         if not outcome.rows and not outcome.is_through:
             # Nothing was published: a new slot with a new snapshot is better than copying everything beside the stream.
             progress = progress.creating_again()
@@ -107,6 +121,7 @@ class FirstStart:
         point = created.point
         seen = first.look_at_snapshot(self._config, created.snapshot, list(progress.publication_tables))
         states = TableStates(tables=seen.states)
+        progress = self._with_base(self._with_topics(progress, seen.states), point)
         progress = self._write_schemas(progress, point, seen.described)
         copy = first.opened(created.snapshot, point, progress.base, seen.filled)
         if not seen.filled:
@@ -155,11 +170,6 @@ class FirstStart:
             self._publisher.send(*schema.record(table, Version(progress.base + point, 0), schema_topic))
             progress = progress.with_schema(table.topic, schema.digest(table))
         return progress
-
-    def _write_copy(self, copy: CopyState) -> None:
-        self._publisher.begin()
-        self._publisher.send(control_topic(self._prefix, Control.COPIES), copy.key, copy.encode(), [])
-        self._publisher.commit(_COMMIT_SECONDS)
 
     def _write(self, progress: Progress, states: TableStates | None = None, copy: CopyState | None = None) -> None:
         self._publisher.begin()

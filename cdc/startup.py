@@ -227,7 +227,7 @@ class _Start:
             checks.check_state(progress)
             checks.check_cluster(progress, system_identifier)
             checks.check_slot_name(progress, self._source.slot)
-            raise checks.missing_slot(self._source.slot, progress)
+            raise checks.missing_slot(self._source.slot, progress.confirmable)
         first_start = FirstStart(self._config, self._topics, self._connection, publisher, self._stop)
         progress = first_start.run(stream, system_identifier, timeline)
         if progress is None:

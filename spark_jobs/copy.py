@@ -22,7 +22,7 @@ from cdc.copies.chunk import Attempt, ChunkTask, Ending
 from cdc.copies.described import DescribedTable, describe_tables
 from cdc.copies.log import CopyLog
 from cdc.copies.meter import Meter
-from cdc.copies.plan import Limits, plan_chunks, read_sizes, readers
+from cdc.copies.plan import Limits, plan_chunks, read_block_bytes, read_sizes, readers
 from cdc.copies.reading import SnapshotLostError, at_snapshot
 from cdc.copies.records import ChunkState, CopyProgress, CopyState, driver_transactional_id
 from cdc.copies.sampling import USUAL, Manner, manners
@@ -106,6 +106,7 @@ class CopyDriver:
             parked_topic=control_topic(config.kafka.prefix, Control.PARKED),
         )
         self._recorded_at = 0.0
+        self._wal_held_bytes: int | None = None
         self._paused = False
 
     def __enter__(self) -> CopyDriver:
@@ -180,8 +181,7 @@ class CopyDriver:
         """All of the plan or nothing: one Kafka transaction."""
         sizes = read_sizes(connection, tables.values())
         total = sum(size.heap_bytes + size.toast_bytes for size in sizes.values())
-        block_bytes = int(connection.execute("select current_setting('block_size')").fetchall()[0][0])
-        limits = Limits.of(self._config.copy, total, block_bytes)
+        limits = Limits.of(self._config.copy, total, read_block_bytes(connection))
         chunks = plan_chunks(copy.id, list(tables.values()), sizes, limits)
         planned = msgspec.structs.replace(copy, state="planned", chunks=len(chunks), size_bytes=total)
         records: list[ChunkState | CopyState] = [*chunks, planned]
@@ -221,7 +221,9 @@ class CopyDriver:
     def _record(self, meter: Meter, *, now: bool = False) -> None:
         """Shown each time, written down every other second."""
         is_due = now or time.monotonic() - self._recorded_at > _RECORD_SECONDS
-        progress = meter.progress(self._wal_held() if is_due else None, paused=self._paused)
+        if is_due:
+            self._wal_held_bytes = self._wal_held()
+        progress = meter.progress(self._wal_held_bytes, paused=self._paused)
         self._watch(progress)
         if is_due:
             self._recorded_at = time.monotonic()

@@ -13,8 +13,9 @@ from cdc.errors import TransientError, UsageError
 from cdc.logs import get_logger
 from cdc.status import read_states, read_status
 from cdc.table_states import TableStates
+from spark_jobs.copy import CopyRun
 from spark_jobs.first_copy import Report, Session, Sessions, View, copy_first, one_session
-from spark_jobs.later_copy import LaterDriver
+from spark_jobs.later_copy import CANCELLED, LaterDriver
 
 log = get_logger("copy")
 
@@ -71,7 +72,8 @@ class _Later:
             due = {oid for oid, state in states.tables.items() if state.topic in wanted}
             if not due or self._stop.is_set():
                 break
-            last = self._copy(due, "") or last
+            run = self._copy(due, "")
+            last = last if run is None else run.progress
         return last
 
     def named(self, names: Collection[str], where: str) -> CopyProgress | None:
@@ -87,15 +89,19 @@ class _Later:
         topics = [states.tables[oids[name]].topic for name in wanted]
         if not requests.cancelled.keys().isdisjoint(topics):
             write_requests(self._config.kafka, requests.wanting(topics))
-        return self._copy({oids[name] for name in wanted}, where)
+        for _ in range(_MOST_ROUNDS):
+            run = self._copy({oids[name] for name in wanted}, where)
+            if run is None or set(run.left_out.values()) <= {CANCELLED}:
+                break
+        return None if run is None else run.progress
 
-    def _copy(self, oids: Collection[str], where: str) -> CopyProgress | None:
+    def _copy(self, oids: Collection[str], where: str) -> CopyRun | None:
         self._view.waiting("capture to pass the copy's marks (it must be running)")
         while not self._stop.is_set():
             try:
                 driver = LaterDriver(self._config, watch=self._view.progress, stop=self._stop)
                 with driver:
-                    return driver.copy_tables(oids, where, self._session).progress
+                    return driver.copy_tables(oids, where, self._session)
             except TransientError as error:
                 log.warning("retrying", reason=str(error), in_seconds=_RETRY_SECONDS)
                 self._stop.wait(_RETRY_SECONDS)

@@ -26,7 +26,7 @@ from cdc.copies.chunk import Attempt, Ending
 from cdc.copies.described import DescribedTable, describe_tables
 from cdc.copies.log import CopyLog
 from cdc.copies.meter import Meter
-from cdc.copies.plan import Limits, plan_chunks, read_sizes, readers
+from cdc.copies.plan import Limits, plan_chunks, read_block_bytes, read_sizes, readers
 from cdc.copies.records import ChunkState, CopyState
 from cdc.copies.requests import RequestWatch
 from cdc.errors import TransientError, UsageError
@@ -114,7 +114,8 @@ class LaterDriver(CopyDriver):
         sizes = read_sizes(self._connection, tables.values())
         total = sum(size.heap_bytes + size.toast_bytes for size in sizes.values())
         copy_id = uuid.uuid4().hex[:12]
-        chunks = plan_chunks(copy_id, list(tables.values()), sizes, Limits.of(self._config.copy, total))
+        limits = Limits.of(self._config.copy, total, read_block_bytes(self._connection))
+        chunks = plan_chunks(copy_id, list(tables.values()), sizes, limits)
         copy = CopyState(
             id=copy_id,
             kind="later",

@@ -120,9 +120,8 @@ def _lines(report: Report) -> list[str]:
 
 
 def _figures(progress: CopyProgress) -> str:
-    percent = 100 * progress.size_bytes / progress.total_bytes if progress.total_bytes else 100
     parts = [
-        f"{percent:.0f}%",
+        f"{progress.percent:.0f}%",
         f"{progress.rows:,} rows",
         f"{progress.size_bytes / 1e6:,.0f} of {progress.total_bytes / 1e6:,.0f} MB",
         f"{progress.rows_per_second:,.0f} rows/s",
@@ -200,14 +199,11 @@ class _BarView:
     def __init__(self, bar: RichProgress) -> None:
         self._bar = bar
         self._task = bar.add_task("starting", total=None)
-        self._wal_held: int | None = None
 
     def waiting(self, what: str) -> None:
         self._bar.update(self._task, description=f"waiting for {what}")
 
     def progress(self, progress: CopyProgress) -> None:
-        self._wal_held = self._wal_held if progress.wal_held_bytes is None else progress.wal_held_bytes
-        shown = msgspec.structs.replace(progress, wal_held_bytes=self._wal_held)
         self._bar.update(
-            self._task, total=progress.total_bytes or 1, completed=progress.size_bytes, description=_figures(shown)
+            self._task, total=progress.total_bytes or 1, completed=progress.size_bytes, description=_figures(progress)
         )

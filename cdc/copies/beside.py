@@ -25,9 +25,9 @@ from cdc.copies.by_key import rows_by_key
 from cdc.copies.chunk import Attempt, Ending, Pace, attempted
 from cdc.copies.described import DescribedTable
 from cdc.copies.passage import CHUNK_HEADER, GONE, SIZE_HEADER, TOPIC_HEADER, chunk_tag
-from cdc.copies.reading import Readable, at_snapshot, lines, lock
-from cdc.copies.records import ChunkState, Piece
-from cdc.copies.rows import LineEncoder
+from cdc.copies.pieces import LockedPiece, lock_pieces
+from cdc.copies.reading import at_snapshot, lines
+from cdc.copies.records import ChunkState
 from cdc.errors import TransientError
 from cdc.names import TOPIC_BYTES, Control, control_topic
 from cdc.postgres import connect
@@ -116,20 +116,9 @@ class _Rows:
         if self._task.keys is not None:
             self._send_keys(connection, self._task.keys)
             return {}
-        left_out: dict[str, str] = {}
-        locked: list[tuple[Piece, Readable, LineEncoder]] = []
-        for piece in self._task.chunk.pieces:
-            table = self._task.tables[piece.table]
-            leaf = next(leaf for leaf in table.leaves if leaf.relation.oid == piece.relation)
-            encoder = LineEncoder(table.table(leaf.relation), b"", b"")
-            found = lock(connection, table, leaf, encoder.columns)
-            if isinstance(found, Readable):
-                locked.append((piece, found, encoder))
-            else:
-                left_out[piece.table] = found
-        for piece, readable, encoder in locked:
-            if piece.table not in left_out:
-                self._send(connection, piece, readable, encoder)
+        locked, left_out = lock_pieces(connection, self._task.chunk, self._task.tables, lambda _table: (b"", b""))
+        for each in locked:
+            self._send(connection, each)
         return left_out
 
     def _send_keys(self, connection: psycopg.Connection[Any], keys: Sequence[bytes]) -> None:
@@ -140,11 +129,10 @@ class _Rows:
             self._produce(key, found.get(key, GONE), headers)
         self.count += len(keys)
 
-    def _send(
-        self, connection: psycopg.Connection[Any], piece: Piece, readable: Readable, encoder: LineEncoder
-    ) -> None:
+    def _send(self, connection: psycopg.Connection[Any], locked: LockedPiece) -> None:
+        encoder = locked.encoder
         headers = [(TOPIC_HEADER, encoder.topic.encode()), (CHUNK_HEADER, self._tag)]
-        for block in lines(connection, readable, piece, encoder.columns, self._task.where):
+        for block in lines(connection, locked.readable, locked.piece, encoder.columns, self._task.where):
             for key, row in encoder.encode(block):
                 self._produce(key, row, headers)
             self.count += len(block)

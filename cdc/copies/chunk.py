@@ -27,9 +27,10 @@ from cdc.config import Config
 from cdc.copies.described import DescribedTable
 from cdc.copies.envelope import copied_event
 from cdc.copies.log import CopyLog
-from cdc.copies.reading import Readable, SnapshotLostError, at_snapshot, lines, lock, tuples
-from cdc.copies.records import ChunkState, CopyState, Piece, chunk_transactional_id
-from cdc.copies.rows import READS_TUPLES, LineEncoder
+from cdc.copies.pieces import LockedPiece, lock_pieces
+from cdc.copies.reading import SnapshotLostError, at_snapshot, lines, tuples
+from cdc.copies.records import ChunkState, CopyState, chunk_transactional_id
+from cdc.copies.rows import READS_TUPLES
 from cdc.copies.sampling import USUAL, Manner
 from cdc.errors import RefusedError, TailraceError
 from cdc.lsn import Version
@@ -145,47 +146,25 @@ class _Chunk:
 
     def _publish(self, connection: psycopg.Connection[Any]) -> ChunkState:
         task = self._task
-        left_out: dict[str, str] = {}
-        locked: list[tuple[Piece, Readable, LineEncoder]] = []
-        for piece in task.chunk.pieces:
-            table = task.tables[piece.table]
-            leaf = next(leaf for leaf in table.leaves if leaf.relation.oid == piece.relation)
-            encoder = LineEncoder(table.table(leaf.relation), *self._event(table))
-            found = lock(connection, table, leaf, encoder.columns)
-            if isinstance(found, Readable):
-                locked.append((piece, found, encoder))
-            else:
-                left_out[piece.table] = found
+        locked, left_out = lock_pieces(connection, task.chunk, task.tables, self._event)
         pace = Pace(task.rows_per_second)
-        rows = sum(
-            self._send(connection, piece, readable, encoder, pace)
-            for piece, readable, encoder in locked
-            if piece.table not in left_out
-        )
+        rows = sum(self._send(connection, each, pace) for each in locked)
         return task.chunk.finished(rows, left_out)
 
-    def _send(
-        self,
-        connection: psycopg.Connection[Any],
-        piece: Piece,
-        readable: Readable,
-        encoder: LineEncoder,
-        pace: Pace,
-    ) -> int:
+    def _send(self, connection: psycopg.Connection[Any], locked: LockedPiece, pace: Pace) -> int:
         """Hot: the inner loop is once per row."""
-        send, topic = self._publisher.send, encoder.topic
+        send, topic = self._publisher.send, locked.encoder.topic
         headers: Headers = [("v", str(self._version).encode())]
         rows = 0
-        for block in self._blocks(connection, piece, readable, encoder):
+        for block in self._blocks(connection, locked):
             for key, event in block:
                 send(topic, key, event, headers)
             rows += len(block)
             pace.passed(len(block))
         return rows
 
-    def _blocks(
-        self, connection: psycopg.Connection[Any], piece: Piece, readable: Readable, encoder: LineEncoder
-    ) -> Iterator[list[tuple[bytes, bytes]]]:
+    def _blocks(self, connection: psycopg.Connection[Any], locked: LockedPiece) -> Iterator[list[tuple[bytes, bytes]]]:
+        piece, readable, encoder = locked.piece, locked.readable, locked.encoder
         if self._task.manner.as_tuples and READS_TUPLES:
             return map(encoder.encode_tuples, tuples(connection, readable, piece, encoder.columns, encoder.types))
         return map(encoder.encode, lines(connection, readable, piece, encoder.columns))

@@ -58,9 +58,13 @@ where c.oid = any(%s::oid[])
 order by c.oid
 """
 
+# Names to oids in this same snapshot: `regclass` would look at the present, where the table may have another name.
 _PUBLISHED = """
-select format('%%I.%%I', schemaname, tablename)::regclass::oid::int8, attnames::text[], rowfilter
-from pg_publication_tables where pubname = %s and to_regclass(format('%%I.%%I', schemaname, tablename)) is not null
+select c.oid::int8, p.attnames::text[], p.rowfilter
+from pg_publication_tables p
+join pg_namespace n on n.nspname = p.schemaname
+join pg_class c on c.relnamespace = n.oid and c.relname = p.tablename
+where p.pubname = %s
 """
 
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 import threading
 import time
 import uuid
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import NamedTuple
@@ -18,8 +18,8 @@ import msgspec
 import psycopg
 from psycopg import sql
 
-from cdc import catalog
-from cdc.config import Config
+from cdc import catalog, checks
+from cdc.config import Config, Kafka
 from cdc.copies.described import DescribedTable, describe_tables
 from cdc.copies.log import CopyLog
 from cdc.copies.plan import RelationSize, read_sizes
@@ -27,6 +27,7 @@ from cdc.copies.records import CopyState, chunk_transactional_id, driver_transac
 from cdc.errors import TransientError
 from cdc.logs import get_logger
 from cdc.lsn import LSN
+from cdc.names import Control, control_topic
 from cdc.postgres import connect
 from cdc.publisher import Publisher
 from cdc.replication import ReplicationStream
@@ -110,7 +111,7 @@ def wait_until_copied(
         reason="changes are published once the rows that are there already have been",
         remedy="Run: tailrace snapshot (`tailrace run` does it by itself)",
     )
-    watch = _WalWatch(config.source.slot, connection)
+    watch = _WalWatch(config.source.slot, LSN(copy.point), connection)
     with CopyLog(config.kafka) as copies:
         troubled = False
         while not stop.wait(_LOOK_SECONDS):
@@ -131,25 +132,31 @@ def wait_until_copied(
     return None
 
 
-def interrupted(config: Config, copy_id: str, write: Callable[[CopyState], None]) -> Outcome:
+def interrupted(config: Config, copy_id: str) -> Outcome:
     """The snapshot died with its capture. What is finished stands; what is not can never be finished after this.
 
-    The order matters: the driver can plan no more, then the copy is given up, then the chunks' producers are cut off.
-    A task that fences its own after that finds the copy given up; one that did so before cannot commit.
+    The order matters: the copy is given up in the driver's own name, so that it can plan no more, or has cut us off and
+    we begin anew; then the chunks' producers are cut off. A task that fences its own after that finds the copy given
+    up; one that did so before cannot commit. Whoever dies in between does the same again, with the same outcome.
     """
     kafka, slot = config.kafka, config.source.slot
-    options = kafka.client_options()
-    cut_off(options, driver_transactional_id(kafka.prefix, slot))
+    driver = _producer(kafka, driver_transactional_id(kafka.prefix, slot))
+    driver.fence(_FENCE_SECONDS)
     with CopyLog(kafka) as copies:
         copy = copies.refresh().copies.get(copy_id)
         if copy is None:
             raise TransientError(f"Copy {copy_id} is not on {kafka.prefix}'s log of copies.")
-        write(msgspec.structs.replace(copy, state="abandoned", ended_ms=_now_ms(), reason=_INTERRUPTED))
+        if copy.state in ("open", "planned"):
+            given_up = msgspec.structs.replace(copy, state="abandoned", ended_ms=_now_ms(), reason=_INTERRUPTED)
+            driver.send(control_topic(kafka.prefix, Control.COPIES), given_up.key, given_up.encode(), [])
+            driver.commit(_FENCE_SECONDS)
         unfinished = [
             chunk_transactional_id(kafka.prefix, slot, copy_id, chunk.number) for chunk in copies.unfinished(copy)
         ]
+        if unfinished:
+            log.info("cutting_off_chunks", copy=copy_id, chunks=len(unfinished))
         with ThreadPoolExecutor(_FENCES_AT_ONCE) as pool:
-            list(pool.map(lambda name: cut_off(options, name), unfinished))
+            list(pool.map(lambda name: cut_off(kafka, name), unfinished))
         return _judged(copies.refresh_to_end(), copy)
 
 
@@ -166,24 +173,32 @@ def ended(outcome: Outcome) -> CopyState:
 def _judged(copies: CopyLog, copy: CopyState) -> Outcome:
     chunks = copies.chunks.get(copy.id, {}).values()
     missing: dict[str, str] = {}
-    if copy.state == "open":  # nobody had planned it yet
+    if not copy.is_planned:
         missing = dict.fromkeys(copy.tables, _INTERRUPTED)
     for chunk in chunks:
         missing |= chunk.left_out
         if not chunk.done:
             missing |= dict.fromkeys((piece.table for piece in chunk.pieces), _INTERRUPTED)
     rows = sum(chunk.rows for chunk in chunks)
-    is_through = copy.state != "open" and not copies.unfinished(copy)
+    is_through = copy.is_planned and not copies.unfinished(copy)
     return Outcome(copy, missing, rows=rows, is_through=is_through)
 
 
-def cut_off(options: dict[str, str], transactional_id: str) -> None:
+def cut_off(kafka: Kafka, transactional_id: str) -> None:
     """Whoever wrote under this id cannot do so any more."""
-    producer = Publisher(
-        options, transactional_id=transactional_id, transaction_timeout_seconds=60, max_message_bytes=0, parked_topic=""
-    )
+    producer = _producer(kafka, transactional_id)
     producer.fence(_FENCE_SECONDS)
     producer.abandon()
+
+
+def _producer(kafka: Kafka, transactional_id: str) -> Publisher:
+    return Publisher(
+        kafka.client_options(),
+        transactional_id=transactional_id,
+        transaction_timeout_seconds=60,
+        max_message_bytes=kafka.max_message_bytes,
+        parked_topic=control_topic(kafka.prefix, Control.PARKED),
+    )
 
 
 def _now_ms() -> int:
@@ -191,10 +206,11 @@ def _now_ms() -> int:
 
 
 class _WalWatch:
-    """Warns in time before the server throws away WAL that the slot needs."""
+    """Warns in time before the server throws away WAL that the slot needs, and refuses to wait once it has."""
 
-    def __init__(self, slot: str, connection: psycopg.Connection) -> None:
+    def __init__(self, slot: str, point: LSN, connection: psycopg.Connection) -> None:
         self._slot = slot
+        self._point = point
         self._connection = connection
         self._next_look = 0.0
         self._left_to_tell = list(_WAL_WARNINGS)
@@ -203,6 +219,10 @@ class _WalWatch:
         if time.monotonic() < self._next_look:
             return
         self._next_look = time.monotonic() + 5
+        slot = catalog.slot(self._connection, self._slot)
+        if slot is None:
+            raise checks.missing_slot(self._slot, self._point)
+        checks.check_valid(slot, name=self._slot)
         held, left = catalog.wal_held(self._connection, self._slot)
         if left is None:
             return

@@ -55,6 +55,7 @@ class Meter:
             rows=self._rows,
             size_bytes=self._bytes,
             total_bytes=self._total_bytes,
+            percent=round(100 * self._bytes / self._total_bytes, 1) if self._total_bytes else 100.0,
             chunks=self._chunks,
             total_chunks=self._total_chunks,
             rows_per_second=round((self._rows - self._before_rows) / elapsed, 1),

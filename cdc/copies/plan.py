@@ -15,7 +15,7 @@ from typing import Any
 import psycopg
 
 from cdc.config.copy import Copy
-from cdc.copies.described import DescribedTable
+from cdc.copies.described import DescribedTable, Leaf
 from cdc.copies.records import ChunkState, Piece
 
 _MEGABYTE = 1 << 20
@@ -44,10 +44,10 @@ class RelationSize:
 class Limits:
     chunk_bytes: int
     chunk_blocks: int
-    block_bytes: int = 8192
+    block_bytes: int
 
     @classmethod
-    def of(cls, settings: Copy, total_bytes: int, block_bytes: int = 8192) -> Limits:
+    def of(cls, settings: Copy, total_bytes: int, block_bytes: int) -> Limits:
         even = total_bytes // (settings.connections * _CHUNKS_PER_CONNECTION)
         wanted = min(settings.chunk_mb * _MEGABYTE, max(even, _LEAST_CHUNK_BYTES))
         blocks = 1 << 32
@@ -62,6 +62,11 @@ def readers(settings: Copy) -> int:
     if not settings.rows_per_second:
         return settings.connections
     return max(1, min(settings.connections, settings.rows_per_second // 10))
+
+
+def read_block_bytes(connection: psycopg.Connection[Any]) -> int:
+    """8 kB, unless the server was built otherwise."""
+    return int(connection.execute("select current_setting('block_size')").fetchall()[0][0])
 
 
 _SIZES = """
@@ -98,7 +103,7 @@ def plan_chunks(
             size = sizes.get(leaf.relation.oid, RelationSize(heap_bytes=0, toast_bytes=0, storage=0))
             if not size.heap_bytes and size.storage == leaf.storage:
                 continue  # nothing was ever in it
-            cuts = _cuts(table.oid, leaf.relation.oid, size, limits)
+            cuts = _cuts(table.oid, leaf, size, limits)
             if len(cuts) > 1:
                 large.append((size.heap_bytes + size.toast_bytes, cuts))
             else:
@@ -111,14 +116,15 @@ def plan_chunks(
     ]
 
 
-def _cuts(table: str, relation: int, size: RelationSize, limits: Limits) -> list[_Cut]:
+def _cuts(table: str, leaf: Leaf, size: RelationSize, limits: Limits) -> list[_Cut]:
     blocks = -(-size.heap_bytes // limits.block_bytes)
     whole = size.heap_bytes + size.toast_bytes
     wanted = max(-(-whole // limits.chunk_bytes), -(-blocks // limits.chunk_blocks), 1)
     count = max(1, min(wanted, blocks))
     bounds = [blocks * number // count for number in range(count + 1)]
+    oid, storage = leaf.relation.oid, leaf.storage
     return [
-        _Cut(whole // count, (Piece(table=table, relation=relation, first_block=first, end_block=end),))
+        _Cut(whole // count, (Piece(table=table, relation=oid, first_block=first, end_block=end, storage=storage),))
         for first, end in pairwise(bounds)
     ]
 

@@ -24,7 +24,9 @@ from cdc.values import TypeInfo
 
 _LOCK_TRY_MS = 5_000
 _LOCK_SECONDS = 300
+# What is read in one go and then encoded: so many rows, or so many bytes where rows are long.
 _LINES_AT_ONCE = 500
+_BYTES_AT_ONCE = 1 << 20
 # Types of which the binary form is the text: json, name, text, bpchar, varchar.
 _SENT_AS_TEXT = frozenset({114, 19, 25, 1042, 1043})
 _BINARY_HEAD_BYTES = 19  # signature, flags, and an extension that nobody has; it comes with the first row
@@ -93,10 +95,19 @@ select (pg_identify_object('pg_class'::regclass, %(oid)s, 0)).identity, pg_relat
 
 
 def lock(
-    connection: psycopg.Connection[Any], table: DescribedTable, leaf: Leaf, columns: Sequence[str]
+    connection: psycopg.Connection[Any],
+    table: DescribedTable,
+    leaf: Leaf,
+    columns: Sequence[str],
+    *,
+    holds_others: bool = False,
 ) -> Readable | str:
-    """A reason (see above) where the snapshot does not show the whole of it."""
-    give_up_at = time.monotonic() + _LOCK_SECONDS
+    """A reason (see above) where the snapshot does not show the whole of it.
+
+    Whoever `holds_others` had better let go of them than wait for this one: somebody may wait for them, and everybody
+    else behind him.
+    """
+    give_up_at = time.monotonic() + (0 if holds_others else _LOCK_SECONDS)
     while True:
         name, _ = _present(connection, leaf)
         if name is None:
@@ -109,14 +120,14 @@ def lock(
             continue  # renamed or dropped since we asked
         except psycopg.errors.LockNotAvailable:
             if time.monotonic() > give_up_at:
-                raise TransientError(f"{name} has been locked by others for {_LOCK_SECONDS} seconds.") from None
+                raise TransientError(f"{name} is locked by others.") from None
         except psycopg.errors.InsufficientPrivilege as error:
             raise RefusedError(
                 f"The role may not read {name}: {explain(error)}.", remedy=f"Run: grant select on {name} to the role;"
             ) from None
     locked_name, storage = _present(connection, leaf)
     if locked_name != name:
-        return lock(connection, table, leaf, columns)
+        return lock(connection, table, leaf, columns, holds_others=holds_others)
     if storage != leaf.storage:
         return REWRITTEN
     return Readable(name, leaf) if _has_same_columns(connection, table, leaf, name, columns) else CHANGED
@@ -139,7 +150,7 @@ def _has_same_columns(
     numbers = dict(rows)
     described = {column.name: column for column in leaf.relation.columns}
     expected = [
-        (numbers[column], *_sent_as(table.types[described[column].type_oid], described[column].type_modifier))
+        (numbers.get(column), *_sent_as(table.types[described[column].type_oid], described[column].type_modifier))
         for column in columns
     ]
     query = sql.SQL("select {} from only {} limit 0").format(_list(columns), sql.SQL(name))
@@ -148,6 +159,11 @@ def _has_same_columns(
             result = connection.execute(query).pgresult
     except (psycopg.errors.UndefinedColumn, psycopg.errors.WrongObjectType):
         return False
+    except psycopg.errors.InsufficientPrivilege as error:  # row_security is off: better no row than some of them
+        raise RefusedError(
+            f"Not all of {name} can be read: {explain(error)}",
+            remedy="Give the role BYPASSRLS, or grant it select on the table where that is missing.",
+        ) from None
     assert result is not None  # noqa: S101  # a select has one
     return expected == [(result.ftablecol(at), result.ftype(at), result.fmod(at)) for at in range(len(columns))]
 
@@ -221,17 +237,18 @@ def copy_out(connection: psycopg.Connection[Any], query: sql.Composed) -> Iterat
     pgconn = connection.pgconn
     _expect(pgconn.exec_(query.as_bytes(connection)), pq.ExecStatus.COPY_OUT)
     get = pgconn.get_copy_data
-    while True:
-        block = []
-        for _ in range(_LINES_AT_ONCE):
+    size = 1
+    while size > 0:
+        block: list[bytes] = []
+        taken = 0
+        while taken < _BYTES_AT_ONCE and len(block) < _LINES_AT_ONCE:
             size, line = get(0)
             if size <= 0:
                 break
             block.append(bytes(line))
+            taken += size
         if block:
             yield block
-        if len(block) < _LINES_AT_ONCE:
-            break
     while (result := pgconn.get_result()) is not None:
         _expect(result, pq.ExecStatus.COMMAND_OK)
 

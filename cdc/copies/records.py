@@ -36,6 +36,11 @@ class CopyState(msgspec.Struct, frozen=True, kw_only=True):
     where: str = ""  # of a later copy: SQL that narrows it
 
     @property
+    def is_planned(self) -> bool:
+        """Whether its chunks are all on the log: not so of one that was given up before anybody had planned it."""
+        return self.state == "planned" or self.chunks > 0
+
+    @property
     def key(self) -> bytes:
         return orjson.dumps({"copy": self.id})
 
@@ -50,6 +55,7 @@ class Piece(msgspec.Struct, frozen=True, kw_only=True):
     relation: int  # oid of what is read
     first_block: int
     end_block: int | None  # None: to the end, whatever that is by then
+    storage: int = 0  # the relfilenode whose blocks these are; older records have none
 
 
 class ChunkState(msgspec.Struct, frozen=True, kw_only=True):
@@ -85,6 +91,7 @@ class CopyProgress(msgspec.Struct, frozen=True, kw_only=True):
     rows: int
     size_bytes: int
     total_bytes: int
+    percent: float = 0.0  # of the bytes
     chunks: int
     total_chunks: int
     rows_per_second: float

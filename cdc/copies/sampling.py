@@ -81,7 +81,18 @@ def _sample(connection: psycopg.Connection[Any], table: DescribedTable, relation
     )
     try:
         with connection.transaction():  # a savepoint
-            lines = [line for block in copy_out(connection, query) for line in block]
-        return [row for _, row in encoder.encode(lines)]
+            return [row for _, row in encoder.encode(_first(copy_out(connection, query)))]
     except (psycopg.Error, ProtocolError):
         return []
+
+
+def _first(blocks: Iterable[list[bytes]]) -> list[bytes]:
+    """As many as the gauge looks at, and one more: rows may be very long. All of them are read to the end."""
+    kept: list[bytes] = []
+    kept_bytes = 0
+    for block in blocks:
+        for line in block:
+            if kept_bytes < _SAMPLE_BYTES:
+                kept.append(line)
+                kept_bytes += len(line)
+    return kept

@@ -72,7 +72,7 @@ def _missing(place: str, name: str, progress: Progress | None, *, known: bool) -
         )
     if progress is None or progress.state == "creating":
         return ok(place, "capture makes it on its first start")
-    return refusal(place, checks.missing_slot(name, progress), _RECOVER)
+    return refusal(place, checks.missing_slot(name, progress.confirmable), _RECOVER)
 
 
 def _state(place: str, name: str, facts: SlotFacts, progress: Progress | None, *, known: bool) -> Finding:

@@ -131,7 +131,7 @@ class Finder:
             database = catalog.database_name(self._connection)
             self._try(lambda: checks.check_slot(progress, slot, name=name, database=database))
         elif progress is not None and progress.slot in ("", name):
-            self._problems.append(checks.missing_slot(name, progress))
+            self._problems.append(checks.missing_slot(name, progress.confirmable))
 
     def _try(self, check: Callable[[], None]) -> None:
         try:

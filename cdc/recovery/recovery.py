@@ -105,7 +105,7 @@ class Recovery:
         publisher = make_publisher(self._config)
         try:
             records = RecoveryRecords(self._config, self._connection, self._topics, publisher)
-            abandoned = self._fence(publisher, records, found)
+            abandoned = self._fence(publisher, found)
             tell(RecoveryAction.FENCE)
             noted = records.note(found, highest.version)
             tell(RecoveryAction.NOTE)
@@ -119,19 +119,19 @@ class Recovery:
         finally:
             publisher.abandon()
 
-    def _fence(self, publisher: Publisher, records: RecoveryRecords, found: Findings) -> list[CopyState]:
+    def _fence(self, publisher: Publisher, found: Findings) -> list[CopyState]:
         """Everybody who may still write is cut off. The copies that are under way, as they will be: given up."""
         publisher.fence(_KAFKA_SECONDS)
-        options = self._config.kafka.client_options()
+        kafka = self._config.kafka
         old_name = found.progress.slot if found.progress is not None and found.progress.slot else self._source.slot
         as_it_was = with_changes(self._config, source=with_changes(self._source, slot=old_name))
         if old_name != self._source.slot:
-            first.cut_off(options, f"{self._prefix}.{old_name}")
-        first.cut_off(options, driver_transactional_id(self._prefix, old_name))
-        with CopyLog(self._config.kafka) as copies:
+            first.cut_off(kafka, f"{self._prefix}.{old_name}")
+        first.cut_off(kafka, driver_transactional_id(self._prefix, old_name))
+        with CopyLog(kafka) as copies:
             known = copies.refresh_to_end().copies
         if found.progress is not None and found.progress.state == "copying" and found.progress.copy in known:
-            first.interrupted(as_it_was, found.progress.copy, lambda copy: records.write(copies=[copy]))
+            first.interrupted(as_it_was, found.progress.copy)
         return [
             msgspec.structs.replace(copy, state="abandoned", reason=PENDING_REASON, ended_ms=_now_ms())
             for copy in known.values()

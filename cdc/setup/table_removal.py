@@ -67,7 +67,7 @@ class TableRemoval:
         publication = catalog.publication(self._connection, self._config.source.publication)
         slot = catalog.slot(self._connection, self._config.source.slot)
         if progress is not None and slot is None:
-            raise checks.missing_slot(self._config.source.slot, progress)
+            raise checks.missing_slot(self._config.source.slot, progress.confirmable)
         existing = self._topics.describe(self._names())
         lost = _lost(progress, self._names(), existing)
         steps = [

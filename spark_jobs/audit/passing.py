@@ -21,7 +21,7 @@ from cdc.audit.recheck import Audited, ChangedMeanwhileError, content_of, read_s
 from cdc.audit.source_rows import fence
 from cdc.config import Config
 from cdc.copies.described import DescribedTable, describe_tables
-from cdc.copies.plan import Limits, plan_chunks, read_sizes, readers
+from cdc.copies.plan import Limits, plan_chunks, read_block_bytes, read_sizes, readers
 from cdc.copies.reading import at_snapshot
 from cdc.copies.records import Piece
 from cdc.errors import RefusedError, TailraceError, TransientError
@@ -114,7 +114,11 @@ class Pass:
         sizes = read_sizes(connection, [table])
         total = sum(size.heap_bytes + size.toast_bytes for size in sizes.values())
         count = readers(self._config.copy)
-        limits = Limits(chunk_bytes=max(_LEAST_BYTES, -(-total // count)), chunk_blocks=1 << 32)
+        limits = Limits(
+            chunk_bytes=max(_LEAST_BYTES, -(-total // count)),
+            chunk_blocks=1 << 32,
+            block_bytes=read_block_bytes(connection),
+        )
         chunks = plan_chunks("audit", [table], sizes, limits)
         return [(chunk.size_bytes, chunk.pieces) for chunk in chunks]
 

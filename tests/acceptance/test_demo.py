@@ -69,6 +69,7 @@ def _written(process: Process) -> int:
     return int(found[1].replace(",", ""))
 
 
+@pytest.mark.timeout(600)
 def test_the_demo_ends_with_every_store_equal_to_the_source(running_stack: Stack, tailrace: StartProcess) -> None:
     """`--for` ends with exit 0 and a line for each store: all rows of all tables arrived, the first copy's too.
 

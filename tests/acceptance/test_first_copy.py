@@ -9,7 +9,7 @@ from cdc.lsn import LSN
 from cdc.names import topic
 from tests.harness.audit import assert_clean
 from tests.harness.database import Database
-from tests.harness.first_copy import FIRST, Copying, copies, prepared, wait_for_hold
+from tests.harness.first_copy import FIRST, Copying, chunks, copies, prepared, wait_for_hold
 from tests.harness.inspection import as_role, forget_role, role
 from tests.harness.later_copy import copy_due
 from tests.harness.pipeline import MakePipeline, Pipeline
@@ -22,6 +22,9 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 
+HAMMERED = 30_000  # rows of `items`: several chunks
+
+
 def copied(records: list[Record]) -> list[Record]:
     return [record for record in records if record.op == "r"]
 
@@ -30,7 +33,7 @@ def make_tables(pipeline: Pipeline) -> list[str]:
     """One large table beside small ones, TOAST, partitions, an empty table, odd names; none ever analysed."""
     for statement in (
         SCHEMA,
-        "INSERT INTO items SELECT i, i % 7, repeat('n', i % 200) FROM generate_series(0, 499) i",
+        f"INSERT INTO items SELECT i, i % 7, repeat('n', i % 200) FROM generate_series(0, {HAMMERED - 1}) i",
         "CREATE TABLE large (id int PRIMARY KEY, a text, b numeric, c timestamptz, d bytea)",
         "INSERT INTO large SELECT i, 'text ' || i, i / 7.0, '2024-01-01'::timestamptz + i * interval '1 s', "
         "  CASE WHEN i % 5 = 0 THEN NULL ELSE '\\x5c6e'::bytea END FROM generate_series(1, 60000) i",
@@ -68,7 +71,7 @@ def test_copy_and_stream_meet_exactly(make_pipeline: MakePipeline, spark: SparkS
     third.execute("DELETE FROM large WHERE id = 8")
     second.execute("COMMIT")
     capture.wait_for_line('"waiting_for_first_copy"', 60)
-    with Writer(pipeline.database) as writer, Copying(pipeline, spark) as copying:
+    with Writer(pipeline.database, keys=HAMMERED) as writer, Copying(pipeline, spark) as copying:
         copying.wait_for_chunks(1)
         third.execute("COMMIT")
         pipeline.database.execute("UPDATE parts SET region = 'c' WHERE id <= 10")
@@ -79,6 +82,9 @@ def test_copy_and_stream_meet_exactly(make_pipeline: MakePipeline, spark: SparkS
     assert report.is_complete
     assert report.progress is not None
     assert (report.progress.chunks, report.progress.seconds_left) == (report.progress.total_chunks, 0.0)
+    assert report.progress.percent == 100.0
+    ((items,),) = pipeline.database.execute("SELECT 'items'::regclass::oid::int8")
+    assert sum(piece.relation == items for chunk in chunks(pipeline) for piece in chunk.pieces) > 2
     records = pipeline.assert_same(*tables, while_running=capture)
     point = LSN(copies(pipeline)[0].point)
     for each in records.values():
@@ -210,4 +216,66 @@ def test_login_replication_and_select_are_enough(
         assert run_chunk(task).ending is Ending.DONE
         eventually(lambda: pipeline.progress_records()[-1]["state"] == "streaming", 60, "the stream")
         pipeline.assert_same("t", "p")
+        forget_role(database.dsn, reader)
+
+
+def test_tables_that_only_the_publication_has_are_copied_too(make_pipeline: MakePipeline, spark: SparkSession) -> None:
+    """Somebody has put more into the publication than the config selects: it is captured, so it is copied, into a
+    topic like any other; and it holds up nobody."""
+    pipeline = make_pipeline(copy=FIRST, source={"tables": ["public.chosen"]})
+    for name in ("chosen", "other"):
+        pipeline.database.execute(f"CREATE TABLE {name} (id int PRIMARY KEY, v text)")
+        pipeline.database.execute(f"INSERT INTO {name} SELECT i, 'v' FROM generate_series(1, 100) i")
+    pipeline.database.execute("CREATE PUBLICATION tailrace FOR TABLE chosen, other")
+    capture = wait_for_hold(pipeline)
+    with Copying(pipeline, spark) as copying:
+        assert copying.report().is_complete
+    pipeline.database.execute("UPDATE other SET v = 'w' WHERE id < 9")
+    records = pipeline.assert_same("chosen", "other", while_running=capture)
+    assert len(copied(records["other"])) == 100
+
+
+def test_connections_and_rate_are_kept_to(make_pipeline: MakePipeline, spark: SparkSession) -> None:
+    """However many chunks wait: at most so many sessions read at once, and no more rows a second than asked for."""
+    rows, rate = 20_000, 5_000
+    pipeline = make_pipeline(copy={**FIRST, "connections": 2, "rows_per_second": rate})
+    pipeline.database.execute("CREATE TABLE t (id int PRIMARY KEY, v text)")
+    pipeline.database.execute("INSERT INTO t SELECT i, repeat('x', 200) FROM generate_series(1, %s) i", [rows])
+    capture = wait_for_hold(pipeline)
+    sessions: list[int] = []
+    with Copying(pipeline, spark) as copying:
+        while copying.is_running:
+            found = "SELECT count(*) FROM pg_stat_activity WHERE application_name = 'tailrace copy' AND datname = %s"
+            ((count,),) = pipeline.database.execute(found, [pipeline.database.name])
+            sessions.append(count)
+        report = copying.report()
+    assert report.is_complete
+    assert report.progress is not None
+    assert report.progress.total_chunks > 2
+    assert max(sessions) == 2
+    assert report.progress.rows_per_second < rate * 1.5, "chunks of a moment count as they end"
+    pipeline.assert_same("t", while_running=capture)
+
+
+def test_rows_that_a_policy_would_hide_are_refused(
+    make_pipeline: MakePipeline, database: Database, postgres_url: str
+) -> None:
+    """Row-level security without BYPASSRLS: a person must decide; some of the rows would be worse than none."""
+    with role(postgres_url, "LOGIN", "REPLICATION") as reader:
+        pipeline = make_pipeline(source={"dsn": as_role(database.dsn, reader)}, copy=FIRST)
+        for statement in (
+            "CREATE TABLE t (id int PRIMARY KEY, v text)",
+            "INSERT INTO t VALUES (1, 'a')",
+            "CREATE PUBLICATION tailrace FOR TABLE t",
+            f"GRANT SELECT ON t TO {reader}",
+        ):
+            database.execute(statement)
+        wait_for_hold(pipeline)
+        copy = prepared(pipeline)
+        (task,) = (copy.task(chunk) for chunk in copy.chunks)
+        database.execute("ALTER TABLE t ENABLE ROW LEVEL SECURITY")
+        refused = run_chunk(task)
+        assert (refused.ending, "BYPASSRLS" in (refused.remedy or "")) == (Ending.REFUSED, True), refused
+        database.execute("ALTER TABLE t DISABLE ROW LEVEL SECURITY")
+        assert run_chunk(task).ending is Ending.DONE
         forget_role(database.dsn, reader)

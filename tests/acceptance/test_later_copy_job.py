@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import threading
 from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING
 
 from tests.harness.audit import assert_clean
-from tests.harness.later_copy import copy_due
+from tests.harness.later_copy import Onlooker, copy_due, copying
 from tests.harness.pipeline import MakePipeline
 from tests.harness.slow_commits import SlowCommits
 from tests.harness.table_states import marks, wait_for_look
+from tests.harness.waiting import eventually
 from tests.harness.writer import SCHEMA, Writer
 
 if TYPE_CHECKING:
@@ -91,3 +93,32 @@ def test_named_table_and_condition(make_pipeline: MakePipeline, spark: SparkSess
     pipeline.assert_same("t", while_running=capture)
     copy_due(pipeline, spark, "t")
     pipeline.assert_same("t", while_running=capture)
+
+
+def test_a_copy_that_goes_on_after_a_rewrite_begins_that_table_anew(
+    make_pipeline: MakePipeline, spark: SparkSession
+) -> None:
+    """Stopped half-way; meanwhile VACUUM FULL moves rows into blocks that were read already, and a partition goes.
+    Going on with the old blocks would miss them, and end by burying them."""
+    pipeline = make_pipeline(copy={"first": False, "chunk_mb": 1, "rows_per_second": 10_000, "connections": 1})
+    execute = pipeline.database.execute
+    execute("CREATE TABLE t (id int PRIMARY KEY, v text)")
+    execute("INSERT INTO t SELECT n, repeat('x', 200) FROM generate_series(1, 20000) n")
+    execute("CREATE TABLE p (id int PRIMARY KEY) PARTITION BY RANGE (id)")
+    execute("CREATE TABLE low PARTITION OF p FOR VALUES FROM (0) TO (100)")
+    execute("CREATE TABLE high PARTITION OF p FOR VALUES FROM (100) TO (200)")
+    execute("INSERT INTO p SELECT n FROM generate_series(0, 199) n")
+    capture = pipeline.start()
+    stop, onlooker = threading.Event(), Onlooker()
+    with ThreadPoolExecutor(1) as pool:
+        copy = pool.submit(copying, pipeline, spark, onlooker, stop, "t", "p")
+        eventually(lambda: any(told.chunks for told in onlooker.told) or copy.done(), 120, "a finished chunk")
+        stop.set()
+        assert copy.result(60).stopped
+    execute("DELETE FROM t WHERE id <= 10000")
+    execute("VACUUM FULL t")
+    execute("DROP TABLE low")
+    assert copy_due(pipeline, spark, "t", "p").is_complete
+    assert copy_due(pipeline, spark).is_complete  # p is due again: a partition was dropped
+    pipeline.assert_same("t", "p", while_running=capture)
+    assert_clean(pipeline.config, spark)

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 
 from cdc.config import load_config
 from cdc.copies.log import CopyLog
-from cdc.copies.records import CopyProgress, CopyState
+from cdc.copies.records import ChunkState, CopyProgress, CopyState
 from spark_jobs.copy import CopyDriver, PreparedCopy
 from spark_jobs.first_copy import Report, Session, copy_first
 from tests.harness.pipeline import Pipeline
@@ -55,6 +55,10 @@ class Copying:
         assert self._report is not None, f"the copy has not ended after {deadline_seconds:g} s"
         return self._report
 
+    @property
+    def is_running(self) -> bool:
+        return self._thread.is_alive()
+
     def wait_for_chunks(self, count: int) -> None:
         eventually(lambda: self.chunks >= count or not self._thread.is_alive(), 120, f"{count} finished chunks")
         assert self.chunks >= count, self._error
@@ -82,6 +86,12 @@ def copies(pipeline: Pipeline) -> list[CopyState]:
     """All that were begun, oldest first."""
     with CopyLog(load_config(pipeline.config).kafka) as log:
         return sorted(log.refresh_to_end().copies.values(), key=lambda copy: copy.started_ms)
+
+
+def chunks(pipeline: Pipeline) -> list[ChunkState]:
+    """Those of the copy that was begun last."""
+    with CopyLog(load_config(pipeline.config).kafka) as log:
+        return list(log.refresh_to_end().chunks.get(copies(pipeline)[-1].id, {}).values())
 
 
 def wait_for_hold(pipeline: Pipeline) -> Process:

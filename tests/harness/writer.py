@@ -13,20 +13,21 @@ from tests.harness.database import Database
 from tests.harness.waiting import eventually
 
 SCHEMA: Final = "CREATE TABLE items (id int PRIMARY KEY, grp int NOT NULL, note text)"
-_KEYS: Final = 500
+KEYS: Final = 500
 
 
 class Writer:
     """Inserts, updates, deletes and changes keys of `items` until the block ends; a failure is raised there.
 
-    With `survives`, lost connections are made again: for tests that stop the server.
+    With `survives`, lost connections are made again: for tests that stop the server. `keys`: how many there are.
     """
 
-    def __init__(self, database: Database, *, seed: int = 1, survives: bool = False) -> None:
+    def __init__(self, database: Database, *, seed: int = 1, survives: bool = False, keys: int = KEYS) -> None:
         self.transactions = 0
         self._dsn = database.dsn
         self._random = random.Random(seed)
         self._survives = survives
+        self._keys = keys
         self._stop = threading.Event()
         self._error: BaseException | None = None
         self._thread = threading.Thread(target=self._run, name="writer", daemon=True)
@@ -68,7 +69,11 @@ class Writer:
                 self.transactions += 1
 
     def _change(self, connection: psycopg.Connection[tuple[object, ...]]) -> None:
-        choice, key, other = self._random.random(), self._random.randrange(_KEYS), self._random.randrange(_KEYS)
+        choice, key, other = (
+            self._random.random(),
+            self._random.randrange(self._keys),
+            self._random.randrange(self._keys),
+        )
         note = "x" * self._random.randrange(200)
         if choice < 0.2:
             connection.execute("DELETE FROM items WHERE id = %s", [key])

@@ -7,14 +7,16 @@ from pathlib import Path
 
 import psycopg
 import pytest
+from psycopg import sql
 
 from cdc.config import Config, parse_config
 from cdc.copies import reading
 from cdc.copies.described import DescribedTable, describe_tables
 from cdc.copies.first import look_at_snapshot
+from cdc.copies.pieces import lock_pieces
 from cdc.copies.reading import CHANGED, GONE, REWRITTEN, Readable, SnapshotLostError, at_snapshot, lines, lock
-from cdc.copies.records import Piece
-from cdc.errors import RefusedError
+from cdc.copies.records import ChunkState, Piece
+from cdc.errors import RefusedError, TransientError
 from cdc.table_catalog import read_states
 from cdc.table_states import why_incomplete
 from tests.harness.database import Connection, Database
@@ -183,3 +185,82 @@ def test_what_is_altered_right_after_the_snapshot_is_noticed(database: Database,
     assert seen.filled == {oid}
     now = read_states(database.connect(), [oid], prefix="p")[oid]
     assert why_incomplete(seen.states[oid], now) == "column more was added with a default"
+
+
+def test_a_row_filter_is_that_of_the_table_not_of_its_name(
+    database: Database, config: Config, exporter: Connection, reader: psycopg.Connection
+) -> None:
+    """Two tables have swapped their names since the snapshot: each keeps its own filter and columns."""
+    database.execute("DROP PUBLICATION tailrace")
+    database.execute("CREATE TABLE u (id int PRIMARY KEY, v text)")
+    database.execute("CREATE PUBLICATION tailrace FOR TABLE t (id, n) WHERE (id > 5), u (id) WHERE (id > 7)")
+    with database.connect() as connection:
+        connection.execute("BEGIN ISOLATION LEVEL REPEATABLE READ")
+        ((taken,),) = connection.execute("SELECT pg_export_snapshot()").fetchall()
+        oids = dict(
+            connection.execute("SELECT relname, oid::text FROM pg_class WHERE relname IN ('t', 'u')").fetchall()
+        )
+        for statement in ("t RENAME TO w", "u RENAME TO t", "w RENAME TO u"):
+            database.execute(f"ALTER TABLE {statement}")
+        with at_snapshot(database.dsn, taken) as later:
+            tables = describe_tables(later, config, oids.values())
+    seen = {
+        name: (tables[oid].leaves[0].row_filter, [column.name for column in tables[oid].relation.columns])
+        for name, oid in oids.items()
+    }
+    assert seen == {"t": ("(id > 5)", ["id", "n"]), "u": ("(id > 7)", ["id"])}
+
+
+def test_long_rows_are_read_a_few_at_a_time(
+    database: Database, reader: psycopg.Connection, table: DescribedTable
+) -> None:
+    """Memory is bounded by bytes, not by how many rows make a block."""
+    query = sql.SQL("copy (select repeat('x', 300000) from generate_series(1, 40)) to stdout")
+    blocks = [[len(line) for line in block] for block in reading.copy_out(reader, query)]
+    assert sum(map(len, blocks)) == 40
+    assert max(map(sum, blocks)) < 1_500_000
+    short = sql.SQL("copy (select generate_series(1, 1201)) to stdout")
+    assert [len(block) for block in reading.copy_out(reader, short)] == [500, 500, 201]
+
+
+def test_who_cannot_get_all_locks_lets_go_of_those_it_has(
+    database: Database, config: Config, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A migration that waits for one table must not wait for a copy that waits for another; nor all behind it."""
+    monkeypatch.setattr(reading, "_LOCK_TRY_MS", 200)
+    database.execute("CREATE TABLE a (id int PRIMARY KEY); CREATE TABLE b (id int PRIMARY KEY)")
+    rows = database.execute(
+        "SELECT oid::text, oid::int8, relfilenode::int8 FROM pg_class WHERE relname IN ('a', 'b') ORDER BY relname"
+    )
+    pieces = [Piece(table=oid, relation=relation, first_block=0, end_block=None) for oid, relation, _ in rows]
+    chunk = ChunkState(copy="c", number=0, pieces=pieces, size_bytes=0)
+    with database.connect(autocommit=False) as migration:
+        migration.execute("LOCK TABLE b IN ACCESS EXCLUSIVE MODE")
+        with at_snapshot(database.dsn, None) as connection:
+            tables = describe_tables(connection, config, [oid for oid, _, _ in rows])
+            with pytest.raises(TransientError, match=r"public\.b is locked by others"):
+                lock_pieces(connection, chunk, tables, lambda _: (b"", b""))
+        migration.rollback()
+
+
+def test_blocks_of_another_storage_are_not_read(database: Database, config: Config) -> None:
+    """A copy goes on after VACUUM FULL has moved its rows into blocks that were read already; a partition is gone."""
+    database.execute("CREATE TABLE a (id int PRIMARY KEY); CREATE TABLE p (id int PRIMARY KEY) PARTITION BY RANGE (id)")
+    database.execute("CREATE TABLE p1 PARTITION OF p FOR VALUES FROM (0) TO (9)")
+    database.execute("CREATE TABLE p2 PARTITION OF p FOR VALUES FROM (9) TO (99)")
+    database.execute("CREATE PUBLICATION tailrace FOR TABLE a, p")
+    oids = dict(database.execute("SELECT relname, oid::text FROM pg_class WHERE relname IN ('a', 'p')"))
+    with psycopg.connect(database.dsn) as connection:
+        planned = describe_tables(connection, config, oids.values())
+    pieces = [
+        Piece(table=oid, relation=leaf.relation.oid, first_block=0, end_block=None, storage=leaf.storage)
+        for oid, table in planned.items()
+        for leaf in table.leaves
+    ]
+    database.execute("VACUUM FULL a")
+    database.execute("DROP TABLE p2")
+    with at_snapshot(database.dsn, None) as connection:
+        tables = describe_tables(connection, config, oids.values())
+        chunk = ChunkState(copy="c", number=0, pieces=pieces, size_bytes=0)
+        locked, left_out = lock_pieces(connection, chunk, tables, lambda _: (b"", b""))
+    assert (locked, left_out) == ([], {oids["a"]: REWRITTEN, oids["p"]: GONE})

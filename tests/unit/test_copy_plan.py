@@ -34,7 +34,7 @@ def size(oid: int, blocks: int, toast_bytes: int = 0, *, storage: int | None = N
 
 
 def limits(chunk_bytes: int = MEGABYTE, chunk_blocks: int = 1 << 32) -> Limits:
-    return Limits(chunk_bytes=chunk_bytes, chunk_blocks=chunk_blocks)
+    return Limits(chunk_bytes=chunk_bytes, chunk_blocks=chunk_blocks, block_bytes=8192)
 
 
 def blocks_read(chunks: Sequence[ChunkState], relation: int) -> list[int]:
@@ -104,18 +104,18 @@ def test_nothing_to_copy_is_an_empty_plan() -> None:
 def test_chunks_suit_the_size_of_the_whole() -> None:
     """Small enough that all connections have work, not more than `chunk_mb`, and never millions of them."""
     wanted = Copy(connections=4, chunk_mb=64)
-    assert Limits.of(wanted, 400 * MEGABYTE).chunk_bytes == 400 * MEGABYTE // 16
-    assert Limits.of(wanted, 2000 * MEGABYTE).chunk_bytes == 64 * MEGABYTE
-    assert Limits.of(wanted, 0).chunk_bytes == 16 * MEGABYTE
-    assert Limits.of(wanted, 100 * 2**40).chunk_bytes == 100 * 2**40 // 20_000
+    assert Limits.of(wanted, 400 * MEGABYTE, 8192).chunk_bytes == 400 * MEGABYTE // 16
+    assert Limits.of(wanted, 2000 * MEGABYTE, 8192).chunk_bytes == 64 * MEGABYTE
+    assert Limits.of(wanted, 0, 8192).chunk_bytes == 16 * MEGABYTE
+    assert Limits.of(wanted, 100 * 2**40, 8192).chunk_bytes == 100 * 2**40 // 20_000
 
 
 def test_a_slow_rate_makes_small_chunks() -> None:
     """A chunk is a Kafka transaction, which must end before Kafka gives it up."""
     wanted = Copy(connections=4, rows_per_second=1000)
-    slow = Limits.of(wanted, 10_000 * MEGABYTE)
+    slow = Limits.of(wanted, 10_000 * MEGABYTE, 8192)
     assert slow.chunk_blocks * 291 / (1000 / readers(wanted)) <= 240
     slowest = Copy(connections=4, rows_per_second=1)
     assert readers(slowest) == 1
-    assert Limits.of(slowest, MEGABYTE).chunk_blocks == 1
+    assert Limits.of(slowest, MEGABYTE, 8192).chunk_blocks == 1
     assert readers(Copy(connections=7)) == 7
