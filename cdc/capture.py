@@ -248,17 +248,18 @@ class Capture:
     def _forget_visible(self) -> None:
         """Transactions that every session sees cannot be missing in what a copy reads from then on.
 
-        What it has read before may be on its way to us: where commits become visible late, a snapshot counts once the
-        stream is past the LSN of then. (Chunks that were begun before the first one do not count in any case.)
+        What it has read before may be on its way to us, and a commit is in the log before it is visible: so a snapshot
+        counts once the stream is past the LSN of then. (Chunks that were begun before the first one do not count in any
+        case.) A stream that is far behind does not get there for long: it begins anew with what is visible now.
         """
         windows, seen = self._changes.windows, self._visible
         has_passed = self._changes.position - self._changes.base > seen.lsn
-        if has_passed or not seen.late:
+        if has_passed or windows.is_overfull:
             self._visible = self._batches.call(self._look_at_visible)
-        if not seen.late:
-            windows.forget_visible(self._visible.snapshot)
-        elif has_passed or seen.lsn == windows.started_at:
+        if has_passed or seen.lsn == windows.started_at:
             windows.forget_visible(seen.snapshot)
+        if windows.is_overfull:
+            windows.start(self._visible.snapshot.in_progress, self._visible.lsn)
 
     def _look_at_visible(self) -> _Visible:
         row = self._catalog.execute(_VISIBLE).fetchone()

@@ -24,11 +24,12 @@ from cdc.snapshots import Snapshot
 
 # Past this many keys it is cheaper to read the chunk again than to remember more.
 MOST_KEYS = 200_000
-# Chunks whose task died never get their HIGH; they must not be watched for ever.
-MOST_WINDOWS = 64
+# Chunks whose task died never get their HIGH; they must not be watched for ever. As many as [copy] connections may be.
+MOST_WINDOWS = 256
 
 # Of transactions that may not be visible yet; mostly all of them are, and can be forgotten.
 _MANY_STREAMED = 50_000
+_TOO_MANY_STREAMED = 1_000_000
 
 _XIDS = 1 << 32  # snapshots have 64-bit ids, the stream has their lower half
 
@@ -63,8 +64,9 @@ class Windows:
         self._full_at = _MANY_STREAMED
 
     def start(self, in_progress: Iterable[int], lsn: int) -> None:
-        """A life of capture begins. `lsn` was read after the snapshot that shows these transactions in progress: a
-        chunk that begins behind it is read later."""
+        """A life of capture begins, or has lost track. `lsn` was read after the snapshot that shows these transactions
+        in progress: a chunk that begins behind it is read later."""
+        self._streamed.clear()
         self._open_at_start = {xid % _XIDS for xid in in_progress}
         self.started_at = lsn
 
@@ -77,6 +79,11 @@ class Windows:
     def is_full(self) -> bool:
         """Whether it is time for `forget_visible`."""
         return len(self._streamed) > self._full_at
+
+    @property
+    def is_overfull(self) -> bool:
+        """Whether there are more than can be remembered."""
+        return len(self._streamed) > _TOO_MANY_STREAMED
 
     def streamed(self, xid: int) -> None:
         self._streamed.add(xid)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -157,3 +158,20 @@ def test_topic_never_ends_with_an_older_row(data: st.DataObject) -> None:
 def _in_order(steps: list[str]) -> bool:
     commits = [step for step in steps if step.startswith("c")]
     return steps.index("low") < steps.index("read") < steps.index("high") and commits == sorted(commits)
+
+
+def test_what_cannot_be_remembered_is_not_guessed_at(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Far behind, with more transactions than fit: it begins anew, and chunks that were read before that do not hold."""
+    monkeypatch.setattr(windows_module, "_TOO_MANY_STREAMED", 3)
+    windows = Windows()
+    for xid in range(4):
+        windows.streamed(xid)
+    assert windows.is_overfull
+    windows.start({50}, LSN)
+    assert not windows.is_overfull
+    windows.low(CHUNK, 1, ["t"], LSN - 1)
+    assert windows.high(CHUNK, 1, shows(below=100)).repeat is not None
+    windows.low(CHUNK, 2, ["t"], LSN + 1)
+    assert windows.high(CHUNK, 2, shows(below=100, in_progress=frozenset({50})), writers=[50]).repeat is not None
+    windows.low(CHUNK, 3, ["t"], LSN + 2)
+    assert windows.high(CHUNK, 3, shows(below=100)).repeat is None
