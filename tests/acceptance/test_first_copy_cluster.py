@@ -14,6 +14,9 @@ from tests.harness.spark_cluster import SparkCluster
 from tests.harness.waiting import eventually
 
 
+PASSWORD = "open-sesame-7313"  # the test's server asks for none, and takes any
+
+
 def _chunks(process: Process) -> int:
     lines = [json.loads(line) for line in process.output.splitlines() if line.startswith("{")]
     return max((line["chunks"] for line in lines if line["event"] == "progress"), default=0)
@@ -24,7 +27,7 @@ def test_an_executor_killed_on_the_way(
     make_pipeline: MakePipeline, tailrace: StartProcess, start_process: StartProcess, tmp_path: Path
 ) -> None:
     """Its chunks run again on another one; every row is there once. The driver's password is in nobody's log."""
-    pipeline = make_pipeline(copy={**FIRST, "rows_per_second": 8000, "connections": 2})
+    pipeline = make_pipeline(source={"password": PASSWORD}, copy={**FIRST, "rows_per_second": 8000, "connections": 2})
     pipeline.database.execute("CREATE TABLE large (id int PRIMARY KEY, a text)")
     pipeline.database.execute("INSERT INTO large SELECT i, repeat('x', 100) FROM generate_series(1, 100000) i")
     cluster = SparkCluster(start_process, tmp_path)
@@ -41,3 +44,6 @@ def test_an_executor_killed_on_the_way(
     pipeline.database.execute("DELETE FROM large WHERE id <= 10")
     records = pipeline.assert_same("large", while_running=capture)
     assert sum(record.op == "r" for record in records["large"]) == 100_000
+    said = {"driver": driver.transcript(), "capture": capture.transcript(), **cluster.said()}
+    assert len(said) > 4  # executors have written, too
+    assert [who for who, text in said.items() if PASSWORD in text] == []

@@ -148,7 +148,7 @@ def test_without_a_capture_the_command_makes_the_slot_itself(
 ) -> None:
     """It ends when everything is copied; capture, started later, goes on from the slot's point. Run again, there is
     nothing to do. No password gets into what it says."""
-    pipeline = make_pipeline(copy=FIRST)
+    pipeline = make_pipeline(source={"password": "open-sesame-7313"}, copy=FIRST)
     make_large(pipeline)
     snapshot = tailrace("snapshot", "--json", "--config", str(pipeline.config))
     snapshot.expect_exit(0, 180)
@@ -160,6 +160,8 @@ def test_without_a_capture_the_command_makes_the_slot_itself(
     again = tailrace("snapshot", "--config", str(pipeline.config))
     again.expect_exit(0, 60)
     assert "Nothing to do" in again.output
+    for process in (snapshot, capture, again):
+        assert "sesame" not in process.output + process.errors
 
 
 @pytest.mark.slow
@@ -227,3 +229,24 @@ def test_a_broker_killed_on_the_way_is_waited_for(
     eventually(lambda: pipeline.published_to() > 0, 60, "the stream")
     pipeline.assert_same("large", while_running=capture)
     assert len(copied(pipeline)) == 60_000
+
+
+@pytest.mark.slow
+def test_postgres_killed_under_a_living_capture(make_pipeline: MakePipeline, spark: SparkSession, stack: Stack) -> None:
+    """It notices that its snapshot is gone, keeps what is finished, marks the rest, and streams by itself."""
+    pipeline = make_pipeline(copy={**FIRST, "rows_per_second": 8000, "connections": 2})
+    make_large(pipeline, 60_000)
+    capture = wait_for_hold(pipeline)
+    with Copying(pipeline, spark) as copying:
+        copying.wait_for_chunks(1)
+        stack.stop("postgres", SIGKILL)
+        stack.start("postgres")
+        with suppress(psycopg.OperationalError):  # how the connection learns that its server was away
+            pipeline.database.execute("SELECT")
+        pipeline.database.execute("DELETE FROM large WHERE id % 3 = 0")
+        capture.wait_for_line('"streaming"', 120)
+        assert not copying.report().is_complete
+    assert 0 < len(copied(pipeline)) < 60_000
+    assert "large" in marks(pipeline)
+    assert copy_due(pipeline, spark).is_complete
+    pipeline.assert_same("large", while_running=capture)

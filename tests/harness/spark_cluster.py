@@ -28,8 +28,8 @@ class SparkCluster:
         self._folder = folder
         port = _free_port()
         self.url = f"spark://127.0.0.1:{port}"
-        master = self._start(start, _MASTER, "--host", "127.0.0.1", "--port", str(port), "--webui-port", "0")
-        master.wait_for_line("Starting Spark master|I have been elected leader", 60)
+        self._master = self._start(start, _MASTER, "--host", "127.0.0.1", "--port", str(port), "--webui-port", "0")
+        self._master.wait_for_line("Starting Spark master|I have been elected leader", 60)
         self._workers = [
             self._start(start, _WORKER, self.url, "--host", "127.0.0.1", "--webui-port", "0", "-c", "1", "-m", "1g")
             for _ in range(workers)
@@ -48,6 +48,14 @@ class SparkCluster:
         """The pids of the executors that run now."""
         children = [child for worker in self._workers for child in psutil.Process(worker.pid).children(recursive=True)]
         return [child.pid for child in children if any(_EXECUTOR in word for word in _command(child))]
+
+    def said(self) -> dict[str, str]:
+        """All that master, workers and executors have written anywhere, by process or file."""
+        files = [file for file in (self._folder / "work").rglob("*") if file.is_file()]
+        return {
+            **{f"process {process.pid}": process.output + process.errors for process in (self._master, *self._workers)},
+            **{str(file): file.read_bytes().decode(errors="replace") for file in files},
+        }
 
     def kill_an_executor(self) -> int:
         pid = self.executors()[0]

@@ -161,7 +161,7 @@ def _in_order(steps: list[str]) -> bool:
 
 
 def test_what_cannot_be_remembered_is_not_guessed_at(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Far behind, with more transactions than fit: it begins anew, and chunks that were read before that do not hold."""
+    """More transactions than fit: it begins anew, and chunks that were read before that do not hold."""
     monkeypatch.setattr(windows_module, "_TOO_MANY_STREAMED", 3)
     windows = Windows()
     for xid in range(4):
