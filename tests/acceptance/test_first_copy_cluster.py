@@ -13,7 +13,6 @@ from tests.harness.process import Process, StartProcess
 from tests.harness.spark_cluster import SparkCluster
 from tests.harness.waiting import eventually
 
-
 PASSWORD = "open-sesame-7313"  # the test's server asks for none, and takes any
 
 
