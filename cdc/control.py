@@ -10,12 +10,21 @@ _FIRST_LOOK_BACK = 64
 
 
 def committed_reader(options: dict[str, str]) -> Consumer:
-    """To be assigned by hand; it tells when it has reached the end."""
+    """To be assigned by hand; it tells when it has reached the end (or the first open transaction)."""
+    return _reader(options, "read_committed")
+
+
+def uncommitted_reader(options: dict[str, str]) -> Consumer:
+    """As `committed_reader`; what is in open and in aborted transactions comes too."""
+    return _reader(options, "read_uncommitted")
+
+
+def _reader(options: dict[str, str], isolation: str) -> Consumer:
     return Consumer(
         {
             **options,
             "group.id": "tailrace-unused",
-            "isolation.level": "read_committed",
+            "isolation.level": isolation,
             "enable.auto.commit": False,
             "enable.partition.eof": True,
             "auto.offset.reset": "earliest",

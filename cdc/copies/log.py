@@ -27,10 +27,13 @@ class CopyLog:
         self.chunks: dict[str, dict[int, ChunkState]] = {}
         self.progress: dict[str, CopyProgress] = {}
         self._topic = control_topic(kafka.prefix, Control.COPIES)
-        self._consumer = committed_reader(kafka.client_options())
+        self._consumer = self._reader(kafka)
         self._kafka = kafka
         self._connected = False
         self.next_offset = start
+
+    def _reader(self, kafka: Kafka) -> Consumer:
+        return committed_reader(kafka.client_options())
 
     def close(self) -> None:
         self._consumer.close()
@@ -122,8 +125,14 @@ class CopyLog:
                 remedy="Run the newer Tailrace that wrote it.",
             )
         if "chunk" in key:
-            self.chunks.setdefault(copy, {})[key["chunk"]] = msgspec.json.decode(value, type=ChunkState)
+            self._keep_chunk(msgspec.json.decode(value, type=ChunkState))
         elif "progress" in key:
             self.progress[copy] = msgspec.json.decode(value, type=CopyProgress)
         else:
-            self.copies[copy] = msgspec.json.decode(value, type=CopyState)
+            self._keep_copy(msgspec.json.decode(value, type=CopyState))
+
+    def _keep_chunk(self, chunk: ChunkState) -> None:
+        self.chunks.setdefault(chunk.copy, {})[chunk.number] = chunk
+
+    def _keep_copy(self, copy: CopyState) -> None:
+        self.copies[copy.id] = copy
