@@ -21,11 +21,21 @@ class SourceTable:
     key: tuple[str, ...]  # primary key columns in key order; empty where there is no primary key
     deferrable_key: bool
     replica_identity: str  # d, n, f or i, as in pg_class
+    identity_index: frozenset[str]  # columns of REPLICA IDENTITY USING INDEX; empty otherwise, or if it was dropped
     is_partitioned: bool
     is_partition: bool
 
     def __str__(self) -> str:
         return f"{self.schema}.{self.name}"
+
+    @property
+    def identity_lacks_key(self) -> bool:
+        """Whether its replica identity is an index without the whole primary key: a delete does not say which key.
+
+        (Of a partitioned table each partition has its own; the stream shows it with the partition's first row.)
+        """
+        is_by_index = self.replica_identity == "i" and not self.is_partitioned
+        return is_by_index and not self.identity_index.issuperset(self.key)
 
     def topic(self, prefix: str) -> str:
         return names.topic(prefix, self.schema, self.name)
@@ -51,7 +61,11 @@ class Publication:
 
 _TABLES = """
 select c.oid::int8, n.nspname, c.relname, c.relreplident::text, c.relkind = 'p', c.relispartition,
-       coalesce(k.columns, '{}') as columns, coalesce(not k.immediate, false) as deferrable
+       coalesce(k.columns, '{}') as columns, coalesce(not k.immediate, false) as deferrable,
+       array(select a.attname::text from pg_index i
+             cross join lateral unnest(i.indkey::int2[]) with ordinality as u(attnum, place)
+             join pg_attribute a on a.attrelid = i.indrelid and a.attnum = u.attnum
+             where i.indrelid = c.oid and i.indisreplident and u.place <= i.indnkeyatts) as identity
 from pg_class c
 join pg_namespace n on n.oid = c.relnamespace
 left join lateral (
@@ -90,8 +104,8 @@ def root_of(connection: psycopg.Connection, oid: int) -> SourceTable | None:
     return None if row is None else _table(row)
 
 
-def _table(row: tuple[int, str, str, str, bool, bool, list[str], bool]) -> SourceTable:
-    oid, schema, name, replica_identity, is_partitioned, is_partition, key, deferrable = row
+def _table(row: tuple[int, str, str, str, bool, bool, list[str], bool, list[str]]) -> SourceTable:
+    oid, schema, name, replica_identity, is_partitioned, is_partition, key, deferrable, identity = row
     return SourceTable(
         oid=oid,
         schema=schema,
@@ -99,6 +113,7 @@ def _table(row: tuple[int, str, str, str, bool, bool, list[str], bool]) -> Sourc
         key=tuple(key),
         deferrable_key=deferrable,
         replica_identity=replica_identity,
+        identity_index=frozenset(identity),
         is_partitioned=is_partitioned,
         is_partition=is_partition,
     )
@@ -229,6 +244,9 @@ def _why_not_by_identity(table: SourceTable) -> tuple[str, str] | None:
         return "its replica identity is NOTHING", f"Run: alter table {table} replica identity default."
     if table.deferrable_key and table.replica_identity != "f":
         return "its primary key is deferrable", f"Run: alter table {table} replica identity full."
+    if table.identity_lacks_key:
+        what = "its replica identity is an index without the whole primary key"
+        return what, f"Run: alter table {table} replica identity default."
     return None
 
 

@@ -2,20 +2,32 @@
 
 from __future__ import annotations
 
+import time
+
 from confluent_kafka import Consumer, KafkaError, KafkaException, TopicPartition
 
 from cdc.errors import TransientError
 
+OPEN_TRANSACTION_SECONDS = 0.02
 _FIRST_LOOK_BACK = 64
 
 
 def committed_reader(options: dict[str, str]) -> Consumer:
-    """To be assigned by hand; it tells when it has reached the end."""
+    """To be assigned by hand; it tells when it has reached the end (or the first open transaction)."""
+    return _reader(options, "read_committed")
+
+
+def uncommitted_reader(options: dict[str, str]) -> Consumer:
+    """As `committed_reader`; what is in open and in aborted transactions comes too."""
+    return _reader(options, "read_uncommitted")
+
+
+def _reader(options: dict[str, str], isolation: str) -> Consumer:
     return Consumer(
         {
             **options,
             "group.id": "tailrace-unused",
-            "isolation.level": "read_committed",
+            "isolation.level": isolation,
             "enable.auto.commit": False,
             "enable.partition.eof": True,
             "auto.offset.reset": "earliest",
@@ -25,25 +37,58 @@ def committed_reader(options: dict[str, str]) -> Consumer:
     )
 
 
-def read_last(options: dict[str, str], topic: str, key: bytes, *, timeout_seconds: float = 30) -> bytes | None:
-    """Looks from the end backwards, since what is asked for is mostly there. None where there is no such record."""
+def end_of_all(options: dict[str, str], topic: str, timeout_seconds: float) -> int:
+    """Behind all records. (A consumer of committed ones is told only where the first open transaction begins.)"""
+    everything = uncommitted_reader(options)
+    try:
+        _, end = everything.get_watermark_offsets(TopicPartition(topic, 0), timeout=timeout_seconds)
+        return int(end)
+    except KafkaException as error:
+        raise TransientError(f"{topic} could not be read: {error.args[0].str()}") from error
+    finally:
+        everything.close()
+
+
+def read_last(
+    options: dict[str, str], topic: str, key: bytes, *, timeout_seconds: float = 30, decided: bool = False
+) -> bytes | None:
+    """Looks from the end backwards, since what is asked for is mostly there. None where there is no such record.
+
+    `decided`: the last of all records that are there now; waits until the transactions before that end are decided. For
+    whoever has fenced all writers, so that none is open for long. Others read up to the first open transaction.
+    """
+    end = end_of_all(options, topic, timeout_seconds) if decided else 0
+    give_up_at = time.monotonic() + timeout_seconds
     consumer = committed_reader(options)
     try:
-        low, high = consumer.get_watermark_offsets(TopicPartition(topic, 0), timeout=timeout_seconds)
-        look_back = _FIRST_LOOK_BACK
         while True:
-            start = max(low, high - look_back)
-            found = _last_value(consumer, topic, start, key, timeout_seconds)
-            if found is not None or start <= low:
+            found, reached = _read_backwards(consumer, topic, key, timeout_seconds)
+            if reached >= end:
                 return found
-            look_back *= 8
+            if time.monotonic() > give_up_at:
+                raise TransientError(f"A transaction on {topic} stayed open for {timeout_seconds:.0f} seconds.")
+            time.sleep(OPEN_TRANSACTION_SECONDS)
     except KafkaException as error:
         raise TransientError(f"{topic} could not be read: {error.args[0].str()}") from error
     finally:
         consumer.close()
 
 
-def _last_value(consumer: Consumer, topic: str, start: int, key: bytes, timeout_seconds: float) -> bytes | None:
+def _read_backwards(consumer: Consumer, topic: str, key: bytes, timeout_seconds: float) -> tuple[bytes | None, int]:
+    """The value, and the offset up to which was read."""
+    low, high = consumer.get_watermark_offsets(TopicPartition(topic, 0), timeout=timeout_seconds)
+    look_back = _FIRST_LOOK_BACK
+    while True:
+        start = max(low, high - look_back)
+        found, reached = _last_value(consumer, topic, start, key, timeout_seconds)
+        if found is not None or start <= low:
+            return found, reached
+        look_back *= 8
+
+
+def _last_value(
+    consumer: Consumer, topic: str, start: int, key: bytes, timeout_seconds: float
+) -> tuple[bytes | None, int]:
     consumer.assign([TopicPartition(topic, 0, start)])
     last: bytes | None = None
     while True:
@@ -55,6 +100,6 @@ def _last_value(consumer: Consumer, topic: str, start: int, key: bytes, timeout_
             if message.key() == key:
                 last = message.value()
         elif error.code() == KafkaError._PARTITION_EOF:
-            return last
+            return last, message.offset() or 0
         else:
             raise KafkaException(error)

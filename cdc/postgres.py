@@ -24,7 +24,21 @@ _LIVENESS = {
     "tcp_user_timeout": 30_000,
 }
 
-# Connection errors that another try cannot mend. libpq gives no code for most of them.
+# A role's or database's own would end sessions of ours that wait or idle for good reason: making a slot waits for every
+# open transaction, the session that holds a snapshot idles in one. Where a limit is wanted, it is set where it is.
+_NO_TIMEOUTS = (
+    "statement_timeout",
+    "lock_timeout",
+    "idle_in_transaction_session_timeout",
+    "idle_session_timeout",
+)
+
+# The server's side of `_LIVENESS`: a client whose host lost power gives its slot and its locks back after a minute, not
+# after the kernel's two hours. (On a Unix socket they mean nothing.)
+_SERVER_LIVENESS = {"tcp_keepalives_idle": 30, "tcp_keepalives_interval": 10, "tcp_keepalives_count": 3}
+
+# Connection errors that another try cannot mend. libpq gives no code for most of them. (An "SSL error" as such may be a
+# handshake that was cut off.)
 _HOPELESS = (
     "password authentication failed",
     "authentication failed",
@@ -32,7 +46,16 @@ _HOPELESS = (
     "does not exist",
     "no password supplied",
     "certificate",
-    "SSL error",
+    "wrong version number",
+    "unsupported protocol",
+    "no protocols available",
+    "alert protocol version",
+    "alert handshake failure",
+    "alert unknown ca",
+    "alert no application protocol",
+    "no shared cipher",
+    "no cipher match",
+    "private key file",
     "server does not support SSL",
     "must be superuser or replication role",
     "permission denied",
@@ -41,9 +64,14 @@ _HOPELESS = (
 
 
 def connect(conninfo: str, **parameters: Any) -> psycopg.Connection:
-    """An autocommit connection with our session settings."""
+    """An autocommit connection with our session settings.
+
+    The options of the connection string outrank the time limits, and nothing else.
+    """
+    limits = {**dict.fromkeys(_NO_TIMEOUTS, 0), **_SERVER_LIVENESS}
+    unless_given = " ".join(f"-c {name}={value}" for name, value in limits.items())
     own_options = str(conninfo_to_dict(conninfo).get("options") or "")
-    options = " ".join([own_options, startup_options(), "-c row_security=off"])
+    options = " ".join([unless_given, own_options, startup_options(), "-c row_security=off"])
     try:
         return psycopg.connect(
             make_conninfo(conninfo, options=options, **{**_LIVENESS, **parameters}),

@@ -144,7 +144,12 @@ def decode(data: bytes) -> Progress:
         ) from error
 
 
-def read_progress(options: dict[str, str], topic: str, *, timeout_seconds: float = 30) -> Progress | None:
-    """The last committed record, or None where there is none. Call after fencing: an open transaction hides it."""
-    data = read_last(options, topic, KEY, timeout_seconds=timeout_seconds)
+def read_progress(
+    options: dict[str, str], topic: str, *, timeout_seconds: float = 30, decided: bool = False
+) -> Progress | None:
+    """The last committed record, or None where there is none.
+
+    `decided`: for whoever has fenced capture, and goes on from it; nothing that is there may be overlooked then.
+    """
+    data = read_last(options, topic, KEY, timeout_seconds=timeout_seconds, decided=decided)
     return None if data is None else decode(data)

@@ -167,7 +167,8 @@ def _key_indexes(relation: Relation, shape: Shape) -> tuple[int, ...]:
         raise RefusedError(
             f"Table {shape} cannot be captured: {what}.",
             remedy=f"Give it a primary key and run ALTER TABLE {relation.schema}.{relation.table} "
-            "REPLICA IDENTITY DEFAULT (or FULL).",
+            "REPLICA IDENTITY DEFAULT (or FULL). What was written meanwhile stays in the log without its key; "
+            "if capture still refuses it, run: tailrace recover.",
         )
     for name in shape.key:
         if name in shape.masks:

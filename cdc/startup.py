@@ -240,21 +240,25 @@ class _Start:
 
     def _fence_and_read(self, publisher: Publisher) -> Progress | None:
         publisher.fence(_FENCE_SECONDS)
-        return read_progress(self._config.kafka.client_options(), self._progress_topic)
+        return self._read_progress()
+
+    def _read_progress(self) -> Progress | None:
+        return read_progress(self._config.kafka.client_options(), self._progress_topic, decided=True)
 
     def _read_up_to(self, confirmed: LSN, progress: Progress) -> Progress:
         """The slot is only ever told what a committed record says: one that says less may not be the last.
 
-        A broker that was killed and restarted was seen, once, to show its last committed record a moment late.
+        A broker that was killed and restarted was seen, once, to show its last committed record a moment late. That no
+        transaction is open does not rule that out: it may not know the end of its log yet, and says so to nobody.
         """
         give_up_at = time.monotonic() + _LATE_RECORD_SECONDS
         while progress.confirmable < confirmed and time.monotonic() < give_up_at:
             time.sleep(0.5)
-            progress = read_progress(self._config.kafka.client_options(), self._progress_topic) or progress
+            progress = self._read_progress() or progress
         return progress
 
     def _read_states(self, progress: Progress) -> TableStates:
-        data = read_last(self._config.kafka.client_options(), self._schema_topic, STATES_KEY)
+        data = read_last(self._config.kafka.client_options(), self._schema_topic, STATES_KEY, decided=True)
         if data is not None:
             return decode_states(data)
         # The first start has died before it wrote them: what is there now is where we begin.

@@ -131,4 +131,6 @@ def _key(relation: Relation, now: TableState, known: TableState | None) -> tuple
             return tuple(state.key)
     if relation.replica_identity is ReplicaIdentity.FULL:
         return ()  # every column is in the identity: it does not tell the key
+    if relation.replica_identity is ReplicaIdentity.INDEX:
+        return tuple(now.key)  # nor does an index: a table with a key that it lacks is refused (`relations`)
     return tuple(column.name for column in relation.columns if column.in_key)

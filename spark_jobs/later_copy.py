@@ -167,7 +167,8 @@ class LaterDriver(CopyDriver):
 
     def _end(self, later: _Later, left_out: Mapping[str, str]) -> None:
         whole = {} if later.copy.where else {oid: later.copy.point for oid in later.tables if oid not in left_out}
-        at = marks.emit(self._connection, marks.End(copy=later.copy, whole=whole))
+        mark = marks.End(pipeline=marks.pipeline_of(self._config), copy=later.copy, whole=whole)
+        at = marks.emit(self._connection, mark)
         while not self._stop.wait(_LOOK_SECONDS):
             state = self._outcomes.copy(later.copy.id)
             if state is not None and state.state == "complete":

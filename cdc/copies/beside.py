@@ -62,7 +62,8 @@ def read_beside(task: BesideTask) -> Attempt:
     oids = sorted({piece.table for piece in task.chunk.pieces})
     chunk = task.chunk
     with connect(task.config.source.conninfo(), application_name="tailrace copy") as marking:
-        marks.emit(marking, marks.Low(copy=chunk.copy, chunk=chunk.number, attempt=task.attempt, tables=oids))
+        mine, attempt = marks.pipeline_of(task.config), task.attempt
+        marks.emit(marking, marks.Low(pipeline=mine, copy=chunk.copy, chunk=chunk.number, attempt=attempt, tables=oids))
         rows = _Rows(task)
         writers = _writers(marking, task.tables.values())
         with at_snapshot(task.config.source.conninfo(), None) as connection:
@@ -72,7 +73,13 @@ def read_beside(task: BesideTask) -> Attempt:
         rows.flush()
         chunk = msgspec.structs.replace(chunk, rows=rows.count, left_out=left_out, attempt=task.attempt)
         high = marks.High(
-            chunk=chunk, attempt=task.attempt, snapshot=row[0], first=rows.first, end=rows.end, writers=writers
+            pipeline=mine,
+            chunk=chunk,
+            attempt=task.attempt,
+            snapshot=row[0],
+            first=rows.first,
+            end=rows.end,
+            writers=writers,
         )
         at = marks.emit(marking, high)
         return Attempt(number=chunk.number, ending=Ending.DONE, chunk=chunk, high=int(at))

@@ -1,7 +1,7 @@
 """A later copy of some keys: rows as the source has them now, or deletes, through the same marks as every later copy.
 
-No Spark, and no plan on the copies' log: it is over in seconds, and one that dies is asked for again. Capture must be
-running, as it publishes the rows with a new version.
+No Spark, and no plan on the copies' log, only its chunks, so that capture knows them for ours: it is over in seconds,
+and one that dies is asked for again. Capture must be running, as it publishes the rows with a new version.
 """
 
 from __future__ import annotations
@@ -15,6 +15,7 @@ import psycopg
 from psycopg import sql
 
 from cdc.config import Config
+from cdc.copies.announced import announce
 from cdc.copies.beside import BesideTask, read_beside
 from cdc.copies.described import DescribedTable, describe_tables
 from cdc.copies.log import CopyLog
@@ -32,12 +33,14 @@ def copy_keys(config: Config, oid: str, keys: Collection[bytes], *, timeout_seco
     """How many records capture published: fewer than keys where newer changes were there already."""
     wanted = sorted(keys)
     copy_id = f"keys-{uuid.uuid4().hex[:8]}"
+    piece = Piece(table=oid, relation=int(oid), first_block=0, end_block=0)
+    starts = range(0, len(wanted), _KEYS_AT_ONCE)
+    chunks = [ChunkState(copy=copy_id, number=number, pieces=[piece], size_bytes=0) for number in range(len(starts))]
     published = 0
     try:
+        announce(config.kafka, chunks)
         with CopyLog(config.kafka) as log:
-            for number, start in enumerate(range(0, len(wanted), _KEYS_AT_ONCE)):
-                piece = Piece(table=oid, relation=int(oid), first_block=0, end_block=0)
-                chunk = ChunkState(copy=copy_id, number=number, pieces=[piece], size_bytes=0)
+            for chunk, start in zip(chunks, starts, strict=True):
                 published += _copy(config, oid, chunk, wanted[start : start + _KEYS_AT_ONCE], log, timeout_seconds)
     except psycopg.Error as error:
         raise TransientError(f"Postgres: {explain(error)}") from error

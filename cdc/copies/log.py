@@ -10,12 +10,10 @@ import orjson
 from confluent_kafka import Consumer, KafkaError, KafkaException, TopicPartition
 
 from cdc.config import Kafka
-from cdc.control import committed_reader
+from cdc.control import OPEN_TRANSACTION_SECONDS, committed_reader, end_of_all
 from cdc.copies.records import FORMAT, ChunkState, CopyProgress, CopyState
 from cdc.errors import RefusedError, TransientError
 from cdc.names import Control, control_topic
-
-_OPEN_TRANSACTION_SECONDS = 0.02
 
 
 class CopyLog:
@@ -27,10 +25,13 @@ class CopyLog:
         self.chunks: dict[str, dict[int, ChunkState]] = {}
         self.progress: dict[str, CopyProgress] = {}
         self._topic = control_topic(kafka.prefix, Control.COPIES)
-        self._consumer = committed_reader(kafka.client_options())
+        self._consumer = self._reader(kafka)
         self._kafka = kafka
         self._connected = False
         self.next_offset = start
+
+    def _reader(self, kafka: Kafka) -> Consumer:
+        return committed_reader(kafka.client_options())
 
     def close(self) -> None:
         self._consumer.close()
@@ -73,31 +74,13 @@ class CopyLog:
 
     def refresh_to_end(self, timeout_seconds: float = 60) -> CopyLog:
         """Everything that is there now: waits until the open transactions before it are decided."""
-        end = self._end(timeout_seconds)
+        end = end_of_all(self._kafka.client_options(), self._topic, timeout_seconds)
         give_up_at = time.monotonic() + timeout_seconds
         while self.refresh(timeout_seconds).next_offset < end:
             if time.monotonic() > give_up_at:
                 raise TransientError(f"A transaction on {self._topic} stayed open for {timeout_seconds:.0f} seconds.")
-            time.sleep(_OPEN_TRANSACTION_SECONDS)
+            time.sleep(OPEN_TRANSACTION_SECONDS)
         return self
-
-    def _end(self, timeout_seconds: float) -> int:
-        """Of all records. (A consumer of committed ones is told only where the first open transaction begins.)"""
-        everything = Consumer(
-            {
-                **self._kafka.client_options(),
-                "group.id": "tailrace-unused",
-                "isolation.level": "read_uncommitted",
-                "log_level": 0,
-            }
-        )
-        try:
-            _, end = everything.get_watermark_offsets(TopicPartition(self._topic, 0), timeout=timeout_seconds)
-            return int(end)
-        except KafkaException as error:
-            raise TransientError(f"{self._topic} could not be read: {error.args[0].str()}") from error
-        finally:
-            everything.close()
 
     def latest(self, kind: str) -> CopyState | None:
         """The one that was begun last."""
@@ -122,8 +105,14 @@ class CopyLog:
                 remedy="Run the newer Tailrace that wrote it.",
             )
         if "chunk" in key:
-            self.chunks.setdefault(copy, {})[key["chunk"]] = msgspec.json.decode(value, type=ChunkState)
+            self._keep_chunk(msgspec.json.decode(value, type=ChunkState))
         elif "progress" in key:
             self.progress[copy] = msgspec.json.decode(value, type=CopyProgress)
         else:
-            self.copies[copy] = msgspec.json.decode(value, type=CopyState)
+            self._keep_copy(msgspec.json.decode(value, type=CopyState))
+
+    def _keep_chunk(self, chunk: ChunkState) -> None:
+        self.chunks.setdefault(chunk.copy, {})[chunk.number] = chunk
+
+    def _keep_copy(self, copy: CopyState) -> None:
+        self.copies[copy.id] = copy

@@ -1,7 +1,7 @@
 """The marks of a later copy in the log: logical messages, so that capture meets them in the order of commits.
 
 Around each chunk stand a LOW and a HIGH mark; capture knows from them which changes the chunk's rows may have missed.
-An END mark closes a copy of whole tables.
+An END mark closes a copy of whole tables. Every mark names its pipeline: all pipelines of a database read the same log.
 """
 
 from __future__ import annotations
@@ -11,15 +11,22 @@ from typing import Any
 import msgspec
 import psycopg
 
+from cdc.config import Config
 from cdc.copies.records import ChunkState, CopyState
 from cdc.lsn import LSN
 
 PREFIX = "tailrace.copy"
 
 
+def pipeline_of(config: Config) -> str:
+    """Two pipelines of one database have either another prefix or another slot; neither may have a slash in it."""
+    return f"{config.kafka.prefix}/{config.source.slot}"
+
+
 class Low(msgspec.Struct, frozen=True, kw_only=True, tag="low"):
     """Committed before the chunk is read. `tables`: oids of the tables (roots) in it."""
 
+    pipeline: str = ""  # marks of versions before this one name none: they are nobody's
     copy: str
     chunk: int
     attempt: int
@@ -29,6 +36,7 @@ class Low(msgspec.Struct, frozen=True, kw_only=True, tag="low"):
 class High(msgspec.Struct, frozen=True, kw_only=True, tag="high"):
     """Committed after the chunk's rows are on `__copy`, at offsets from `first` up to but not including `end`."""
 
+    pipeline: str = ""
     chunk: ChunkState
     attempt: int
     snapshot: str  # pg_current_snapshot() of the transaction that read the rows
@@ -40,6 +48,7 @@ class High(msgspec.Struct, frozen=True, kw_only=True, tag="high"):
 class End(msgspec.Struct, frozen=True, kw_only=True, tag="end"):
     """Every chunk has been published. `whole`: tables copied as a whole -> an LSN before their first chunk."""
 
+    pipeline: str = ""
     copy: CopyState
     whole: dict[str, int] = {}
 

@@ -16,6 +16,7 @@ from confluent_kafka import Consumer, KafkaException, Message, TopicPartition
 from cdc.changes import Changes
 from cdc.config import Config, Kafka
 from cdc.copies import marks
+from cdc.copies.announced import Announced
 from cdc.copies.envelope import copied_event, full_copy_markers
 from cdc.copies.records import ChunkState, CopyState
 from cdc.copies.windows import Verdict
@@ -77,6 +78,8 @@ class Passage:
     ) -> None:
         self._kafka = config.kafka
         self._prefix = config.kafka.prefix
+        self._pipeline = marks.pipeline_of(config)
+        self._announced = Announced(config.kafka)
         self._changes = changes
         self._database = database
         self._call = call
@@ -91,6 +94,10 @@ class Passage:
         mark = marks.decode(content)
         if mark is None:
             log.warning("mark_ignored", reason="a message of our name that is not ours", lsn=str(lsn))
+        elif mark.pipeline != self._pipeline:
+            # Of another pipeline on this database, or of a version before marks had names: whoever wrote it notices
+            # that capture went past it without a word, and reads the chunk again.
+            log.debug("mark_ignored", reason="of another pipeline", pipeline=mark.pipeline, lsn=str(lsn))
         elif self._changes.is_replaying_copies:
             pass  # it was passed before the restart
         elif isinstance(mark, marks.Low):
@@ -106,6 +113,9 @@ class Passage:
     def _on_high(self, mark: marks.High, lsn: LSN, states: TableStates) -> None:
         chunk = msgspec.structs.replace(mark.chunk, attempt=mark.attempt, repeat="")
         windows = self._changes.windows
+        if not self._call(lambda: self._announced.has_chunk(chunk.copy, chunk.number)):
+            log.warning("mark_ignored", reason="nobody has announced its chunk", copy=chunk.copy, lsn=str(lsn))
+            return
         snapshot = Snapshot.parse(mark.snapshot)
         verdict = windows.high((chunk.copy, chunk.number), mark.attempt, snapshot, mark.writers)
         self._changes.watch_windows()
@@ -164,6 +174,13 @@ class Passage:
         if mark.copy.base != self._changes.base:
             log.warning("mark_ignored", reason="its copy was begun before a recovery", copy=mark.copy.id, lsn=str(lsn))
             return states
+        plan = self._call(lambda: self._announced.plan(mark.copy.id))
+        if plan is None or not mark.whole.keys() <= set(plan.tables):
+            log.warning("mark_ignored", reason="nobody has planned its copy", copy=mark.copy.id, lsn=str(lsn))
+            return states
+        if any(began > lsn for began in mark.whole.values()):
+            log.warning("mark_ignored", reason="it would end what comes after it", copy=mark.copy.id, lsn=str(lsn))
+            return states
         self._introduce(mark.whole)
         for oid, began in mark.whole.items():
             state = states.tables.get(oid)
@@ -171,14 +188,14 @@ class Passage:
                 continue
             for record in full_copy_markers(
                 _shape(state),
-                msgspec.structs.replace(mark.copy, point=began),
+                msgspec.structs.replace(plan, point=began),
                 pipeline=self._prefix,
                 database=self._database,
                 partitions=self._kafka.partitions,
             ):
                 self._changes.on_copied(record)
             states = states.copied(state.topic, began)
-        self._note(msgspec.structs.replace(mark.copy, state="complete", ended_ms=self._changes.commit_ms))
+        self._note(msgspec.structs.replace(plan, state="complete", ended_ms=self._changes.commit_ms))
         log.info("copy_complete", copy=mark.copy.id, lsn=str(lsn), tables=len(mark.whole))
         return states
 

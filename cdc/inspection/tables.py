@@ -24,10 +24,6 @@ _FACTS = """
 select c.oid::int8, format('%%I.%%I', n.nspname, c.relname), quote_ident(n.nspname),
        has_schema_privilege(n.oid, 'usage'), has_table_privilege(c.oid, 'select'), pg_has_role(c.relowner, 'usage'),
        pg_get_userbyid(c.relowner)::text, row_security_active(c.oid),
-       array(select a.attname::text from pg_index i
-             cross join lateral unnest(i.indkey::int2[]) with ordinality as k(attnum, place)
-             join pg_attribute a on a.attrelid = i.indrelid and a.attnum = k.attnum
-             where i.indrelid = c.oid and i.indisreplident and k.place <= i.indnkeyatts),
        array(select a.attname::text from pg_attribute a
              where a.attrelid = c.oid and a.attgenerated = 's' and not a.attisdropped order by a.attnum)
 from pg_class c join pg_namespace n on n.oid = c.relnamespace
@@ -46,7 +42,6 @@ class TableFacts:
     owned: bool  # the role is the owner or inherits from it
     owner: str
     row_security_hides: bool
-    identity_index: frozenset[str]  # columns of REPLICA IDENTITY USING INDEX; empty otherwise
     generated: tuple[str, ...]  # stored generated columns
 
 
@@ -62,8 +57,7 @@ def read_tables(connection: psycopg.Connection, tables: Sequence[SourceTable]) -
             owned=row[5],
             owner=row[6],
             row_security_hides=row[7],
-            identity_index=frozenset(row[8]),
-            generated=tuple(row[9]),
+            generated=tuple(row[8]),
         )
         for row in rows
     }
@@ -123,7 +117,7 @@ def _key_problems(table: SourceTable, facts: TableFacts) -> Iterator[Finding]:
             "Its primary key is deferrable: Postgres does not log old keys by it.",
             f"As its owner run: alter table {facts.quoted} replica identity full;",
         )
-    elif table.replica_identity == "i" and not facts.identity_index.issuperset(table.key):
+    elif table.identity_lacks_key:
         yield fail(
             place,
             "Its replica identity is an index without the whole primary key: deletes do not say which key.",

@@ -65,6 +65,44 @@ def test_slot_of_another_plugin(make_pipeline: MakePipeline) -> None:
         pipeline.database.execute("SELECT pg_drop_replication_slot(%s)", [pipeline.slot_name])
 
 
+BY_CODE = "ALTER TABLE {0} REPLICA IDENTITY USING INDEX {0}_code_key"
+
+
+def test_identity_by_an_index_without_the_key(make_pipeline: MakePipeline) -> None:
+    """Its deletes would not say which key: refused where the table is named, left out under `schema.*`."""
+    pipeline = make_pipeline(source={"tables": ["public.coded"]})
+    for name in ("coded", "other"):
+        pipeline.database.execute(f"CREATE TABLE {name} (id int PRIMARY KEY, code int NOT NULL UNIQUE)")
+    pipeline.database.execute(BY_CODE.format("coded"))
+    capture = pipeline.launch()
+    capture.expect_exit(3, 60)
+    for words in ("public.coded", "index without the whole primary key", "alter table public.coded replica identity"):
+        assert words in capture.errors, capture.transcript()
+    pipeline.configure(source={"tables": ["public.*"]})
+    capture = pipeline.start()
+    assert '"table_left_out"' in capture.errors, capture.transcript()
+    pipeline.database.execute("INSERT INTO coded VALUES (1, 10); INSERT INTO other VALUES (1, 10)")
+    pipeline.assert_same("other", while_running=capture)
+    assert pipeline.topic("coded") not in list_topics(pipeline.bootstrap)
+
+
+def test_identity_altered_to_an_index_without_the_key(make_pipeline: MakePipeline) -> None:
+    """While running: refused before a row is published under another key, also once it is altered back."""
+    pipeline = make_pipeline()
+    pipeline.database.execute("CREATE TABLE coded (id int PRIMARY KEY, code int NOT NULL UNIQUE)")
+    capture = pipeline.start()
+    pipeline.database.execute("INSERT INTO coded VALUES (1, 10), (2, 20)")
+    pipeline.assert_same("coded", while_running=capture)
+    pipeline.database.execute(BY_CODE.format("coded"))
+    pipeline.database.execute("DELETE FROM coded WHERE id = 1")
+    capture.expect_exit(3, 60)
+    pipeline.database.execute("ALTER TABLE coded REPLICA IDENTITY DEFAULT")
+    _assert_refused(
+        pipeline, pipeline.launch(), "public.coded", "lacks the key column 'id'", "REPLICA IDENTITY DEFAULT"
+    )
+    assert {record.key for record in pipeline.records("coded")} == {b'{"id":1}', b'{"id":2}'}
+
+
 @pytest.mark.parametrize(
     ("publication", "words"),
     [

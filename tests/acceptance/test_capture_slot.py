@@ -75,6 +75,23 @@ def test_what_is_rolled_back_is_never_published(make_pipeline: MakePipeline) -> 
     assert [record.value["after"]["note"] for record in pipeline.records("items")] == ["kept"] * 3
 
 
+def test_time_limits_of_the_role_do_not_keep_a_slot_from_being_made(make_pipeline: MakePipeline) -> None:
+    """Making one waits for every open transaction to end, however long that takes."""
+    pipeline = make_pipeline()
+    database = pipeline.database
+    database.execute(SCHEMA)
+    for limit in ("lock_timeout", "statement_timeout"):
+        database.execute(f"ALTER ROLE postgres IN DATABASE \"{database.name}\" SET {limit} = '1s'")
+    with database.connect(autocommit=False) as writer:
+        writer.execute("INSERT INTO items VALUES (1, 0, 'open for long')")
+        capture = pipeline.launch()
+        capture.wait_for_line("waiting_for_open_transactions", 60)
+        writer.commit()
+    capture.wait_for_line('"streaming"', 60)
+    database.execute("DELETE FROM items; INSERT INTO items VALUES (2, 0, 'after it')")
+    pipeline.assert_same("items", while_running=capture)
+
+
 def test_progress_comes_before_confirmation_on_an_idle_database(make_pipeline: MakePipeline) -> None:
     """At no moment, writes or none, does the slot stand beyond what the recovery record says."""
     pipeline = make_pipeline(source={"heartbeat_seconds": 0.1})

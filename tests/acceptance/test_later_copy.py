@@ -7,18 +7,21 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
+import msgspec
 import psycopg
 import pytest
 
 from cdc import catalog
 from cdc.config import Config, load_config
 from cdc.copies import beside, marks
+from cdc.copies.announced import announce
 from cdc.copies.beside import BesideTask, read_beside
 from cdc.copies.described import describe_tables
 from cdc.copies.log import CopyLog
 from cdc.copies.records import ChunkState, CopyState, Piece
+from cdc.lsn import LSN
 from cdc.names import Control, control_topic
 from tests.harness.pipeline import MakePipeline, Pipeline
 from tests.harness.records import read_topic
@@ -46,6 +49,7 @@ class Later:
     def task(self, chunk: ChunkState, attempt: int = 1) -> BesideTask:
         with psycopg.connect(self.pipeline.database.dsn) as connection:
             tables = describe_tables(connection, self.config, [self.oid])
+        announce(self.config.kafka, [chunk])
         return BesideTask(config=self.config, chunk=chunk, attempt=attempt, tables=tables)
 
     def outcome(self, chunk: ChunkState, attempt: int = 1) -> ChunkState:
@@ -70,9 +74,16 @@ class Later:
         with psycopg.connect(self.pipeline.database.dsn, autocommit=True) as connection:
             began = catalog.current_lsn(connection)
             found = self.read(self.chunk(1))
-            copy = CopyState(id="test", kind="later", state="planned", tables=[self.oid], snapshot="", point=int(began))
-            marks.emit(connection, marks.End(copy=copy, whole={self.oid: int(began)}))
+            announce(self.config.kafka, [self.plan(began)])
+            marks.emit(connection, self.end(began))
         return found
+
+    def plan(self, began: LSN, copy_id: str = "test") -> CopyState:
+        return CopyState(id=copy_id, kind="later", state="planned", tables=[self.oid], snapshot="", point=int(began))
+
+    def end(self, began: LSN, copy_id: str = "test") -> marks.End:
+        pipeline = marks.pipeline_of(self.config)
+        return marks.End(pipeline=pipeline, copy=self.plan(began, copy_id), whole={self.oid: int(began)})
 
 
 def _during_read(monkeypatch: pytest.MonkeyPatch, act: Callable[[], None]) -> None:
@@ -233,6 +244,40 @@ def test_writer_that_hammers_the_copied_rows(make_pipeline: MakePipeline) -> Non
         writer.join()
     # The rows that were there before are all copied or changed by now.
     pipeline.assert_same("t")
+
+
+def test_marks_that_are_not_of_this_pipelines_own_copies_do_nothing(make_pipeline: MakePipeline) -> None:
+    """Anybody may write into the log. Of another pipeline, of an older version that named none, of a copy that nobody
+    has announced, or ending what comes after it: no row, no marker, and no record of it."""
+    pipeline = make_pipeline()
+    pipeline.database.execute("CREATE TABLE t (id int PRIMARY KEY, v text)")
+    capture = pipeline.start()
+    pipeline.database.execute("INSERT INTO t SELECT n, 'row ' || n FROM generate_series(1, 50) n")
+    pipeline.assert_same("t", while_running=capture)
+    before = pipeline.end_offsets("t")
+    later = Later.of(pipeline, "t")
+    announce(later.config.kafka, [later.plan(LSN(1))])
+    strange = replace(later.config, kafka=replace(later.config.kafka, prefix="another"))
+    with psycopg.connect(pipeline.database.dsn, autocommit=True) as connection:
+        now = catalog.current_lsn(connection)
+        unknown = msgspec.structs.replace(later.chunk(1), copy="unknown")
+        read_beside(replace(later.task(later.chunk(2)), chunk=unknown))
+        for mark in (
+            later.end(now, "unknown"),
+            later.end(LSN(now + (1 << 40))),
+            msgspec.structs.replace(later.end(now), whole={later.oid: int(now), "1259": int(now)}),
+            msgspec.structs.replace(later.end(now), pipeline=""),
+            msgspec.structs.replace(later.end(now), pipeline=marks.pipeline_of(strange)),
+        ):
+            marks.emit(connection, mark)
+    pipeline.fence(while_running=capture)
+    assert pipeline.end_offsets("t") == before, "not a record, not even a commit's"
+    with CopyLog(later.config.kafka) as copies:
+        copies.refresh()
+    assert [copy.state for copy in copies.copies.values()] == ["planned"]
+    assert "unknown" not in copies.chunks
+    assert later.whole().done, "its own goes through"
+    pipeline.assert_same("t", while_running=capture)
 
 
 def test_a_row_that_is_too_large_is_parked(make_pipeline: MakePipeline) -> None:

@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import threading
 from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from tests.harness.audit import assert_clean
 from tests.harness.later_copy import Onlooker, copy_due, copying
-from tests.harness.pipeline import MakePipeline
+from tests.harness.pipeline import MakePipeline, Pipeline
+from tests.harness.process import StartProcess
 from tests.harness.slow_commits import SlowCommits
 from tests.harness.table_states import marks, wait_for_look
+from tests.harness.topics import delete_topics
 from tests.harness.waiting import eventually
 from tests.harness.writer import SCHEMA, Writer
 
@@ -53,6 +56,38 @@ def test_what_changed_without_row_events_is_copied(make_pipeline: MakePipeline, 
     assert marks(pipeline) == {}
     pipeline.assert_same("altered", "parts", "added", "high", "items", while_running=capture)
     assert_clean(pipeline.config, spark)
+
+
+def test_a_copy_of_one_pipeline_leaves_another_on_the_same_database_alone(
+    make_pipeline: MakePipeline, spark: SparkSession, tmp_path: Path, tailrace: StartProcess
+) -> None:
+    """Both see the copy's marks in the log. Taken for its own, they would end rows that the other one never got."""
+    pipeline = make_pipeline()
+    database = pipeline.database
+    database.execute("CREATE TABLE t (id int PRIMARY KEY, v text)")
+    (tmp_path / "other").mkdir()
+    other = Pipeline(
+        database=database,
+        bootstrap=pipeline.bootstrap,
+        prefix=f"{pipeline.prefix}-b",
+        folder=tmp_path / "other",
+        start=tailrace,
+    )
+    other.slot_name = f"{pipeline.slot_name}_b"
+    other.configure(source={"publication": "other"})
+    capture, beside = pipeline.start(), other.start()
+    database.execute("INSERT INTO t SELECT n, 'row ' || n FROM generate_series(1, 99) n")
+    other.assert_same("t", while_running=beside)
+    before = other.end_offsets("t")
+    assert copy_due(pipeline, spark, "t").is_complete
+    pipeline.assert_same("t", while_running=capture)
+    assert [record.op for record in pipeline.records("t")].count("r") == 99
+    other.fence(while_running=beside)
+    assert other.end_offsets("t") == before, "not a record, not even a commit's"
+    database.execute("DELETE FROM t WHERE id < 50")
+    other.assert_same("t", while_running=beside)
+    beside.stop()
+    delete_topics(other.bootstrap, other.prefix)
 
 
 def test_a_commit_that_is_streamed_before_it_is_visible(

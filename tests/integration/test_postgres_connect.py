@@ -3,6 +3,11 @@
 from __future__ import annotations
 
 import socket
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from tempfile import TemporaryDirectory
 
 import psycopg
 import pytest
@@ -12,6 +17,7 @@ from cdc.errors import RefusedError, TransientError
 from cdc.postgres import connect, explain
 from cdc.values import SESSION_SETTINGS
 from tests.harness.database import Database
+from tests.harness.own_postgres import OwnPostgres
 
 
 def _show(connection: psycopg.Connection, name: str) -> str:
@@ -40,6 +46,44 @@ def test_our_settings_outrank_those_of_the_database(stubborn: Database) -> None:
     """A value has one text, whatever the administrator likes to see in psql."""
     with connect(stubborn.dsn) as connection:
         assert {name: _show(connection, name) for name in SESSION_SETTINGS} == SESSION_SETTINGS
+
+
+TIMEOUTS = ("statement_timeout", "lock_timeout", "idle_in_transaction_session_timeout", "idle_session_timeout")
+KEEPALIVES = {"tcp_keepalives_idle": "30", "tcp_keepalives_interval": "10", "tcp_keepalives_count": "3"}
+
+
+@pytest.mark.parametrize("replication", [{}, {"replication": "database"}], ids=["plain", "replication"])
+def test_time_limits_of_the_role_do_not_hold_for_us(database: Database, replication: dict[str, str]) -> None:
+    """Our sessions wait and idle for good reason; and the server notices by itself when our host is gone."""
+    for name in TIMEOUTS:
+        database.execute(f'ALTER ROLE postgres IN DATABASE "{database.name}" SET {name} = 1234')
+    with psycopg.connect(database.dsn) as plain:
+        assert {_show(plain, name) for name in TIMEOUTS} == {"1234ms"}
+    connection = connect(database.dsn, **replication)
+    try:  # a replication connection knows only simple queries
+        answers = {
+            name: connection.pgconn.exec_(f"SHOW {name}".encode()).get_value(0, 0) for name in (*TIMEOUTS, *KEEPALIVES)
+        }
+    finally:
+        connection.close()
+    expected = {**dict.fromkeys(TIMEOUTS, "0"), **KEEPALIVES}
+    assert {name: (answer or b"").decode() for name, answer in answers.items()} == expected
+
+
+def test_keepalives_do_no_harm_on_a_unix_socket(tmp_path: Path) -> None:
+    """There is no network to lose there."""
+    with TemporaryDirectory() as folder:  # its path is short enough for a socket
+        Path(folder).chmod(0o777)  # the server may run under another account
+        server = OwnPostgres(tmp_path)
+        try:
+            server.configure({"unix_socket_directories": folder})
+            server.stop()
+            server.start()
+            with connect(make_conninfo(server.dsn, host=folder)) as connection:
+                assert connection.info.host == folder
+                assert _show(connection, "lock_timeout") == "0"
+        finally:
+            server.close()
 
 
 def test_options_in_the_connection_string_are_kept(database: Database) -> None:
@@ -112,6 +156,44 @@ def test_a_role_that_may_not_log_in_is_refused(database: Database) -> None:
             connect(make_conninfo(database.dsn, user=role))
     finally:
         database.execute(f'DROP ROLE "{role}"')
+
+
+@contextmanager
+def _ends_tls_with(answer: bytes) -> Iterator[int]:
+    """The port of a server that agrees to speak TLS, says this instead, and hangs up."""
+    with socket.create_server(("127.0.0.1", 0)) as listening:
+
+        def serve() -> None:
+            with suppress(OSError):
+                while True:
+                    accepted, _ = listening.accept()
+                    with accepted:
+                        accepted.recv(8)  # SSLRequest
+                        accepted.sendall(b"S")
+                        accepted.recv(1)
+                        accepted.sendall(answer)
+                        accepted.shutdown(socket.SHUT_WR)
+                        while accepted.recv(4096):
+                            pass
+
+        thread = threading.Thread(target=serve, daemon=True)
+        thread.start()
+        yield int(listening.getsockname()[1])
+        listening.shutdown(socket.SHUT_RDWR)
+        thread.join(10)
+
+
+def test_a_tls_handshake_that_is_cut_off_is_worth_another_try(database: Database) -> None:
+    """A server or a load balancer that goes down in the middle of it comes back."""
+    with _ends_tls_with(b"") as port, pytest.raises(TransientError, match="SSL"):
+        connect(make_conninfo(database.dsn, host="127.0.0.1", port=port, sslmode="require"))
+
+
+def test_tls_that_is_none_is_refused(database: Database) -> None:
+    """What answers there is no Postgres."""
+    answer = b"HTTP/1.1 400 Bad Request\r\n\r\n"
+    with _ends_tls_with(answer) as port, pytest.raises(RefusedError, match="wrong version number"):
+        connect(make_conninfo(database.dsn, host="127.0.0.1", port=port, sslmode="require"))
 
 
 def test_tls_that_the_server_does_not_speak_is_refused(database: Database) -> None:
