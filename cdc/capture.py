@@ -269,6 +269,13 @@ class Capture:
         return self._heartbeat is not None and self._heartbeat.server_lost.is_set()
 
 
+def is_passing(error: psycopg.Error) -> bool:
+    """Whether another try may well succeed: connections, deadlocks, locks, limits, a server that stops, a race."""
+    # psycopg knows by the SQLSTATE what is operational (40, 53, 55, 57, 58, …). XX000 is what DDL beside a look at the
+    # catalog makes of it: "tuple concurrently updated", "cache lookup failed". (XX001 and XX002 are damaged data.)
+    return isinstance(error, (psycopg.OperationalError, psycopg.InterfaceError)) or error.sqlstate == "XX000"
+
+
 def run_capture(config: Config, stop: threading.Event) -> None:
     """Live again after every trouble that another try can mend; refusals go to the caller."""
     pause_seconds = _FIRST_PAUSE_SECONDS
@@ -277,12 +284,12 @@ def run_capture(config: Config, stop: threading.Event) -> None:
         try:
             Capture(config, stop).run()
             continue
-        except (psycopg.OperationalError, psycopg.InterfaceError) as error:
-            reason = explain(error)
         except psycopg.Error as error:
-            raise RefusedError(
-                f"Postgres refused: {explain(error)}", remedy="Mend this at the source, then start capture again."
-            ) from error
+            if not is_passing(error):
+                raise RefusedError(
+                    f"Postgres refused: {explain(error)}", remedy="Mend this at the source, then start capture again."
+                ) from error
+            reason = explain(error)
         except TransientError as error:
             reason = str(error)
         if time.monotonic() - born > _LONG_LIFE_SECONDS:
