@@ -156,7 +156,7 @@ class Batches:
         if busy or not due or lsn <= self.progress.confirm_lsn:
             return
         version = max(self._changes.version, Version(self.progress.base + lsn, 0))
-        draft = self.progress.advanced(version, confirm_lsn=lsn)
+        draft = draft_progress(self.progress, self._changes, version, confirm_lsn=lsn)
         self.progress = self.call(lambda: self._commits.publish([], draft, heartbeat=False))
         self._confirm(lsn)
 
@@ -192,12 +192,12 @@ class Batches:
         changes.held = []
         inside = changes.begin is not None
         last = self._last_commit
-        draft = self.progress.advanced(
+        draft = draft_progress(
+            self.progress,
+            changes,
             changes.version,
             confirm_lsn=last.end_lsn if last else LSN(self.progress.confirm_lsn),
             commit_time_us=last.commit_time_us + POSTGRES_EPOCH_US if last else None,
-            inside_transaction=inside,
-            messages=changes.messages,
         )
         heartbeat, self.heartbeat_seen = self.heartbeat_seen, False
         changes.emit = self._outbox.put
@@ -219,3 +219,25 @@ class Batches:
         self._stream.confirm(lsn)
         self._stream.send_status()
         self._confirmed_at = time.monotonic()
+
+
+def draft_progress(
+    known: Progress, changes: Changes, version: Version, *, confirm_lsn: LSN, commit_time_us: int | None = None
+) -> Progress:
+    """Progress at `version`, which is that of `changes`, or later where the log has gone on without changes of ours.
+
+    While transactions are sent again that were published before a restart, the version stands still; how far into its
+    transaction that was, and how many of its messages were published, must not be forgotten meanwhile.
+    """
+    is_there = version.position == changes.position and not changes.is_behind
+    inside, messages = (changes.begin is not None, changes.messages) if is_there else (False, 0)
+    if version.position == known.position:
+        inside = inside or (changes.is_behind and known.inside_transaction)
+        messages = max(messages, known.messages)
+    return known.advanced(
+        version,
+        confirm_lsn=confirm_lsn,
+        commit_time_us=commit_time_us,
+        inside_transaction=inside,
+        messages=messages,
+    )

@@ -48,6 +48,7 @@ class Changes:
         self._resume_after = resume_after
         self._messages_published = messages_published  # of the transaction at resume_after
         self.messages = messages_published
+        self.is_behind = True  # whether the transaction at resume_after has not come yet, if it will come again
         self.emit = emit
         self._partitions = partitions
         self._previous_commit_end: LSN | None = None
@@ -86,6 +87,7 @@ class Changes:
         self._order = 0
         self._envelopes.clear()
         self._version_head = b"%016x." % self.position
+        self.is_behind = self.position < self._resume_after.position
         if self.position == self._resume_after.position:
             self._skip_through = self._resume_after.seq
         else:
