@@ -72,6 +72,7 @@ class Batches:
         self._commit: Future[Progress] | None = None  # the one under way
         self._confirmed_at = 0.0
         self._started = 0.0
+        self._settled_at = 0.0
         self._last_commit: Commit | None = None  # of the batch that is being gathered
         self._split_at = 0  # the number up to which a source transaction has been committed in parts
 
@@ -131,6 +132,7 @@ class Batches:
         self._confirm(self.progress.confirmable)
         self._changes.emit = self._publisher.send
         self._outbox.empty_into(self._publisher.send)
+        self._settled_at = time.monotonic()
 
     def look(self) -> None:
         """Between rows: do too many wait, has a huge transaction filled its Kafka transaction?"""
@@ -141,10 +143,7 @@ class Batches:
             self._release_held()
         if self._changes.begin is None:
             return
-        limit_seconds = self._settings.transaction_timeout_seconds / 3
-        if self._changes.seq - self._split_at >= self._settings.transaction_events or (
-            self._count() and time.monotonic() - self._started > limit_seconds
-        ):
+        if self._changes.seq - self._split_at > self._settings.transaction_events or self._is_old():
             log.info("transaction_split", version=str(self._changes.version))
             self._commit_batch()
 
@@ -169,6 +168,12 @@ class Batches:
     def _is_due(self) -> bool:
         due_seconds = max(self._seconds, _LATE_BATCH_SECONDS) if self.is_late else self._seconds
         return self._count() >= _GROUP_EVENTS or time.monotonic() - self._started >= due_seconds
+
+    def _is_old(self) -> bool:
+        """Has the Kafka transaction been open for so long that it must end? What waits in the outbox is in none yet."""
+        opened_at = max(self._started, self._settled_at)
+        limit_seconds = self._settings.transaction_timeout_seconds / 3
+        return self._commit is None and self._count() > 0 and time.monotonic() - opened_at > limit_seconds
 
     def _is_whole(self) -> bool:
         """Nothing half-read, and something to publish: whole transactions, or a message outside of any."""
