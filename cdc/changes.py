@@ -85,7 +85,6 @@ class Changes:
         self.seq = 0
         self.messages = 0
         self._order = 0
-        self._envelopes.clear()
         self._version_head = b"%016x." % self.position
         self.is_behind = self.position < self._resume_after.position
         if self.position == self._resume_after.position:
@@ -99,6 +98,7 @@ class Changes:
         if self._key_traffic:
             self._settle_ambiguous_keys(message)
         self.begin = None
+        self._envelopes.clear()  # a row that comes now is not taken for one of this transaction
         self._previous_commit_end = message.end_lsn
 
     def on_origin(self, message: Origin) -> None:
@@ -192,6 +192,8 @@ class Changes:
         self.held.append(Record(topic, key, value, headers, partition))
 
     def on_row(self, message: Insert | Update | Delete, lsn: int) -> None:
+        if self.begin is None:
+            raise ProtocolError(f"a row of relation {message.relation_oid} came outside a transaction")
         if message.relation_oid in self.gone:
             self.seq += 1  # not published, but numbered
         elif isinstance(message, Insert):
