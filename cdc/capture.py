@@ -222,7 +222,7 @@ class Capture:
 
     def _on_message(self, message: LogicalMessage) -> None:
         batches = self._batches
-        if message.prefix == HEARTBEAT_PREFIX:
+        if message.prefix == HEARTBEAT_PREFIX and message.transactional:  # as ours are: what it does needs a version
             batches.heartbeat_seen = True
             self._tables.empty_topics_of_gone_tables(message.lsn)
         elif message.prefix == COPY_PREFIX and message.transactional:
