@@ -72,15 +72,17 @@ class Capture:
         self._stop = stop
         self._conninfo = config.source.conninfo()
         self._worker = Worker("tailrace-kafka")
+        self._started: Started | None = None
+        self._reselect: Reselect | None = None
         self._heartbeat: Heartbeat | None = None
         self._attendance = Attendance(self._worker, stop, self._server_lost)
 
     def run(self) -> None:
         try:
-            started = start(self._config, self._attendance.call, stop=self._stop)
-            if started is None:
+            self._started = start(self._config, self._attendance.call, stop=self._stop)
+            if self._started is None:
                 return
-            self._adopt(started)
+            self._adopt(self._started)
             self._stream_changes()
             self._batches.finish()
             log.info("stopped", version=str(self._batches.progress.version))
@@ -154,14 +156,17 @@ class Capture:
         log.info("streaming", slot=config.source.slot, version=str(progress.version), compiled=NativeRun is not None)
 
     def _close(self) -> None:
-        """The replication connection first: a server that is shutting down waits for nothing but that."""
+        """Whatever there is by now. The replication connection first: a server that shuts down waits for that only."""
+        if self._started is not None:
+            self._started.stream.close()
         if self._heartbeat is not None:
-            self._stream.close()
             self._heartbeat.close()
+        if self._reselect is not None:
             self._reselect.close()
-            self._catalog.close()
-            self._publisher.abandon()
-            self._topics.close()
+        if self._started is not None:
+            self._started.catalog.close()
+            self._started.publisher.abandon()
+            self._started.topics.close()
         self._worker.close()
 
     # -- the stream ------------------------------------------------------------------------------------------
