@@ -72,6 +72,7 @@ class Batches:
         self._commit: Future[Progress] | None = None  # the one under way
         self._confirmed_at = 0.0
         self._started = 0.0
+        self._settled_at = 0.0
         self._last_commit: Commit | None = None  # of the batch that is being gathered
         self._split_at = 0  # the number up to which a source transaction has been committed in parts
 
@@ -131,6 +132,7 @@ class Batches:
         self._confirm(self.progress.confirmable)
         self._changes.emit = self._publisher.send
         self._outbox.empty_into(self._publisher.send)
+        self._settled_at = time.monotonic()
 
     def look(self) -> None:
         """Between rows: do too many wait, has a huge transaction filled its Kafka transaction?"""
@@ -141,10 +143,7 @@ class Batches:
             self._release_held()
         if self._changes.begin is None:
             return
-        limit_seconds = self._settings.transaction_timeout_seconds / 3
-        if self._changes.seq - self._split_at >= self._settings.transaction_events or (
-            self._count() and time.monotonic() - self._started > limit_seconds
-        ):
+        if self._changes.seq - self._split_at > self._settings.transaction_events or self._is_old():
             log.info("transaction_split", version=str(self._changes.version))
             self._commit_batch()
 
@@ -156,7 +155,7 @@ class Batches:
         if busy or not due or lsn <= self.progress.confirm_lsn:
             return
         version = max(self._changes.version, Version(self.progress.base + lsn, 0))
-        draft = self.progress.advanced(version, confirm_lsn=lsn)
+        draft = draft_progress(self.progress, self._changes, version, confirm_lsn=lsn)
         self.progress = self.call(lambda: self._commits.publish([], draft, heartbeat=False))
         self._confirm(lsn)
 
@@ -169,6 +168,12 @@ class Batches:
     def _is_due(self) -> bool:
         due_seconds = max(self._seconds, _LATE_BATCH_SECONDS) if self.is_late else self._seconds
         return self._count() >= _GROUP_EVENTS or time.monotonic() - self._started >= due_seconds
+
+    def _is_old(self) -> bool:
+        """Has the Kafka transaction been open for so long that it must end? What waits in the outbox is in none yet."""
+        opened_at = max(self._started, self._settled_at)
+        limit_seconds = self._settings.transaction_timeout_seconds / 3
+        return self._commit is None and self._count() > 0 and time.monotonic() - opened_at > limit_seconds
 
     def _is_whole(self) -> bool:
         """Nothing half-read, and something to publish: whole transactions, or a message outside of any."""
@@ -192,12 +197,12 @@ class Batches:
         changes.held = []
         inside = changes.begin is not None
         last = self._last_commit
-        draft = self.progress.advanced(
+        draft = draft_progress(
+            self.progress,
+            changes,
             changes.version,
             confirm_lsn=last.end_lsn if last else LSN(self.progress.confirm_lsn),
             commit_time_us=last.commit_time_us + POSTGRES_EPOCH_US if last else None,
-            inside_transaction=inside,
-            messages=changes.messages,
         )
         heartbeat, self.heartbeat_seen = self.heartbeat_seen, False
         changes.emit = self._outbox.put
@@ -219,3 +224,25 @@ class Batches:
         self._stream.confirm(lsn)
         self._stream.send_status()
         self._confirmed_at = time.monotonic()
+
+
+def draft_progress(
+    known: Progress, changes: Changes, version: Version, *, confirm_lsn: LSN, commit_time_us: int | None = None
+) -> Progress:
+    """Progress at `version`, which is that of `changes`, or later where the log has gone on without changes of ours.
+
+    While transactions are sent again that were published before a restart, the version stands still; how far into its
+    transaction that was, and how many of its messages were published, must not be forgotten meanwhile.
+    """
+    is_there = version.position == changes.position and not changes.is_behind
+    inside, messages = (changes.begin is not None, changes.messages) if is_there else (False, 0)
+    if version.position == known.position:
+        inside = inside or (changes.is_behind and known.inside_transaction)
+        messages = max(messages, known.messages)
+    return known.advanced(
+        version,
+        confirm_lsn=confirm_lsn,
+        commit_time_us=commit_time_us,
+        inside_transaction=inside,
+        messages=messages,
+    )

@@ -72,15 +72,17 @@ class Capture:
         self._stop = stop
         self._conninfo = config.source.conninfo()
         self._worker = Worker("tailrace-kafka")
+        self._started: Started | None = None
+        self._reselect: Reselect | None = None
         self._heartbeat: Heartbeat | None = None
         self._attendance = Attendance(self._worker, stop, self._server_lost)
 
     def run(self) -> None:
         try:
-            started = start(self._config, self._attendance.call, stop=self._stop)
-            if started is None:
+            self._started = start(self._config, self._attendance.call, stop=self._stop)
+            if self._started is None:
                 return
-            self._adopt(started)
+            self._adopt(self._started)
             self._stream_changes()
             self._batches.finish()
             log.info("stopped", version=str(self._batches.progress.version))
@@ -154,14 +156,17 @@ class Capture:
         log.info("streaming", slot=config.source.slot, version=str(progress.version), compiled=NativeRun is not None)
 
     def _close(self) -> None:
-        """The replication connection first: a server that is shutting down waits for nothing but that."""
+        """Whatever there is by now. The replication connection first: a server that shuts down waits for that only."""
+        if self._started is not None:
+            self._started.stream.close()
         if self._heartbeat is not None:
-            self._stream.close()
             self._heartbeat.close()
+        if self._reselect is not None:
             self._reselect.close()
-            self._catalog.close()
-            self._publisher.abandon()
-            self._topics.close()
+        if self._started is not None:
+            self._started.catalog.close()
+            self._started.publisher.abandon()
+            self._started.topics.close()
         self._worker.close()
 
     # -- the stream ------------------------------------------------------------------------------------------
@@ -222,7 +227,7 @@ class Capture:
 
     def _on_message(self, message: LogicalMessage) -> None:
         batches = self._batches
-        if message.prefix == HEARTBEAT_PREFIX:
+        if message.prefix == HEARTBEAT_PREFIX and message.transactional:  # as ours are: what it does needs a version
             batches.heartbeat_seen = True
             self._tables.empty_topics_of_gone_tables(message.lsn)
         elif message.prefix == COPY_PREFIX and message.transactional:
@@ -270,6 +275,13 @@ class Capture:
         return self._heartbeat is not None and self._heartbeat.server_lost.is_set()
 
 
+def is_passing(error: psycopg.Error) -> bool:
+    """Whether another try may well succeed: connections, deadlocks, locks, limits, a server that stops, a race."""
+    # psycopg knows by the SQLSTATE what is operational (40, 53, 55, 57, 58, …). XX000 is what DDL beside a look at the
+    # catalog makes of it: "tuple concurrently updated", "cache lookup failed". (XX001 and XX002 are damaged data.)
+    return isinstance(error, (psycopg.OperationalError, psycopg.InterfaceError)) or error.sqlstate == "XX000"
+
+
 def run_capture(config: Config, stop: threading.Event) -> None:
     """Live again after every trouble that another try can mend; refusals go to the caller."""
     pause_seconds = _FIRST_PAUSE_SECONDS
@@ -278,12 +290,12 @@ def run_capture(config: Config, stop: threading.Event) -> None:
         try:
             Capture(config, stop).run()
             continue
-        except (psycopg.OperationalError, psycopg.InterfaceError) as error:
-            reason = explain(error)
         except psycopg.Error as error:
-            raise RefusedError(
-                f"Postgres refused: {explain(error)}", remedy="Mend this at the source, then start capture again."
-            ) from error
+            if not is_passing(error):
+                raise RefusedError(
+                    f"Postgres refused: {explain(error)}", remedy="Mend this at the source, then start capture again."
+                ) from error
+            reason = explain(error)
         except TransientError as error:
             reason = str(error)
         if time.monotonic() - born > _LONG_LIFE_SECONDS:

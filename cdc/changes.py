@@ -48,6 +48,7 @@ class Changes:
         self._resume_after = resume_after
         self._messages_published = messages_published  # of the transaction at resume_after
         self.messages = messages_published
+        self.is_behind = True  # whether the transaction at resume_after has not come yet, if it will come again
         self.emit = emit
         self._partitions = partitions
         self._previous_commit_end: LSN | None = None
@@ -84,8 +85,8 @@ class Changes:
         self.seq = 0
         self.messages = 0
         self._order = 0
-        self._envelopes.clear()
         self._version_head = b"%016x." % self.position
+        self.is_behind = self.position < self._resume_after.position
         if self.position == self._resume_after.position:
             self._skip_through = self._resume_after.seq
         else:
@@ -97,6 +98,7 @@ class Changes:
         if self._key_traffic:
             self._settle_ambiguous_keys(message)
         self.begin = None
+        self._envelopes.clear()  # a row that comes now is not taken for one of this transaction
         self._previous_commit_end = message.end_lsn
 
     def on_origin(self, message: Origin) -> None:
@@ -190,6 +192,8 @@ class Changes:
         self.held.append(Record(topic, key, value, headers, partition))
 
     def on_row(self, message: Insert | Update | Delete, lsn: int) -> None:
+        if self.begin is None:
+            raise ProtocolError(f"a row of relation {message.relation_oid} came outside a transaction")
         if message.relation_oid in self.gone:
             self.seq += 1  # not published, but numbered
         elif isinstance(message, Insert):

@@ -1,7 +1,7 @@
 """The re-select: completes events from the source where the stream does not carry the whole row.
 
-Runs on the primary, in a snapshot that shows every transaction concerned (otherwise it waits and repeats): reading
-the row before the commit is visible would publish the value from before the change under the change's version.
+Runs on the primary, where every transaction concerned is visible (otherwise it waits and repeats): reading the row
+before the commit is visible would publish the value from before the change under the change's version.
 """
 
 from __future__ import annotations
@@ -24,6 +24,22 @@ from cdc.snapshots import Snapshot
 
 _FIRST_ROWS, _MOST_ROWS = 64, 1024
 _BYTES_AT_ONCE = 8 << 20
+_FIRST_PAUSE_SECONDS, _LAST_PAUSE_SECONDS = 0.002, 0.5
+
+# What a query says whose table was altered, renamed or dropped after we had asked for its name: ask again.
+_MOVED = (
+    psycopg.errors.UndefinedTable,
+    psycopg.errors.UndefinedColumn,
+    psycopg.errors.UndefinedObject,
+    psycopg.errors.UndefinedFunction,
+    psycopg.errors.InvalidSchemaName,
+    psycopg.errors.WrongObjectType,
+    psycopg.errors.DatatypeMismatch,
+    psycopg.errors.CannotCoerce,
+    psycopg.errors.InternalError_,  # "cache lookup failed", "could not open relation": the same, found later
+)
+# Within some 16 seconds. No migration moves a table that often while we look: an error that stays is something else.
+_MOST_MOVES = 40
 
 # A column's name and type: one that was retyped since then is another one, its text would not fit the encoder.
 Column = tuple[str, int]
@@ -38,11 +54,16 @@ class LiveType(NamedTuple):
 
 # What one key is now, as Postgres text. A column that no longer exists is not in it.
 Row = dict[Column, "bytes | None"]
+Rows = dict[tuple[bytes, ...], Row]  # by the key's values
 # By the table as it was: two states of one table may have two keys.
 Found = dict[tuple[Table, tuple[bytes, ...]], Row]
 
+_LIVE_NAME = """
+select n.nspname, c.relname from pg_class c join pg_namespace n on n.oid = c.relnamespace where c.oid = %s
+"""
+
 # The key's own operator: that of an extension's type may be in a schema that our search_path does not have.
-_LIVE_NAMES = """
+_LIVE_COLUMNS = """
 select n.nspname, c.relname, a.attname, a.atttypid::int8, format_type(a.atttypid, -1), coalesce(k.equals, '=')
 from pg_class c join pg_namespace n on n.oid = c.relnamespace
 join pg_attribute a on a.attrelid = c.oid and a.attnum > 0 and not a.attisdropped
@@ -84,7 +105,8 @@ class Reselect:
         found: Found = {}
         if wanted:
             try:
-                found = self._read_when_visible(wanted)
+                for table, items in wanted.items():
+                    found |= {(table, key): row for key, row in self._read_when_visible(table, items).items()}
             except (psycopg.OperationalError, psycopg.InterfaceError) as error:
                 raise TransientError(f"Re-selecting rows failed: {explain(error)}") from error
             self._adapt(found)
@@ -106,32 +128,46 @@ class Reselect:
             self._connection.close()
             self._connection = None
 
-    def _read_when_visible(self, wanted: dict[Table, list[Incomplete]]) -> Found:
+    def _read_when_visible(self, table: Table, items: list[Incomplete]) -> Rows:
+        """A transaction for each table: locks on two of them at once could stop a migration that wants both."""
         if self._connection is None:
             self._connection = self._connect()
-        xids = {item.xid for items in wanted.values() for item in items}
-        pause_seconds = 0.002
+        xids = {item.xid for item in items}
+        moves, pause_seconds = 0, _FIRST_PAUSE_SECONDS
         while True:
-            with self._connection.transaction(force_rollback=True):
-                self._connection.execute("set transaction isolation level repeatable read, read only")
-                row = self._connection.execute("select pg_current_snapshot()::text").fetchone()
-                assert row is not None  # noqa: S101  # a select without FROM has one row
-                snapshot = Snapshot.parse(row[0])
-                if all(snapshot.shows(xid) for xid in xids):
-                    return {
-                        (table, key): row
-                        for table, items in wanted.items()
-                        for key, row in self._read(table, items).items()
-                    }
+            try:
+                with self._connection.transaction(force_rollback=True):
+                    rows = self._read(self._connection, table, items, xids)
+                if rows is not None:
+                    return rows
+            except _MOVED:
+                moves += 1
+                if moves == _MOST_MOVES:
+                    raise
             if self._stop():
                 raise TransientError("Stopped while waiting for a commit to become visible.")
             time.sleep(pause_seconds)
-            pause_seconds = min(pause_seconds * 2, 0.5)
+            pause_seconds = min(pause_seconds * 2, _LAST_PAUSE_SECONDS)
 
-    def _read(self, table: Table, items: list[Incomplete]) -> dict[tuple[bytes, ...], Row]:
-        """One query per table. A table or column that is gone by now is simply not in the answer."""
-        assert self._connection is not None  # noqa: S101  # opened by the only caller
-        live = self._connection.execute(_LIVE_NAMES, [table.relation.oid]).fetchall()
+    def _read(
+        self, connection: psycopg.Connection, table: Table, items: list[Incomplete], xids: set[int]
+    ) -> Rows | None:
+        """None: not yet. A table or column that is gone by now is simply not in the answer.
+
+        Each statement sees at least what the one before it saw. The table is locked before it is described: a migration
+        is waited for, what it did is seen, and none comes between the description and the rows.
+        """
+        connection.execute("set transaction isolation level read committed, read only")
+        if not self._shows(connection, xids):
+            return None
+        oid = table.relation.oid
+        name = connection.execute(_LIVE_NAME, [oid]).fetchone()
+        if name is None:
+            return {}
+        connection.execute(sql.SQL("select from only {} limit 0").format(sql.Identifier(*name)))
+        live = connection.execute(_LIVE_COLUMNS, [oid]).fetchall()
+        if not live or live[0][:2] != name:
+            return None  # renamed while we waited for the lock, which is perhaps that of another table
         types = {(name, type_oid): LiveType(type_name, equals) for _, _, name, type_oid, type_name, equals in live}
         names = _named(table)
         key_columns = [names[index] for index in table.key_indexes]
@@ -142,9 +178,9 @@ class Reselect:
         query = _query(live[0][0], live[0][1], key_columns, types, columns)
         parameters = [[key[i].decode() for key in keys] for i in range(len(key_columns))]
         # A raw cursor: names may hold a `%`, which an ordinary one takes for a placeholder.
-        result = psycopg.RawCursor(self._connection).execute(query, parameters).pgresult
+        result = psycopg.RawCursor(connection).execute(query, parameters).pgresult
         assert result is not None  # noqa: S101  # it is a select
-        rows: dict[tuple[bytes, ...], Row] = {}
+        rows: Rows = {}
         for number in range(result.ntuples):
             # Raw text, untouched by loaders: the encoder must see what the stream would have sent.
             ordinal = result.get_value(number, 0)
@@ -153,6 +189,13 @@ class Reselect:
                 column: result.get_value(number, index + 1) for index, column in enumerate(columns)
             }
         return rows
+
+    @staticmethod
+    def _shows(connection: psycopg.Connection, xids: set[int]) -> bool:
+        row = connection.execute("select pg_current_snapshot()::text").fetchone()
+        assert row is not None  # noqa: S101  # a select without FROM has one row
+        snapshot = Snapshot.parse(row[0])
+        return all(snapshot.shows(xid) for xid in xids)
 
 
 def _named(table: Table) -> list[Column]:

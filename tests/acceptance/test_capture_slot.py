@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+import threading
+
 import psycopg
 import pytest
 
+from cdc.capture import Capture
+from cdc.config import load_config
 from cdc.lsn import LSN
 from tests.harness.pipeline import MakePipeline, Pipeline
 from tests.harness.process import Process
+from tests.harness.waiting import eventually
 from tests.harness.writer import SCHEMA
 
 
@@ -103,3 +108,26 @@ def test_progress_comes_before_confirmation_on_an_idle_database(make_pipeline: M
         confirmed = pipeline.slot().confirmed
         assert confirmed <= pipeline.published_to()
     pipeline.assert_same("items", while_running=capture)
+
+
+@pytest.mark.parametrize("step", ["database_name", "_look_at_visible"])
+def test_a_life_that_fails_at_its_beginning_lets_the_slot_go(
+    make_pipeline: MakePipeline, monkeypatch: pytest.MonkeyPatch, step: str
+) -> None:
+    """The next one would wait for ever as the standby of a dead one; no session and no thread of it is left."""
+    pipeline = make_pipeline()
+    pipeline.database.execute(SCHEMA)
+
+    def fail(*_: object) -> None:
+        raise psycopg.errors.DeadlockDetected("just now")
+
+    if step == "database_name":
+        monkeypatch.setattr("cdc.capture.catalog.database_name", fail)
+    else:
+        monkeypatch.setattr(Capture, step, fail)
+    life = Capture(load_config(pipeline.config), threading.Event())
+    with pytest.raises(psycopg.errors.DeadlockDetected):
+        life.run()
+    sessions = "SELECT 1 FROM pg_stat_activity WHERE datname = current_database() AND pid <> pg_backend_pid()"
+    eventually(lambda: not pipeline.database.execute(sessions), 30, "its sessions to end")
+    assert pipeline.slot().pid is None

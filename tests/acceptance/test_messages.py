@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Callable
 
 from cdc.names import Control, message_topic
+from deploy.stack import Stack
 from tests.harness.contents import RawRecord, read_raw, topics_under
 from tests.harness.pipeline import MakePipeline, Pipeline
+from tests.harness.proxy import Proxy
 
 
 def _messages(pipeline: Pipeline, name: str) -> list[RawRecord]:
@@ -98,6 +101,38 @@ def test_messages_exactly_once_across_kills(make_pipeline: MakePipeline) -> None
     kept = _contents(pipeline, "kept")
     assert [text for text, count in Counter(kept).items() if count > 1] == []
     assert kept == in_order
+
+
+def test_messages_exactly_once_where_a_replay_is_killed_too(
+    make_pipeline: MakePipeline, stack: Stack, start_proxy: Callable[[str, int], Proxy]
+) -> None:
+    """Killed inside a transaction, and again while its published part is sent again: progress does not forget it."""
+    postgres = stack.server("postgres")
+    proxy = start_proxy(postgres.host, postgres.port)
+    pipeline = make_pipeline(proxy=proxy, capture={"transaction_events": 50})
+    database = pipeline.database
+    database.execute("CREATE TABLE t (id int PRIMARY KEY, v text)")
+    capture = pipeline.start()
+    pipeline.fence(while_running=capture)
+    proxy.limit(400_000)  # slow enough for all of this to happen inside it
+    database.execute(
+        "WITH sent AS (INSERT INTO t SELECT n, 'x' FROM generate_series(1, 12000) n RETURNING id)"
+        " SELECT pg_logical_emit_message(true, 'kept', id::text) FROM sent"
+    )
+    capture.wait_for(lambda: pipeline.rows_published("t") > 3000, what="a part of it")
+    proxy.limit(100_000)
+    for _ in range(2):
+        capture.kill()
+        assert pipeline.rows_published("t") < 12_000, "it went through: no test"
+        known = len(pipeline.progress_records())
+        capture = pipeline.start()
+        capture.wait_for(lambda: len(pipeline.progress_records()) > known, what="more progress")  # noqa: B023
+    capture.kill()
+    assert pipeline.rows_published("t") < 12_000, "it went through: no test"
+    proxy.restore()
+    capture = pipeline.start()
+    pipeline.assert_same("t", while_running=capture)
+    assert _contents(pipeline, "kept") == [str(n) for n in range(1, 12_001)]
 
 
 def test_messages_can_be_turned_off(make_pipeline: MakePipeline) -> None:

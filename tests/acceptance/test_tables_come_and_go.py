@@ -52,6 +52,28 @@ def test_tables_that_come_and_go_are_followed(make_pipeline: MakePipeline) -> No
     pipeline.assert_same("again_filled", while_running=capture)
 
 
+def test_a_strangers_heartbeat_outside_transactions_is_none(make_pipeline: MakePipeline) -> None:
+    """Anybody may write a message with our name; one that has no place among the changes is ignored."""
+    pipeline = make_pipeline()
+    database = pipeline.database
+    for name in ("first", "second"):
+        database.execute(TABLE.format(name))
+    capture = pipeline.start()
+    for name in ("first", "second"):
+        database.execute(f"INSERT INTO {name} VALUES (1, 'x')")
+    pipeline.fence(while_running=capture)
+    database.execute("DROP TABLE first")
+
+    def emptied() -> bool:
+        database.execute("SELECT pg_logical_emit_message(false, 'tailrace.heartbeat', 'not yours')")
+        return markers(pipeline, "first") == 2
+
+    capture.wait_for(emptied, 30, "the topic of the dropped table to be emptied")
+    database.execute("INSERT INTO second VALUES (2, 'y')")
+    pipeline.assert_same("second", while_running=capture)
+    assert pipeline.lives(capture) == 1
+
+
 def test_renamed_tables_are_followed(make_pipeline: MakePipeline) -> None:
     """The old name's topic is emptied, the new one's is incomplete; where two swap their names, both are.
 

@@ -1,0 +1,192 @@
+"""When a batch ends, and when a source transaction is spread over several: the rules, without servers.
+
+Kafka's part is played by a list of what was committed; real commits, kills and stalls are in tests/acceptance.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterator
+from types import SimpleNamespace
+from typing import cast
+
+import pytest
+
+from cdc.attendance import Attendance
+from cdc.batch_commit import BatchCommit
+from cdc.batches import Batches
+from cdc.config.model import Capture as Settings
+from cdc.decoder import decode
+from cdc.lsn import LSN, Version
+from cdc.messages import Commit
+from cdc.progress import Progress
+from cdc.publisher import Publisher
+from cdc.records import Headers, Held
+from cdc.replication import ReplicationStream
+from cdc.worker import Worker
+from tests.harness.changes import NOTHING_PUBLISHED, Feed, make_table
+from tests.harness.pgoutput import begin, commit, insert
+
+ORDERS = 16_384
+NOTHING = Progress(
+    state="streaming",
+    position=0,
+    seq=0,
+    base=0,
+    confirm_lsn=0,
+    system_identifier="",
+    timeline=1,
+    publication="",
+    publication_tables={},
+    topic_ids={},
+    end_offsets={},
+)
+
+
+class Topics:
+    """Publisher and commits in one: `committed` has the progress of each Kafka transaction, with its events' keys."""
+
+    def __init__(self) -> None:
+        self.committed: list[tuple[Progress, list[bytes]]] = []
+        self.completed: list[int] = []  # how many events were completed at a time
+        self.commits_may_end = threading.Event()
+        self.commits_may_end.set()
+        self.queued_bytes = 0
+        self._sent: list[bytes] = []
+
+    @property
+    def count(self) -> int:
+        return len(self._sent)
+
+    def poll(self) -> None:
+        pass
+
+    def send(self, _topic: str, key: bytes, _value: bytes | None, _headers: Headers, _partition: int = -1) -> None:
+        self._sent.append(key)
+
+    def send_completed(self, held: Held) -> None:
+        self.completed.append(len(held))
+        self._sent.extend(item.key for item in held)
+
+    def publish(self, held: Held, draft: Progress, *, heartbeat: bool) -> Progress:
+        assert not heartbeat
+        assert self.commits_may_end.wait(30)
+        if held:
+            self.send_completed(held)
+        self.committed.append((draft, self._sent))
+        self._sent = []
+        return draft
+
+
+class Stream:
+    """Nothing comes by itself here; a test says what has come."""
+
+    def watch(self, descriptor: int) -> None:
+        pass
+
+    def pump(self, _timeout_seconds: float) -> bool:
+        return False
+
+    def confirm(self, lsn: LSN) -> None:
+        pass
+
+    def send_status(self) -> None:
+        pass
+
+
+class Batching:
+    """Feeds messages as capture does, with a look before each."""
+
+    def __init__(self, worker: Worker, *, resume_after: Version = NOTHING_PUBLISHED, **settings: float) -> None:
+        self.topics = Topics()
+        self.feed = Feed(make_table(), resume_after=resume_after)
+        self.changes = self.feed.changes
+        self.changes.emit = self.topics.send
+        self.batches = Batches(
+            Settings(**settings),  # type: ignore[arg-type]  # by name
+            changes=self.changes,
+            stream=cast("ReplicationStream", Stream()),
+            publisher=cast("Publisher", self.topics),
+            commits=cast("BatchCommit", self.topics),
+            worker=worker,
+            attendance=Attendance(worker, threading.Event(), lambda: False),
+            progress=NOTHING,
+        )
+
+    def __call__(self, *messages: bytes) -> None:
+        for data in messages:
+            self.batches.look()
+            self.feed(data)
+            if data[:1] == b"B":
+                self.batches.on_begin()
+            elif data[:1] == b"C":
+                self.batches.on_commit(cast("Commit", decode(data)))
+
+    def end(self) -> list[tuple[bool, int]]:
+        """Publish what is there; for each Kafka transaction whether it is half a source transaction, and its size."""
+        self.batches.finish()
+        return [(progress.inside_transaction, len(keys)) for progress, keys in self.topics.committed]
+
+
+@pytest.fixture
+def worker() -> Iterator[Worker]:
+    made = Worker("test")
+    yield made
+    made.close()
+
+
+@pytest.fixture
+def clock(monkeypatch: pytest.MonkeyPatch) -> Callable[[float], None]:
+    """Time as the batches see it stands still, until it is put forward."""
+    now = 1000.0
+
+    def put_forward(seconds: float) -> None:
+        nonlocal now
+        now += seconds
+
+    monkeypatch.setattr("cdc.batches.time", SimpleNamespace(monotonic=lambda: now))
+    return put_forward
+
+
+def _rows(first: int, last: int) -> list[bytes]:
+    return [insert(ORDERS, [str(number), "a"]) for number in range(first, last + 1)]
+
+
+@pytest.mark.parametrize(("rows", "expected"), [(99, [(False, 99)]), (100, [(False, 100)])])
+def test_a_transaction_of_up_to_the_documented_size_is_published_at_once(
+    worker: Worker, rows: int, expected: list[tuple[bool, int]]
+) -> None:
+    """`transaction_events` itself is still whole, wherever the looks fall."""
+    batching = Batching(worker, transaction_events=100, batch_milliseconds=0)
+    batching(begin(), *_rows(1, rows), commit())
+    assert batching.end() == expected
+
+
+def test_a_larger_transaction_is_spread(worker: Worker) -> None:
+    """Each part is committed with the progress that says so."""
+    batching = Batching(worker, transaction_events=100, batch_milliseconds=0)
+    batching(begin(), *_rows(1, 250), commit())
+    assert batching.end() == [(True, 101), (True, 101), (False, 48)]
+
+
+def test_a_transaction_that_takes_too_long_is_spread(worker: Worker, clock: Callable[[float], None]) -> None:
+    """Kafka aborts a transaction that stays open; what has come by then is committed before."""
+    batching = Batching(worker, transaction_timeout_seconds=60)
+    batching(begin(), *_rows(1, 2))
+    clock(21)
+    batching(*_rows(3, 4), commit())
+    assert batching.end() == [(True, 2), (False, 2)]
+
+
+def test_time_behind_a_stalled_commit_splits_nothing(worker: Worker, clock: Callable[[float], None]) -> None:
+    """Rows that wait for the commit before theirs are in no Kafka transaction yet: none of their time is used up."""
+    batching = Batching(worker, transaction_timeout_seconds=60, batch_milliseconds=0)
+    batching.topics.commits_may_end.clear()
+    batching(begin(0x5000), *_rows(1, 1), commit(0x5000))
+    batching(begin(0x6000), *_rows(2, 3))
+    clock(50)
+    batching(*_rows(4, 4))
+    batching.topics.commits_may_end.set()
+    batching.batches.settle()
+    batching(*_rows(5, 5), commit(0x6000))
+    assert batching.end() == [(False, 1), (False, 4)]
