@@ -11,6 +11,7 @@ from collections.abc import Callable, Generator, Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import hypothesis
 import pytest
 
 from cdc.config import Iceberg, Spark
@@ -174,6 +175,8 @@ def spark(run_spark: SparkSession) -> Iterator[SparkSession]:
 
 
 def pytest_configure(config: pytest.Config) -> None:
+    hypothesis.settings.register_profile("untimed", deadline=None)  # no test says how long something may take
+    hypothesis.settings.load_profile("untimed")
     config.pluginmanager.register(distribution.plugin(config))
     # Its errors hold the sockets of tries that failed, which nobody closes; pytest would keep them to the end.
     logging.getLogger("kafka").setLevel(logging.CRITICAL)
