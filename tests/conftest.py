@@ -175,7 +175,9 @@ def spark(run_spark: SparkSession) -> Iterator[SparkSession]:
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    hypothesis.settings.register_profile("untimed", deadline=None)  # no test says how long something may take
+    hypothesis.settings.register_profile(
+        "untimed", hypothesis.settings(), deadline=None
+    )  # no test says how long something may take
     hypothesis.settings.load_profile("untimed")
     config.pluginmanager.register(distribution.plugin(config))
     # Its errors hold the sockets of tries that failed, which nobody closes; pytest would keep them to the end.
