@@ -4,9 +4,12 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from cdc.config import load_config
 from cdc.copies.chunk import Ending, run_chunk
 from cdc.lsn import LSN
 from cdc.names import topic
+from cdc.seeing.clock import LogClock
+from cdc.seeing.log_facts import LogReader
 from tests.harness.audit import assert_clean
 from tests.harness.database import Database
 from tests.harness.first_copy import FIRST, Copying, chunks, copies, prepared, wait_for_hold
@@ -236,23 +239,31 @@ def test_tables_that_only_the_publication_has_are_copied_too(make_pipeline: Make
 
 
 def test_connections_and_rate_are_kept_to(make_pipeline: MakePipeline, spark: SparkSession) -> None:
-    """However many chunks wait: at most so many sessions read at once, and no more rows a second than asked for."""
+    """However many chunks wait: at most so many sessions read at once, and no more rows a second than asked for.
+
+    Meanwhile the dashboard's own reader sees how far it is.
+    """
     rows, rate = 20_000, 5_000
     pipeline = make_pipeline(copy={**FIRST, "connections": 2, "rows_per_second": rate})
     pipeline.database.execute("CREATE TABLE t (id int PRIMARY KEY, v text)")
     pipeline.database.execute("INSERT INTO t SELECT i, repeat('x', 200) FROM generate_series(1, %s) i", [rows])
     capture = wait_for_hold(pipeline)
     sessions: list[int] = []
+    percents: list[float] = []
+    onlooker = LogReader(load_config(pipeline.config), LogClock())
     with Copying(pipeline, spark) as copying:
         while copying.is_running:
             found = "SELECT count(*) FROM pg_stat_activity WHERE application_name = 'tailrace copy' AND datname = %s"
             ((count,),) = pipeline.database.execute(found, [pipeline.database.name])
             sessions.append(count)
+            percents += [seen.percent for seen in onlooker.read().copy_progress.values()]
         report = copying.report()
     assert report.is_complete
     assert report.progress is not None
     assert report.progress.total_chunks > 2
+    onlooker.close()
     assert max(sessions) == 2
+    assert any(0 < percent < 100 for percent in percents)
     assert report.progress.rows_per_second < rate * 1.5, "chunks of a moment count as they end"
     pipeline.assert_same("t", while_running=capture)
 
