@@ -35,8 +35,9 @@ _LATE_BATCH_SECONDS = 1.0
 # What may wait in the outbox and in the producer's queue together; past this, decoding waits. Little, so that every
 # large transaction soon gets there, and its size hardly matters to memory. Three times as much was no faster.
 _FULL_BYTES = 6 << 20
-# How many events may wait for one re-select.
+# What may wait for one re-select; it is not waited for like the above, but completed in the middle of the batch.
 _HELD_EVENTS = 2_000
+_HELD_BYTES = 4 << 20
 _IDLE_PROGRESS_SECONDS = 1.0
 
 
@@ -139,7 +140,7 @@ class Batches:
         self._attendance.wait_while(self._is_full, self._stream)
         if self._commit is not None and self._commit.done():
             self.settle()
-        if len(self._changes.held) >= _HELD_EVENTS:
+        if len(self._changes.held) >= _HELD_EVENTS or self._changes.held_bytes >= _HELD_BYTES:
             self._release_held()
         if self._changes.begin is None:
             return
@@ -193,8 +194,7 @@ class Batches:
     def _commit_batch(self) -> None:
         """Hand the batch to the worker thread. Records of the next one wait in the outbox until this one is through."""
         self.settle()
-        changes, held = self._changes, self._changes.held
-        changes.held = []
+        changes, held = self._changes, self._changes.take_held()
         inside = changes.begin is not None
         last = self._last_commit
         draft = draft_progress(
@@ -217,7 +217,7 @@ class Batches:
     def _release_held(self) -> None:
         """Too many wait for a re-select: complete them in the middle of the batch, so that memory stays flat."""
         self.settle()
-        held, self._changes.held = self._changes.held, []
+        held = self._changes.take_held()
         self.call(lambda: self._commits.send_completed(held))
 
     def _confirm(self, lsn: LSN) -> None:

@@ -15,7 +15,7 @@ from cdc.errors import ProtocolError
 from cdc.key_traffic import KeyTraffic
 from cdc.lsn import LSN, Version
 from cdc.messages import UNCHANGED, Begin, Commit, Delete, Insert, LogicalMessage, Origin, Truncate, Update, Value
-from cdc.records import Emit, Headers, Held, Incomplete, Record
+from cdc.records import RECORD_BYTES, Emit, Headers, Held, Incomplete, Record
 from cdc.relations import Shape, Table
 from cdc.row_run import ROW_AT
 
@@ -39,6 +39,7 @@ class Changes:
         self.tables: dict[int, Table] = {}
         self.gone: set[int] = set()  # relations whose tables no longer exist at the source
         self.held: Held = []
+        self.held_bytes = 0  # about what it takes up
         self.now = clock()
         self.begin: Begin | None = None
         self.position, self.seq = resume_after
@@ -189,7 +190,7 @@ class Changes:
         return at
 
     def _hold_record(self, topic: str, key: bytes, value: bytes | None, headers: Headers, partition: int) -> None:
-        self.held.append(Record(topic, key, value, headers, partition))
+        self._append(Record(topic, key, value, headers, partition))
 
     def on_row(self, message: Insert | Update | Delete, lsn: int) -> None:
         if self.begin is None:
@@ -344,6 +345,13 @@ class Changes:
         self.held.append(
             Incomplete(table, envelope, xid, op, before, values, key, key_values, place, self._headers(*headers))
         )
+        sizes = [len(value) for value in values or () if isinstance(value, bytes)]
+        self.held_bytes += RECORD_BYTES + len(before) + sum(sizes)
+
+    def take_held(self) -> Held:
+        """Whoever takes it completes it and publishes it before anything else."""
+        held, self.held, self.held_bytes = self.held, [], 0
+        return held
 
     # -- small parts -----------------------------------------------------------------------------------------
 
@@ -358,9 +366,13 @@ class Changes:
 
     def _queue(self, record: Record) -> None:
         if self.held:
-            self.held.append(record)
+            self._append(record)
         else:
             self.emit(*record)
+
+    def _append(self, record: Record) -> None:
+        self.held.append(record)
+        self.held_bytes += RECORD_BYTES + len(record.value or b"")
 
     def _table(self, oid: int, *rows: list[Value] | None) -> Table:
         table = self.tables.get(oid)

@@ -25,7 +25,7 @@ from cdc.records import Headers, Held
 from cdc.replication import ReplicationStream
 from cdc.worker import Worker
 from tests.harness.changes import NOTHING_PUBLISHED, Feed, make_table
-from tests.harness.pgoutput import begin, commit, insert
+from tests.harness.pgoutput import LEFT_OUT, begin, commit, insert, update
 
 ORDERS = 16_384
 NOTHING = Progress(
@@ -190,3 +190,14 @@ def test_time_behind_a_stalled_commit_splits_nothing(worker: Worker, clock: Call
     batching.batches.settle()
     batching(*_rows(5, 5), commit(0x6000))
     assert batching.end() == [(False, 1), (False, 4)]
+
+
+def test_what_waits_for_a_re_select_is_released_by_number_and_by_size(worker: Worker) -> None:
+    """In the middle of its batch and of its transaction: neither many rows behind one hole nor wide ones pile up."""
+    batching = Batching(worker)
+    batching(begin(), update(ORDERS, ["1", LEFT_OUT]), *_rows(2, 2100), update(ORDERS, ["3", LEFT_OUT]))
+    assert batching.topics.completed == [2000]
+    batching(*(insert(ORDERS, [str(number), "x" * (1 << 20)]) for number in range(1, 6)), commit())
+    assert batching.topics.completed == [2000, 5]
+    assert batching.end() == [(False, 2106)]
+    assert batching.topics.completed == [2000, 5]

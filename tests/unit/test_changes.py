@@ -238,9 +238,25 @@ def test_once_the_waiting_events_are_taken_the_stream_flows_again() -> None:
     """Capture takes the list away, completes it and publishes it before it goes on."""
     feed = Feed(make_table())
     feed(begin(0x5000), update(ORDERS, ["1", LEFT_OUT]))
-    feed.changes.held = []
+    assert len(feed.changes.take_held()) == 1
+    assert (feed.changes.held, feed.changes.held_bytes) == ([], 0)
     feed(insert(ORDERS, ["2", "b"]), commit(0x5000))
     assert outline(feed.records) == [("c", '{"id":2}', Version(0x5000, 2))]
+
+
+@pytest.mark.parametrize("quick", [True, False], ids=["quick", "decoded"])
+def test_the_size_of_what_waits_is_known(quick: bool) -> None:
+    """Wide rows behind one hole, or with a hole of their own, soon take up much: their values count, old and new."""
+    wide = "x" * 10_000
+    columns = [("id", INT8, True), ("name", TEXT, False), ("other", TEXT, False)]
+    feed = Feed(make_table(columns=columns), quick=quick)
+    feed(begin(0x5000), insert(ORDERS, ["1", wide, wide]))
+    sizes = [feed.changes.held_bytes]
+    feed(update(ORDERS, ["1", wide, LEFT_OUT]))
+    sizes.append(feed.changes.held_bytes)
+    feed(insert(ORDERS, ["2", wide, wide]))
+    sizes.append(feed.changes.held_bytes)
+    assert [size // 5000 for size in sizes] == [0, 2, 6]
 
 
 # -- TRUNCATE ----------------------------------------------------------------------------------------------------------
