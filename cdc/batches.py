@@ -75,7 +75,7 @@ class Batches:
         self._started = 0.0
         self._settled_at = 0.0
         self._last_commit: Commit | None = None  # of the batch that is being gathered
-        self._split_at = 0  # the number up to which a source transaction has been committed in parts
+        self._split_at = 0  # how many changes of the source transaction were committed in parts
 
     @property
     def states(self) -> TableStates:
@@ -144,7 +144,7 @@ class Batches:
             self._release_held()
         if self._changes.begin is None:
             return
-        if self._changes.seq - self._split_at > self._settings.transaction_events or self._is_old():
+        if self._changes.count - self._split_at > self._settings.transaction_events or self._is_old():
             log.info("transaction_split", version=str(self._changes.version))
             self._commit_batch()
 
@@ -209,7 +209,7 @@ class Batches:
         self._commit = self._worker.submit(lambda: self._commits.publish(held, draft, heartbeat=heartbeat))
         self._started = time.monotonic() if inside else 0.0
         self._last_commit = None
-        self._split_at = changes.seq if inside else 0
+        self._split_at = changes.count if inside else 0
         if heartbeat:  # it may change what is known of the tables, which the next row needs
             self.settle()
             self.after_heartbeat()
