@@ -35,8 +35,9 @@ _LATE_BATCH_SECONDS = 1.0
 # What may wait in the outbox and in the producer's queue together; past this, decoding waits. Little, so that every
 # large transaction soon gets there, and its size hardly matters to memory. Three times as much was no faster.
 _FULL_BYTES = 6 << 20
-# How many events may wait for one re-select.
+# What may wait for one re-select; it is not waited for like the above, but completed in the middle of the batch.
 _HELD_EVENTS = 2_000
+_HELD_BYTES = 4 << 20
 _IDLE_PROGRESS_SECONDS = 1.0
 
 
@@ -74,7 +75,7 @@ class Batches:
         self._started = 0.0
         self._settled_at = 0.0
         self._last_commit: Commit | None = None  # of the batch that is being gathered
-        self._split_at = 0  # the number up to which a source transaction has been committed in parts
+        self._split_at = 0  # how many changes of the source transaction were committed in parts
 
     @property
     def states(self) -> TableStates:
@@ -139,11 +140,11 @@ class Batches:
         self._attendance.wait_while(self._is_full, self._stream)
         if self._commit is not None and self._commit.done():
             self.settle()
-        if len(self._changes.held) >= _HELD_EVENTS:
+        if len(self._changes.held) >= _HELD_EVENTS or self._changes.held_bytes >= _HELD_BYTES:
             self._release_held()
         if self._changes.begin is None:
             return
-        if self._changes.seq - self._split_at > self._settings.transaction_events or self._is_old():
+        if self._changes.count - self._split_at > self._settings.transaction_events or self._is_old():
             log.info("transaction_split", version=str(self._changes.version))
             self._commit_batch()
 
@@ -193,8 +194,7 @@ class Batches:
     def _commit_batch(self) -> None:
         """Hand the batch to the worker thread. Records of the next one wait in the outbox until this one is through."""
         self.settle()
-        changes, held = self._changes, self._changes.held
-        changes.held = []
+        changes, held = self._changes, self._changes.take_held()
         inside = changes.begin is not None
         last = self._last_commit
         draft = draft_progress(
@@ -209,7 +209,7 @@ class Batches:
         self._commit = self._worker.submit(lambda: self._commits.publish(held, draft, heartbeat=heartbeat))
         self._started = time.monotonic() if inside else 0.0
         self._last_commit = None
-        self._split_at = changes.seq if inside else 0
+        self._split_at = changes.count if inside else 0
         if heartbeat:  # it may change what is known of the tables, which the next row needs
             self.settle()
             self.after_heartbeat()
@@ -217,7 +217,7 @@ class Batches:
     def _release_held(self) -> None:
         """Too many wait for a re-select: complete them in the middle of the batch, so that memory stays flat."""
         self.settle()
-        held, self._changes.held = self._changes.held, []
+        held = self._changes.take_held()
         self.call(lambda: self._commits.send_completed(held))
 
     def _confirm(self, lsn: LSN) -> None:

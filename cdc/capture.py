@@ -212,6 +212,7 @@ class Capture:
             self._changes.on_begin(message)
             self._batches.on_begin()
         elif isinstance(message, Commit):
+            self._correct_keys(message)
             self._changes.on_commit(message)
             self._batches.on_commit(message)
         elif isinstance(message, Relation):
@@ -224,6 +225,14 @@ class Capture:
             self._changes.on_origin(message)
         elif not isinstance(message, Type):  # its name is not needed: the catalog is asked for types
             self._changes.on_row(message, lsn)
+
+    def _correct_keys(self, commit: Commit) -> None:
+        """As many as the transaction had changes, perhaps: what is done between rows is done here too."""
+        while self._changes.correct_keys(commit):
+            if self._stop.is_set():
+                raise TransientError("Asked to stop inside a transaction. What is not published stays in the slot.")
+            self._stream.attend()
+            self._look_around()
 
     def _on_message(self, message: LogicalMessage) -> None:
         batches = self._batches

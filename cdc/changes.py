@@ -6,20 +6,24 @@ that several rows passed through) is collected in `held`, and from then on every
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Collection, Iterator
+from heapq import merge
+from itertools import groupby, islice
 
 from cdc.copies.windows import Windows
 from cdc.decoder import HEAD_BYTES
 from cdc.envelope import NULL, POSTGRES_EPOCH_US, Envelope, Place, clock, tail
 from cdc.errors import ProtocolError
-from cdc.key_traffic import KeyTraffic
+from cdc.key_traffic import Ambiguous, KeyTraffic
 from cdc.lsn import LSN, Version
 from cdc.messages import UNCHANGED, Begin, Commit, Delete, Insert, LogicalMessage, Origin, Truncate, Update, Value
-from cdc.records import Emit, Headers, Held, Incomplete, Record
+from cdc.records import RECORD_BYTES, Emit, Headers, Held, Incomplete, Record
 from cdc.relations import Shape, Table
 from cdc.row_run import ROW_AT
 
 _SKIP_NOTHING, _SKIP_ALL = -1, 1 << 62
+# Between two looks at what waits.
+_CORRECTIONS_AT_ONCE = 256
 
 
 class Changes:
@@ -39,6 +43,7 @@ class Changes:
         self.tables: dict[int, Table] = {}
         self.gone: set[int] = set()  # relations whose tables no longer exist at the source
         self.held: Held = []
+        self.held_bytes = 0  # about what it takes up
         self.now = clock()
         self.begin: Begin | None = None
         self.position, self.seq = resume_after
@@ -56,6 +61,9 @@ class Changes:
         self._order = 0
         self._envelopes: dict[Table, Envelope] = {}
         self._key_traffic: dict[Table, KeyTraffic] = {}
+        self._corrections: Iterator[tuple[int, Iterator[Ambiguous]]] | None = None  # those that are still to come
+        self._changes_in_all = 0  # of the transaction, without its corrections
+        self._numbers_unused = 0
         self._version_head = b""
         self._skip_through = _SKIP_NOTHING
         # First 8 bytes of a row message (kind, relation, kind of tuple, number of columns) -> how to take it quickly.
@@ -67,6 +75,11 @@ class Changes:
     def version(self) -> Version:
         """Everything up to here has been handed to `emit` or `held`, in this life or before: a replay does not fall."""
         return max(Version(self.position, self.seq), self._resume_after)
+
+    @property
+    def count(self) -> int:
+        """How many numbers of the transaction under way were given to a change or to a correction."""
+        return self.seq - self._numbers_unused
 
     @property
     def replaying(self) -> bool:
@@ -85,6 +98,7 @@ class Changes:
         self.seq = 0
         self.messages = 0
         self._order = 0
+        self._numbers_unused = 0
         self._version_head = b"%016x." % self.position
         self.is_behind = self.position < self._resume_after.position
         if self.position == self._resume_after.position:
@@ -95,8 +109,8 @@ class Changes:
     def on_commit(self, message: Commit) -> None:
         if self.begin is None:
             raise ProtocolError(f"Commit at {message.commit_lsn} without a Begin")
-        if self._key_traffic:
-            self._settle_ambiguous_keys(message)
+        while self.correct_keys(message):
+            pass
         self.begin = None
         self._envelopes.clear()  # a row that comes now is not taken for one of this transaction
         self._previous_commit_end = message.end_lsn
@@ -189,7 +203,7 @@ class Changes:
         return at
 
     def _hold_record(self, topic: str, key: bytes, value: bytes | None, headers: Headers, partition: int) -> None:
-        self.held.append(Record(topic, key, value, headers, partition))
+        self._append(Record(topic, key, value, headers, partition))
 
     def on_row(self, message: Insert | Update | Delete, lsn: int) -> None:
         if self.begin is None:
@@ -208,7 +222,7 @@ class Changes:
         self.seq += 1
         key = table.encode_key(message.new)
         if table.shape.deferrable_key:
-            self._traffic(table).enter(key, table.key_values(message.new))
+            self._traffic(table).enter(self.seq, key, table.key_values(message.new))
         self._upsert(table, b"c", NULL, message.new, key, lsn)
 
     def on_update(self, message: Update, lsn: int) -> None:
@@ -232,7 +246,7 @@ class Changes:
         self.seq += 1
         key = table.encode_key(message.old)
         if table.shape.deferrable_key:
-            self._traffic(table).leave(key, table.key_values(message.old))
+            self._traffic(table).leave(self.seq, key, table.key_values(message.old))
         self._remove(table, message.old, key, lsn)
 
     def on_truncate(self, message: Truncate, lsn: int, partial: Collection[str] = ()) -> None:
@@ -280,8 +294,8 @@ class Changes:
         """A delete of the old key and an insert of the new one; both halves share the version."""
         old_key, new_key = table.encode_key(old), table.encode_key(new)
         if table.shape.deferrable_key:
-            self._traffic(table).leave(old_key, table.key_values(old))
-            self._traffic(table).enter(new_key, table.key_values(new))
+            self._traffic(table).leave(self.seq, old_key, table.key_values(old))
+            self._traffic(table).enter(self.seq, new_key, table.key_values(new))
         self._remove(table, old, old_key, lsn, ("__debezium.newkey", new_key))
         self._upsert(table, b"c", NULL, new, new_key, lsn, ("__debezium.oldkey", old_key))
 
@@ -311,18 +325,33 @@ class Changes:
 
     # -- what waits for a query ------------------------------------------------------------------------------
 
-    def _settle_ambiguous_keys(self, commit: Commit) -> None:
-        """Ask for the keys that several rows passed through, and publish what is there.
+    def correct_keys(self, commit: Commit) -> bool:
+        """Before `on_commit`: ask for some of the keys that several rows passed through. True: more of them are left.
 
-        These corrections get the number after the transaction's last change, so they beat all of its events.
+        After n changes, the key that change k made ambiguous gets the number n + k. So corrections beat all events of
+        the transaction, each comes under the same number whenever the transaction is sent (other tables may be gone by
+        then), and like changes they can be published in parts.
         """
-        self.seq += 1
-        for table, traffic in self._key_traffic.items():
-            envelope = self._envelope(table)
-            for key, key_values in traffic.ambiguous.items():
+        if not self._key_traffic:
+            return False
+        if self._corrections is None:
+            by_table = [traffic.ambiguous(table) for table, traffic in self._key_traffic.items()]
+            self._corrections = groupby(merge(*by_table, key=_number), key=_number)
+            self._changes_in_all = self.seq
+        some = 0
+        for number, keys in islice(self._corrections, _CORRECTIONS_AT_ONCE):
+            some += 1
+            self._numbers_unused += self._changes_in_all + number - self.seq - 1
+            self.seq = self._changes_in_all + number
+            for _, table, key, key_values in keys:
+                envelope = self._envelope(table)
                 place = self._place(envelope, commit.commit_lsn)
                 self._hold(table, envelope, b"u", NULL, None, key, key_values, place)
+        if some == _CORRECTIONS_AT_ONCE:
+            return True
+        self._corrections = None
         self._key_traffic.clear()
+        return False
 
     def _hold(
         self,
@@ -344,6 +373,13 @@ class Changes:
         self.held.append(
             Incomplete(table, envelope, xid, op, before, values, key, key_values, place, self._headers(*headers))
         )
+        sizes = [len(value) for value in values or () if isinstance(value, bytes)]
+        self.held_bytes += RECORD_BYTES + len(before) + sum(sizes)
+
+    def take_held(self) -> Held:
+        """Whoever takes it completes it and publishes it before anything else."""
+        held, self.held, self.held_bytes = self.held, [], 0
+        return held
 
     # -- small parts -----------------------------------------------------------------------------------------
 
@@ -358,9 +394,13 @@ class Changes:
 
     def _queue(self, record: Record) -> None:
         if self.held:
-            self.held.append(record)
+            self._append(record)
         else:
             self.emit(*record)
+
+    def _append(self, record: Record) -> None:
+        self.held.append(record)
+        self.held_bytes += RECORD_BYTES + len(record.value or b"")
 
     def _table(self, oid: int, *rows: list[Value] | None) -> Table:
         table = self.tables.get(oid)
@@ -371,7 +411,7 @@ class Changes:
         return table
 
     def _traffic(self, table: Table) -> KeyTraffic:
-        return self._key_traffic.setdefault(table, KeyTraffic(table))
+        return self._key_traffic.setdefault(table, KeyTraffic())
 
     def _place(self, envelope: Envelope, lsn: int) -> Place:
         self._order += 1
@@ -399,3 +439,7 @@ class Changes:
 
     def _headers(self, *more: tuple[str, bytes]) -> Headers:
         return [("v", b"%b%08x" % (self._version_head, self.seq)), *more]
+
+
+def _number(ambiguous: Ambiguous) -> int:
+    return ambiguous.number

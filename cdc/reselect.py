@@ -54,9 +54,9 @@ class LiveType(NamedTuple):
 
 # What one key is now, as Postgres text. A column that no longer exists is not in it.
 Row = dict[Column, "bytes | None"]
-Rows = dict[tuple[bytes, ...], Row]  # by the key's values
+Rows = dict[tuple[bytes, ...], "Row | None"]  # by the key's values; None: there is no such row
 # By the table as it was: two states of one table may have two keys.
-Found = dict[tuple[Table, tuple[bytes, ...]], Row]
+Found = dict[tuple[Table, tuple[bytes, ...]], "Row | None"]
 
 _LIVE_NAME = """
 select n.nspname, c.relname from pg_class c join pg_namespace n on n.oid = c.relnamespace where c.oid = %s
@@ -90,36 +90,47 @@ class Reselect:
         self._rows_at_once = _FIRST_ROWS
 
     def complete(self, held: Held) -> Iterator[Record]:
-        """In the order given. The number of rows asked for at once follows their size, so that memory stays flat."""
+        """In the order given. Rows are asked for by the size of their values, so that memory stays flat."""
         at = 0
         while at < len(held):
             some = held[at : at + self._rows_at_once]
-            at += len(some)
-            yield from self._complete_some(some)
+            found, size = self._find(some)
+            done = 0
+            for item in some:
+                if isinstance(item, Record):
+                    yield item
+                elif (item.table, item.key_values) in found:
+                    yield from _fill(item, found[item.table, item.key_values])
+                else:
+                    break  # there was no room for its row: it is asked for again, with what follows
+                done += 1
+            found.clear()  # before there are more of them
+            at += done
+            self._adapt(done, len(some), size)
 
-    def _complete_some(self, held: Held) -> Iterator[Record]:
+    def _find(self, held: Held) -> tuple[Found, int]:
+        """What the keys are now, as far as there is room for it; always the first one. And how much it is."""
         wanted: dict[Table, list[Incomplete]] = defaultdict(list)
         for item in held:
             if isinstance(item, Incomplete):
                 wanted[item.table].append(item)
         found: Found = {}
-        if wanted:
-            try:
-                for table, items in wanted.items():
-                    found |= {(table, key): row for key, row in self._read_when_visible(table, items).items()}
-            except (psycopg.OperationalError, psycopg.InterfaceError) as error:
-                raise TransientError(f"Re-selecting rows failed: {explain(error)}") from error
-            self._adapt(found)
-        for item in held:
-            if isinstance(item, Record):
-                yield item
-            else:
-                yield from _fill(item, found.get((item.table, item.key_values)))
+        size = 0
+        try:
+            for table, items in wanted.items():
+                if size >= _BYTES_AT_ONCE:
+                    break
+                rows, rows_size = self._read_when_visible(table, items, _BYTES_AT_ONCE - size)
+                found |= {(table, key): row for key, row in rows.items()}
+                size += rows_size
+        except (psycopg.OperationalError, psycopg.InterfaceError) as error:
+            raise TransientError(f"Re-selecting rows failed: {explain(error)}") from error
+        return found, size
 
-    def _adapt(self, found: Found) -> None:
-        size = sum(len(value) for row in found.values() for value in row.values() if value is not None)
-        if size > _BYTES_AT_ONCE:
-            self._rows_at_once = max(1, self._rows_at_once // 2)
+    def _adapt(self, done: int, asked: int, size: int) -> None:
+        """Ask for as many as there was room for: what there is none for is looked up in vain."""
+        if done < asked:
+            self._rows_at_once = done
         elif size < _BYTES_AT_ONCE // 4:
             self._rows_at_once = min(_MOST_ROWS, self._rows_at_once * 2)
 
@@ -128,7 +139,7 @@ class Reselect:
             self._connection.close()
             self._connection = None
 
-    def _read_when_visible(self, table: Table, items: list[Incomplete]) -> Rows:
+    def _read_when_visible(self, table: Table, items: list[Incomplete], room: int) -> tuple[Rows, int]:
         """A transaction for each table: locks on two of them at once could stop a migration that wants both."""
         if self._connection is None:
             self._connection = self._connect()
@@ -137,9 +148,9 @@ class Reselect:
         while True:
             try:
                 with self._connection.transaction(force_rollback=True):
-                    rows = self._read(self._connection, table, items, xids)
-                if rows is not None:
-                    return rows
+                    answer = self._read(self._connection, table, items, xids, room)
+                if answer is not None:
+                    return answer
             except _MOVED:
                 moves += 1
                 if moves == _MOST_MOVES:
@@ -150,9 +161,10 @@ class Reselect:
             pause_seconds = min(pause_seconds * 2, _LAST_PAUSE_SECONDS)
 
     def _read(
-        self, connection: psycopg.Connection, table: Table, items: list[Incomplete], xids: set[int]
-    ) -> Rows | None:
-        """None: not yet. A table or column that is gone by now is simply not in the answer.
+        self, connection: psycopg.Connection, table: Table, items: list[Incomplete], xids: set[int], room: int
+    ) -> tuple[Rows, int] | None:
+        """None: not yet. A table or column that is gone by now is simply not in the answer; keys without room are not
+        either. And the size of the values.
 
         Each statement sees at least what the one before it saw. The table is locked before it is described: a migration
         is waited for, what it did is seen, and none comes between the description and the rows.
@@ -161,9 +173,10 @@ class Reselect:
         if not self._shows(connection, xids):
             return None
         oid = table.relation.oid
+        keys = list({item.key_values: None for item in items})
         name = connection.execute(_LIVE_NAME, [oid]).fetchone()
         if name is None:
-            return {}
+            return dict.fromkeys(keys), 0
         connection.execute(sql.SQL("select from only {} limit 0").format(sql.Identifier(*name)))
         live = connection.execute(_LIVE_COLUMNS, [oid]).fetchall()
         if not live or live[0][:2] != name:
@@ -172,23 +185,14 @@ class Reselect:
         names = _named(table)
         key_columns = [names[index] for index in table.key_indexes]
         if not set(key_columns) <= types.keys():
-            return {}
-        keys = list({item.key_values: None for item in items})
+            return dict.fromkeys(keys), 0
         columns = [column for column in _columns(table, items) if column in types]
         query = _query(live[0][0], live[0][1], key_columns, types, columns)
-        parameters = [[key[i].decode() for key in keys] for i in range(len(key_columns))]
+        parameters = [*([key[i].decode() for key in keys] for i in range(len(key_columns))), room]
         # A raw cursor: names may hold a `%`, which an ordinary one takes for a placeholder.
         result = psycopg.RawCursor(connection).execute(query, parameters).pgresult
         assert result is not None  # noqa: S101  # it is a select
-        rows: Rows = {}
-        for number in range(result.ntuples):
-            # Raw text, untouched by loaders: the encoder must see what the stream would have sent.
-            ordinal = result.get_value(number, 0)
-            assert ordinal is not None  # noqa: S101  # ordinality is never NULL
-            rows[keys[int(ordinal) - 1]] = {
-                column: result.get_value(number, index + 1) for index, column in enumerate(columns)
-            }
-        return rows
+        return _answer(result, keys, columns)
 
     @staticmethod
     def _shows(connection: psycopg.Connection, xids: set[int]) -> bool:
@@ -196,6 +200,21 @@ class Reselect:
         assert row is not None  # noqa: S101  # a select without FROM has one row
         snapshot = Snapshot.parse(row[0])
         return all(snapshot.shows(xid) for xid in xids)
+
+
+def _answer(
+    result: psycopg.pq.abc.PGresult, keys: Sequence[tuple[bytes, ...]], columns: Sequence[Column]
+) -> tuple[Rows, int]:
+    """Raw text, untouched by loaders: the encoder must see what the stream would have sent."""
+    rows: Rows = {}
+    ordinal, found, size = 0, 0, 0
+    for number in range(result.ntuples):
+        ordinal, found = (int(result.get_value(number, index) or b"") for index in (0, 1))  # neither is ever NULL
+        row = {column: result.get_value(number, index) for index, column in enumerate(columns, start=2)}
+        size += sum(len(value) for value in row.values() if value is not None)
+        rows[keys[ordinal - 1]] = row
+    answered = keys if len(rows) == found else keys[:ordinal]
+    return {key: rows.get(key) for key in answered}, size
 
 
 def _named(table: Table) -> list[Column]:
@@ -226,11 +245,27 @@ def _query(
         )
         for index, column in enumerate(key)
     )
-    fields = sql.SQL("").join(sql.SQL(", t.{}").format(sql.Identifier(name)) for name, _ in columns)
+    names = [sql.Identifier(f"f{index}") for index in range(len(columns))]
+    values = [sql.SQL("t.{}").format(sql.Identifier(name)) for name, _ in columns]
+    # The server adds up the values' sizes (of text it knows them without reading it) and ends with the row that passes
+    # the limit: however wide rows are, no more than that comes, and never nothing. `found`: how many there are in all.
+    sizes = [sql.SQL("coalesce(octet_length({}::text), 0)::int8").format(value) for value in values]
     return sql.SQL(
-        "select w.n{fields} from rows from (unnest({arrays})) with ordinality as w({wanted}, n) "
-        "join only {table} t on {join}"
-    ).format(fields=fields, arrays=arrays, wanted=wanted, table=sql.Identifier(schema, table), join=join)
+        "select n, found{names} from ("
+        "select w.n, count(*) over () as found, "
+        "sum({size}) over (order by w.n rows between unbounded preceding and 1 preceding) as before{values} "
+        "from rows from (unnest({arrays})) with ordinality as w({wanted}, n) join only {table} t on {join}"
+        ") answer where before is null or before < {limit} order by n"
+    ).format(
+        names=sql.SQL("").join(sql.SQL(", {}").format(name) for name in names),
+        values=sql.SQL("").join(map(sql.SQL(", {} as {}").format, values, names)),
+        size=sql.SQL(" + ").join([sql.SQL("0"), *sizes]),
+        arrays=arrays,
+        wanted=wanted,
+        table=sql.Identifier(schema, table),
+        join=join,
+        limit=sql.SQL(f"${len(key) + 1}::int8"),
+    )
 
 
 def _fill(item: Incomplete, row: Row | None) -> list[Record]:

@@ -2,9 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import pytest
 
+from deploy.stack import Stack
 from tests.harness.pipeline import MakePipeline
+from tests.harness.process import Process
+from tests.harness.proxy import Proxy
 
 # Random text, so that it neither compresses nor fits into the row: Postgres keeps it outside, and leaves it out of
 # the stream when an update does not touch it.
@@ -144,6 +149,38 @@ def test_rows_may_pass_through_each_others_deferrable_keys(make_pipeline: MakePi
         database.execute(f"INSERT INTO {name} SELECT i, 'row ' || i, {TOASTED} FROM generate_series(1, 6) i")
         database.execute(f"BEGIN; {'; '.join(moves)}; COMMIT")
     pipeline.assert_same(*DEFERRED_MOVES, while_running=capture)
+
+
+def test_all_keys_of_a_large_table_shift_with_crashes_between(
+    make_pipeline: MakePipeline, stack: Stack, start_proxy: Callable[[str, int], Proxy]
+) -> None:
+    """Every key is asked for at the commit, in parts: ended in the middle of them, the rest follow, and none twice."""
+    postgres = stack.server("postgres")
+    proxy = start_proxy(postgres.host, postgres.port)
+    pipeline = make_pipeline(proxy=proxy, capture={"transaction_events": 1000})
+    database = pipeline.database
+    database.execute(
+        "CREATE TABLE t (id int PRIMARY KEY DEFERRABLE INITIALLY DEFERRED, who text);"
+        "ALTER TABLE t REPLICA IDENTITY FULL"
+    )
+    capture = pipeline.start()
+    database.execute("INSERT INTO t SELECT n, 'row ' || n FROM generate_series(1, 10000) n")
+    pipeline.fence(while_running=capture)
+    proxy.limit(300_000)  # slow enough for all of this to happen inside it
+    database.execute("UPDATE t SET id = id + 1")
+    reached = 10_000
+    for end in (Process.kill, Process.terminate):
+        capture.wait_for(lambda: pipeline.progress_records()[-1]["seq"] > reached, what="corrections")  # noqa: B023
+        end(capture)
+        capture.wait()
+        last = pipeline.progress_records()[-1]
+        assert last["inside_transaction"], "it went through: no test"
+        reached = last["seq"]
+        capture = pipeline.start()
+    proxy.restore()
+    records = pipeline.assert_same("t", while_running=capture)["t"]
+    assert len(records) == 10_000 + 3 * 10_000 + 9_999
+    assert sum(record.op == "u" for record in records) == 9_999
 
 
 def test_two_rows_swap_composite_deferrable_keys_again_and_again(make_pipeline: MakePipeline) -> None:

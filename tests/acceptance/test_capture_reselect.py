@@ -1,4 +1,4 @@
-"""The re-select, while a commit is streamed that nobody can see yet: a synchronous standby does not answer."""
+"""The re-select, while a commit is streamed that nobody can see yet, or a migration holds its table."""
 
 from __future__ import annotations
 
@@ -61,6 +61,33 @@ def test_stopping_does_not_wait_for_an_invisible_commit(make_pipeline: MakePipel
     slow_commits.end()
 
     pipeline.assert_same("t", while_running=again)
+
+
+@pytest.mark.parametrize("migration", ["ALTER TABLE t RENAME big TO body", "ALTER TABLE t RENAME TO u", "DROP TABLE t"])
+def test_a_migration_under_a_waiting_re_select_stops_nothing(make_pipeline: MakePipeline, migration: str) -> None:
+    """The question waits for the migration's lock, and is put again to what the migration has left."""
+    pipeline = make_pipeline()
+    database = pipeline.database
+    database.execute("CREATE TABLE t (id int PRIMARY KEY, n int, big text); CREATE TABLE other (id int PRIMARY KEY)")
+    capture = pipeline.start()
+    database.execute(f"INSERT INTO t VALUES (1, 1, {TOASTED})")
+    pipeline.fence(while_running=capture)
+
+    capture.freeze()
+    database.execute("UPDATE t SET n = 2")
+    migrating = database.connect(autocommit=False)
+    migrating.execute(migration)
+    capture.thaw()
+    waiting = (
+        "SELECT 1 FROM pg_stat_activity WHERE datname = current_database() AND wait_event_type = 'Lock'"
+        " AND query ILIKE '%from only%'"
+    )
+    capture.wait_for(lambda: database.execute(waiting), 30, "the question to wait for the migration")
+    migrating.commit()
+
+    database.execute("INSERT INTO other VALUES (1)")
+    pipeline.assert_same("other", while_running=capture)
+    assert pipeline.lives(capture) == 1
 
 
 def _wait_for_the_question(pipeline: Pipeline) -> None:

@@ -121,12 +121,8 @@ class Feed:
             changes.on_begin(message)
         elif isinstance(message, Commit):
             changes.on_commit(message)
-        elif isinstance(message, Insert):
-            changes.on_insert(message, lsn)
-        elif isinstance(message, Update):
-            changes.on_update(message, lsn)
-        elif isinstance(message, Delete):
-            changes.on_delete(message, lsn)
+        elif isinstance(message, (Insert, Update, Delete)):
+            changes.on_row(message, lsn)
         elif isinstance(message, Truncate):
             changes.on_truncate(message, lsn)
         elif isinstance(message, Origin):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import tracemalloc
 from collections.abc import Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 
@@ -95,3 +96,76 @@ def test_tables_that_move_while_they_are_asked_for(database: Database, reselect:
     for records in asked.result():
         assert [json.loads(record.key)["id"] for record in records] == [1, 2, 3]
         assert all(value_of(each)["after"]["big"] in (f"old {n}", None) for n, each in enumerate(records, start=1))
+
+
+# -- size --------------------------------------------------------------------------------------------------------------
+
+MIB = 1 << 20
+# The values, and what rendering one record of 1 MiB takes for a moment.
+MOST_BYTES = 8 * MIB + 20 * MIB
+
+
+def _updates(count: int) -> list[Cells]:
+    return [[str(number), "1", LEFT_OUT] for number in range(1, count + 1)]
+
+
+def _completed(reselect: Reselect, held: Held) -> tuple[list[int], int]:
+    """The rows' numbers, and the most bytes of Python's that were taken at once, each record let go of when it came."""
+    tracemalloc.start()
+    try:
+        numbers = [json.loads(record.key)["id"] for record in reselect.complete(held)]
+        return numbers, tracemalloc.get_traced_memory()[1]
+    finally:
+        tracemalloc.stop()
+
+
+@pytest.mark.parametrize(
+    "value", ["repeat('x', 1 << 20)", "(SELECT string_agg(md5(n::text), '') FROM generate_series(1, 32768) n)"]
+)
+def test_wide_rows_are_not_all_fetched_at_once(database: Database, reselect: Reselect, value: str) -> None:
+    """About 8 MiB of values, however many rows wait, whether they compress or not; every one of them is completed."""
+    _rows(database, 60, value)
+    held = _waiting(database, *_updates(60))
+    numbers, peak = _completed(reselect, held)
+    assert numbers == list(range(1, 61))
+    assert peak < MOST_BYTES
+
+
+def test_a_row_that_is_larger_than_the_room_for_it_is_completed(database: Database, reselect: Reselect) -> None:
+    """One row is always fetched, and only that one."""
+    _rows(database, 3, "CASE i WHEN 2 THEN repeat('y', 20 << 20) ELSE 'small' END")
+    records = list(reselect.complete(_waiting(database, *_updates(3))))
+    assert [len(value_of(record)["after"]["big"]) for record in records] == [5, 20 * MIB, 5]
+
+
+def test_narrow_rows_before_wide_ones_do_not_deceive(database: Database, reselect: Reselect) -> None:
+    """That the rows so far were small, so that many are asked for at once, says nothing about the next ones."""
+    _rows(database, 2000, "CASE WHEN i > 1500 THEN repeat('z', 200000) ELSE 'small' END")
+    numbers, peak = _completed(reselect, _waiting(database, *_updates(2000)))
+    assert numbers == list(range(1, 2001))
+    assert peak < MOST_BYTES
+
+
+def test_rows_that_are_gone_are_told_from_those_that_had_no_room(database: Database, reselect: Reselect) -> None:
+    """Wherever they lie: nothing is left out but what is not there."""
+    _rows(database, 40, "repeat('x', 1 << 20)")
+    held = _waiting(database, *_updates(40))
+    database.execute("DELETE FROM t WHERE id % 3 = 1 OR id BETWEEN 20 AND 30")
+    expected = [number for (number,) in database.execute("SELECT id FROM t ORDER BY id")]
+    assert _completed(reselect, held)[0] == expected
+
+
+def test_wide_rows_of_several_tables_keep_their_order(database: Database, reselect: Reselect) -> None:
+    """They share the room, and whoever found none is asked for again."""
+    for name in ("left", "right"):
+        database.execute(f'CREATE TABLE "{name}" (id bigint PRIMARY KEY, n bigint, big text)')
+        database.execute(f"INSERT INTO \"{name}\" SELECT i, 0, repeat('x', 1 << 20) FROM generate_series(1, 20) i")
+    ((left, right, xid),) = database.execute(
+        "SELECT '\"left\"'::regclass::oid::int8, '\"right\"'::regclass::oid::int8, pg_current_xact_id()::text::int8"
+    )
+    feed = Feed(make_table(left, "left", COLUMNS), make_table(right, "right", COLUMNS))
+    rows = [update(oid, [str(n), "1", LEFT_OUT]) for n in range(1, 21) for oid in (left, right)]
+    feed.transaction(0x5000, *rows, xid=xid % (1 << 32))
+    numbers, peak = _completed(reselect, feed.changes.held)
+    assert numbers == [n for n in range(1, 21) for _ in range(2)]
+    assert peak < MOST_BYTES

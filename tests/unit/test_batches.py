@@ -17,15 +17,16 @@ from cdc.batch_commit import BatchCommit
 from cdc.batches import Batches
 from cdc.config.model import Capture as Settings
 from cdc.decoder import decode
-from cdc.lsn import LSN, Version
+from cdc.lsn import LSN
 from cdc.messages import Commit
 from cdc.progress import Progress
 from cdc.publisher import Publisher
 from cdc.records import Headers, Held
+from cdc.relations import Table
 from cdc.replication import ReplicationStream
 from cdc.worker import Worker
-from tests.harness.changes import NOTHING_PUBLISHED, Feed, make_table
-from tests.harness.pgoutput import begin, commit, insert
+from tests.harness.changes import Feed, full, make_table
+from tests.harness.pgoutput import LEFT_OUT, begin, commit, insert, update
 
 ORDERS = 16_384
 NOTHING = Progress(
@@ -97,9 +98,11 @@ class Stream:
 class Batching:
     """Feeds messages as capture does, with a look before each."""
 
-    def __init__(self, worker: Worker, *, resume_after: Version = NOTHING_PUBLISHED, **settings: float) -> None:
+    def __init__(
+        self, worker: Worker, *, table: Table | None = None, progress: Progress = NOTHING, **settings: float
+    ) -> None:
         self.topics = Topics()
-        self.feed = Feed(make_table(), resume_after=resume_after)
+        self.feed = Feed(table or make_table(), resume_after=progress.version)
         self.changes = self.feed.changes
         self.changes.emit = self.topics.send
         self.batches = Batches(
@@ -110,17 +113,22 @@ class Batching:
             commits=cast("BatchCommit", self.topics),
             worker=worker,
             attendance=Attendance(worker, threading.Event(), lambda: False),
-            progress=NOTHING,
+            progress=progress,
         )
 
     def __call__(self, *messages: bytes) -> None:
         for data in messages:
             self.batches.look()
-            self.feed(data)
+            if data[:1] == b"C":
+                message = cast("Commit", decode(data))
+                while self.changes.correct_keys(message):
+                    self.batches.look()
+                self.changes.on_commit(message)
+                self.batches.on_commit(message)
+            else:
+                self.feed(data)
             if data[:1] == b"B":
                 self.batches.on_begin()
-            elif data[:1] == b"C":
-                self.batches.on_commit(cast("Commit", decode(data)))
 
     def end(self) -> list[tuple[bool, int]]:
         """Publish what is there; for each Kafka transaction whether it is half a source transaction, and its size."""
@@ -190,3 +198,61 @@ def test_time_behind_a_stalled_commit_splits_nothing(worker: Worker, clock: Call
     batching.batches.settle()
     batching(*_rows(5, 5), commit(0x6000))
     assert batching.end() == [(False, 1), (False, 4)]
+
+
+def test_what_waits_for_a_re_select_is_released_by_number_and_by_size(worker: Worker) -> None:
+    """In the middle of its batch and of its transaction: neither many rows behind one hole nor wide ones pile up."""
+    batching = Batching(worker)
+    batching(begin(), update(ORDERS, ["1", LEFT_OUT]), *_rows(2, 2100), update(ORDERS, ["3", LEFT_OUT]))
+    assert batching.topics.completed == [2000]
+    batching(*(insert(ORDERS, [str(number), "x" * (1 << 20)]) for number in range(1, 6)), commit())
+    assert batching.topics.completed == [2000, 5]
+    assert batching.end() == [(False, 2106)]
+    assert batching.topics.completed == [2000, 5]
+
+
+# -- corrections of deferrable keys ------------------------------------------------------------------------------------
+
+
+def _deferrable() -> Table:
+    return make_table(columns=full(), identity="f", deferrable_key=True)
+
+
+def _shift(count: int) -> list[bytes]:
+    """`SET id = id + 1`: all keys but the first and the last are asked for at the commit."""
+    return [update(ORDERS, [str(n + 1), "a"], old=[str(n), "a"]) for n in range(1, count + 1)]
+
+
+def test_corrections_of_a_large_transaction_neither_pile_up_nor_come_at_once(worker: Worker) -> None:
+    """They are completed in slices, and spread over Kafka transactions like changes are."""
+    batching = Batching(worker, table=_deferrable(), transaction_events=3000, batch_milliseconds=0)
+    batching(begin(), *_shift(10_000), commit())
+    parts = batching.end()
+    assert sum(size for _, size in parts) == 3 * 10_000 + 9_999, "a delete, a tombstone and an insert each; and those"
+    assert [inside for inside, _ in parts] == [True] * 6 + [False]
+    assert max(batching.topics.completed) < 2_000 + 256
+    assert sum(batching.topics.completed) == 9_999
+
+
+def test_a_transaction_is_not_split_for_the_numbers_that_corrections_leave_out(worker: Worker) -> None:
+    """One correction after 80 changes makes 81 events with numbers, although its own is 160."""
+    batching = Batching(worker, table=_deferrable(), transaction_events=100, batch_milliseconds=0)
+    inserts = [insert(ORDERS, [str(n), "a"]) for n in range(100, 178)]
+    batching(begin(), *inserts, *_shift(2), commit())
+    assert batching.end() == [(False, 78 + 2 * 3 + 1)]
+
+
+def test_corrections_go_on_where_a_killed_capture_was(worker: Worker) -> None:
+    """Killed after any of its Kafka transactions: the rest follows, none twice and none missing."""
+    messages = [begin(), *_shift(2000), commit()]
+    whole = Batching(worker, table=_deferrable(), transaction_events=700, batch_milliseconds=0)
+    whole(*messages)
+    whole.end()
+    parts = whole.topics.committed
+    assert len(parts) > 4
+    for number, (progress, _) in enumerate(parts[:-1], start=1):
+        again = Batching(worker, table=_deferrable(), progress=progress, transaction_events=700, batch_milliseconds=0)
+        again(*messages)
+        again.end()
+        rest = [key for _, keys in again.topics.committed for key in keys]
+        assert rest == [key for _, keys in parts[number:] for key in keys]

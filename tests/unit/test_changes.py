@@ -12,7 +12,19 @@ from cdc.errors import ProtocolError
 from cdc.lsn import Version
 from cdc.messages import UNCHANGED
 from cdc.records import Incomplete, Record
-from tests.harness.changes import BOOL, ID_AND_NAME, INT8, TEXT, Feed, full, make_table, outline, value_of, version_of
+from tests.harness.changes import (
+    BOOL,
+    ID_AND_NAME,
+    INT8,
+    NOTHING_PUBLISHED,
+    TEXT,
+    Feed,
+    full,
+    make_table,
+    outline,
+    value_of,
+    version_of,
+)
 from tests.harness.pgoutput import LEFT_OUT, begin, commit, delete, insert, origin, truncate, update
 
 ORDERS = 16_384
@@ -238,9 +250,25 @@ def test_once_the_waiting_events_are_taken_the_stream_flows_again() -> None:
     """Capture takes the list away, completes it and publishes it before it goes on."""
     feed = Feed(make_table())
     feed(begin(0x5000), update(ORDERS, ["1", LEFT_OUT]))
-    feed.changes.held = []
+    assert len(feed.changes.take_held()) == 1
+    assert (feed.changes.held, feed.changes.held_bytes) == ([], 0)
     feed(insert(ORDERS, ["2", "b"]), commit(0x5000))
     assert outline(feed.records) == [("c", '{"id":2}', Version(0x5000, 2))]
+
+
+@pytest.mark.parametrize("quick", [True, False], ids=["quick", "decoded"])
+def test_the_size_of_what_waits_is_known(quick: bool) -> None:
+    """Wide rows behind one hole, or with a hole of their own, soon take up much: their values count, old and new."""
+    wide = "x" * 10_000
+    columns = [("id", INT8, True), ("name", TEXT, False), ("other", TEXT, False)]
+    feed = Feed(make_table(columns=columns), quick=quick)
+    feed(begin(0x5000), insert(ORDERS, ["1", wide, wide]))
+    sizes = [feed.changes.held_bytes]
+    feed(update(ORDERS, ["1", wide, LEFT_OUT]))
+    sizes.append(feed.changes.held_bytes)
+    feed(insert(ORDERS, ["2", wide, wide]))
+    sizes.append(feed.changes.held_bytes)
+    assert [size // 5000 for size in sizes] == [0, 2, 6]
 
 
 # -- TRUNCATE ----------------------------------------------------------------------------------------------------------
@@ -277,8 +305,57 @@ def test_keys_that_several_rows_passed_through_are_asked_for_at_the_commit() -> 
     (asked,) = feed.changes.held
     assert isinstance(asked, Incomplete)
     assert (asked.key, asked.key_values, asked.values, asked.xid) == (b'{"id":2}', (b"2",), None, 900)
-    assert Version.parse(asked.headers[0][1].decode()) == Version(0x5000, 3)
-    assert feed.changes.version == Version(0x5000, 3)
+    assert Version.parse(asked.headers[0][1].decode()) == Version(0x5000, 4), "two changes, and the second was it"
+    assert feed.changes.version == Version(0x5000, 4)
+
+
+def _shift(oid: int, count: int) -> list[bytes]:
+    """`SET id = id + 1`: all keys but the first and the last are both entered and left."""
+    return [update(oid, [str(n + 1), "a"], old=[str(n), "a"]) for n in range(1, count + 1)]
+
+
+def _shifting(*, resume_after: Version = NOTHING_PUBLISHED, gone: bool = False) -> Feed:
+    """Two tables by turns, and an insert between; with `gone` the first of them exists no more."""
+    columns = full()
+    feed = Feed(
+        make_table(columns=columns, identity="f", deferrable_key=True),
+        make_table(ITEMS, "items", columns, identity="f", deferrable_key=True),
+        resume_after=resume_after,
+    )
+    if gone:
+        feed.changes.on_table_gone(ORDERS)
+    by_turns = [each for pair in zip(_shift(ORDERS, 4), _shift(ITEMS, 4), strict=True) for each in pair]
+    # Both keys of a swap become ambiguous with one change.
+    swap = [update(ITEMS, ["9", "a"], old=["8", "a"]), update(ITEMS, ["8", "b"], old=["9", "b"])]
+    feed.transaction(0x5000, *by_turns, insert(ORDERS, ["100", "a"]), *swap)
+    return feed
+
+
+def test_corrections_are_numbered_behind_the_changes_that_made_them_necessary() -> None:
+    """11 changes, so the one that change k asks for is 11 + k: all beat the transaction's events, in one order."""
+    asked = [(item.place.seq, item.key.decode()) for item in _shifting().changes.held if isinstance(item, Incomplete)]
+    assert asked == [
+        (14, '{"id":2}'),
+        (15, '{"id":2}'),
+        (16, '{"id":3}'),
+        (17, '{"id":3}'),
+        (18, '{"id":4}'),
+        (19, '{"id":4}'),
+        (22, '{"id":9}'),
+        (22, '{"id":8}'),
+    ]
+
+
+@pytest.mark.parametrize("gone", [False, True], ids=["both tables", "one is gone by then"])
+@pytest.mark.parametrize("seq", range(24))
+def test_a_restart_between_two_corrections_asks_for_the_rest(seq: int, gone: bool) -> None:
+    """As with changes: exactly what is above progress, whatever became of another table meanwhile."""
+    whole = [item for item in _shifting().changes.held if isinstance(item, Incomplete)]
+    expected = [item for item in whole if item.place.seq > seq and not (gone and item.table.relation.oid == ORDERS)]
+    resumed = _shifting(resume_after=Version(0x5000, seq), gone=gone).changes.held
+    assert [(item.table.topic, item.key, item.headers) for item in resumed if isinstance(item, Incomplete)] == [
+        (item.table.topic, item.key, item.headers) for item in expected
+    ]
 
 
 def test_a_swap_asks_for_both_keys() -> None:
