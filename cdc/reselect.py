@@ -120,7 +120,7 @@ class Reselect:
             for table, items in wanted.items():
                 if size >= _BYTES_AT_ONCE:
                     break
-                rows, rows_size = self._read_when_visible(table, items, _BYTES_AT_ONCE - size)
+                rows, rows_size = self._read_each(table, items, _BYTES_AT_ONCE - size)
                 found |= {(table, key): row for key, row in rows.items()}
                 size += rows_size
         except (psycopg.OperationalError, psycopg.InterfaceError) as error:
@@ -138,6 +138,15 @@ class Reselect:
         if self._connection is not None:
             self._connection.close()
             self._connection = None
+
+    def _read_each(self, table: Table, items: list[Incomplete], room: int) -> tuple[Rows, int]:
+        """A key whose text is no value of its type any more (an enum's label under another name) has no row."""
+        try:
+            return self._read_when_visible(table, items, room)
+        except psycopg.DataError:
+            if len({item.key_values for item in items}) == 1:
+                return {items[0].key_values: None}, 0
+            return self._read_each(table, items[:1], room)  # and the others when their turn comes
 
     def _read_when_visible(self, table: Table, items: list[Incomplete], room: int) -> tuple[Rows, int]:
         """A transaction for each table: locks on two of them at once could stop a migration that wants both."""

@@ -169,3 +169,11 @@ def test_wide_rows_of_several_tables_keep_their_order(database: Database, resele
     numbers, peak = _completed(reselect, feed.changes.held)
     assert numbers == [n for n in range(1, 21) for _ in range(2)]
     assert peak < MOST_BYTES
+
+
+def test_a_key_that_is_no_value_of_its_type_any_more_has_no_row(database: Database, reselect: Reselect) -> None:
+    """An enum's label has got another name since, say: that event is left out, and the others are completed."""
+    _rows(database, 3, "'old ' || i")
+    beyond = [["99999999999999999999", "1", LEFT_OUT]]
+    held = _waiting(database, *_updates(1), *beyond, *_updates(3)[1:], *beyond)
+    assert _completed(reselect, held)[0] == [1, 2, 3]
