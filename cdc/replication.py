@@ -27,6 +27,9 @@ _KEEPALIVE = struct.Struct("!xQqB")
 _STATUS = struct.Struct("!cQQQqB")
 _POSTGRES_EPOCH_SECONDS = 946_684_800
 _COPY_NOTHING_YET, _COPY_ENDED = 0, -1
+# SQLSTATE classes of errors that come back as often as the server reads the same log: values that it cannot send
+# (22: bytes that are no text in UTF-8), and what is too much for it (54).
+_PERMANENT = ("22", "54")
 
 # Enough to answer keepalives and to have work at hand; the rest waits in TCP's buffers and at the server.
 READ_AHEAD_BYTES = 1 << 20
@@ -194,7 +197,8 @@ class ReplicationStream:
         now_us = int((time.time() - _POSTGRES_EPOCH_SECONDS) * 1_000_000)
         status = _STATUS.pack(b"r", self._received, self._confirmed, self._confirmed, now_us, ask)
         try:
-            self._pgconn.put_copy_data(status)
+            if not self._pgconn.put_copy_data(status):
+                return  # no room for it: it is still due
             self._pgconn.flush()
         except psycopg.OperationalError as error:
             raise TransientError(f"The replication connection broke: {explain(error)}") from error
@@ -254,6 +258,13 @@ class ReplicationStream:
     def _raise_end(self) -> None:
         result = self._pgconn.get_result()
         text = (result.error_message if result else b"").decode(errors="replace").strip()
+        state = ((result.error_field(pq.DiagnosticField.SQLSTATE) if result else None) or b"").decode()
+        if state.startswith(_PERMANENT):
+            raise RefusedError(
+                f"Postgres cannot send what is in its log: {text} (SQLSTATE {state})",
+                remedy="It would fail at the same place for ever, and keep all WAL from there on. Mend the values at "
+                "the source (text that is not valid in the database's encoding), then run: tailrace recover.",
+            )
         raise TransientError(f"Postgres ended the replication stream: {text or 'no reason given'}")
 
     def _command(
