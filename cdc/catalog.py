@@ -138,6 +138,12 @@ def slot(connection: psycopg.Connection, name: str) -> Slot | None:
     )
 
 
+def is_physical_slot(connection: psycopg.Connection, name: str) -> bool:
+    """`slot` does not see those."""
+    query = "select from pg_replication_slots where slot_name = %s and slot_type = 'physical'"
+    return connection.execute(query, [name]).fetchone() is not None
+
+
 def wal_held(connection: psycopg.Connection, name: str) -> tuple[int, int | None]:
     """Bytes of WAL that the slot keeps, and how many more it may before the server gives it up (None: no limit)."""
     row = connection.execute(

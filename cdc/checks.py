@@ -76,11 +76,7 @@ def check_state(progress: Progress) -> None:
 
 
 def check_slot(progress: Progress | None, slot: Slot, *, name: str, database: str) -> None:
-    if slot.plugin != "pgoutput" or slot.database != database:
-        raise RefusedError(
-            f"Slot {name} belongs to something else: plugin {slot.plugin}, database {slot.database}.",
-            remedy="Choose another [source] slot.",
-        )
+    check_owner(slot, name=name, database=database)
     check_valid(slot, name=name)
     if progress is None:
         raise RefusedError(
@@ -96,6 +92,20 @@ def check_slot(progress: Progress | None, slot: Slot, *, name: str, database: st
             "re-created or advanced by someone else, and the changes between are gone from it.",
             remedy=_RECOVER,
         )
+
+
+def check_owner(slot: Slot, *, name: str, database: str) -> None:
+    if slot.plugin != "pgoutput" or slot.database != database:
+        raise _of_something_else(name, f"plugin {slot.plugin}, database {slot.database}")
+
+
+def check_not_physical(name: str, *, is_physical: bool) -> None:
+    if is_physical:
+        raise _of_something_else(name, "it is a physical one, as standbys use them")
+
+
+def _of_something_else(name: str, what: str) -> RefusedError:
+    return RefusedError(f"Slot {name} belongs to something else: {what}.", remedy="Choose another [source] slot.")
 
 
 def check_valid(slot: Slot, *, name: str) -> None:

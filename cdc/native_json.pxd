@@ -3,6 +3,8 @@
 
 from libc.stdint cimport uint64_t
 
+from cython cimport final
+
 
 cdef struct Value:
     const char *text
@@ -22,11 +24,14 @@ cdef enum:
     NULL_LENGTH = -1
 
 
+@final
 cdef class Buffer:
     cdef char *data
     cdef Py_ssize_t size
     cdef Py_ssize_t room
     cdef char *reserve(self, Py_ssize_t more) except NULL
+    cdef int grow(self, Py_ssize_t needed) except -1
+    cdef int clear(self) except -1
     cdef int put(self, const char *data, Py_ssize_t length) except -1
     cdef int put_bytes(self, bytes data) except -1
     cdef int put_number(self, uint64_t number) except -1

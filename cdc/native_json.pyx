@@ -11,6 +11,8 @@ from cpython.unicode cimport PyUnicode_DecodeUTF8
 from libc.stdint cimport uint8_t, uint64_t
 from libc.string cimport memchr, memcmp, memcpy
 
+from cython cimport final
+
 cdef enum:
     # How a column is written; `row_run` has the same numbers.
     UNUSED = 0
@@ -23,6 +25,10 @@ cdef enum:
     TIMESTAMP = 7
     TIMESTAMPTZ = 8
     BY_ENCODER = 9
+
+    MOST_ESCAPED = 6  # bytes in JSON of one byte of text
+    SLICE_BYTES = 65536  # of longer text so much at a time: room is kept for the worst of it, not of all
+    LARGE_BYTES = 4194304  # a buffer past this grows by a quarter, not twice as large, and does not stay so large
 
     DATE_BYTES = 10
     SECONDS_BYTES = 19  # of a date and a time
@@ -47,6 +53,7 @@ cdef inline bint needs_escape(uint64_t eight):
     ) & <uint64_t>0x8080808080808080 != 0
 
 
+@final
 cdef class Buffer:
     """Bytes that grow, reused for every row."""
 
@@ -61,14 +68,30 @@ cdef class Buffer:
 
     cdef char *reserve(self, Py_ssize_t more) except NULL:
         """Room for so many bytes more; where to write them. Add what was written to `size`."""
-        cdef char *grown
         if self.size + more > self.room:
-            grown = <char *>PyMem_Realloc(self.data, 2 * (self.size + more))
-            if grown == NULL:
-                raise MemoryError
-            self.data = grown
-            self.room = 2 * (self.size + more)
+            self.grow(self.size + more)
         return self.data + self.size
+
+    cdef int grow(self, Py_ssize_t needed) except -1:
+        cdef Py_ssize_t room = 2 * needed if needed <= LARGE_BYTES else needed + needed // 4
+        cdef char *grown = <char *>PyMem_Realloc(self.data, room)
+        if grown == NULL:
+            raise MemoryError
+        self.data = grown
+        self.room = room
+        return 0
+
+    cdef int clear(self) except -1:
+        """For the next row. What one large row took is given back."""
+        self.size = 0
+        if self.room > 2 * LARGE_BYTES:
+            PyMem_Free(self.data)
+            self.room = 0
+            self.data = <char *>PyMem_Malloc(LARGE_BYTES)
+            if self.data == NULL:
+                raise MemoryError
+            self.room = LARGE_BYTES
+        return 0
 
     cdef int put(self, const char *data, Py_ssize_t length) except -1:
         memcpy(self.reserve(length), data, length)
@@ -98,44 +121,70 @@ cdef class Buffer:
 
     cdef int put_text(self, const char *text, Py_ssize_t length) except -1:
         """As a JSON string. Text that is not UTF-8 raises UnicodeDecodeError."""
-        cdef char *out = self.reserve(6 * length + 2)
-        cdef char *to = out
-        cdef Py_ssize_t i
-        cdef uint8_t byte, escape
-        cdef uint64_t eight, every = 0
-        to[0] = c'"'
-        to += 1
-        i = 0
-        while i < length:
-            if length - i >= 8:
-                memcpy(&eight, text + i, 8)
-                if not needs_escape(eight):
-                    memcpy(to, &eight, 8)
-                    every |= eight
-                    to += 8
-                    i += 8
-                    continue
-            byte = <uint8_t>text[i]
-            i += 1
-            every |= byte
-            escape = ESCAPES[byte]
-            if escape == 0:
-                to[0] = <char>byte
-                to += 1
+        cdef char *out
+        cdef char *to
+        cdef Py_ssize_t end, at = 0
+        if length <= SLICE_BYTES:
+            out = self.reserve(MOST_ESCAPED * length + 2)
+            out[0] = c'"'
+            to = escaped(out + 1, text, length)
+            to[0] = c'"'
+            self.size += to + 1 - out
+            return 0
+        self.put(b'"', 1)
+        while at < length:
+            end = slice_end(text, at, length)
+            out = self.reserve(MOST_ESCAPED * (end - at))
+            self.size += escaped(out, text + at, end - at) - out
+            at = end
+        return self.put(b'"', 1)
+
+
+cdef inline char *escaped(char *to, const char *text, Py_ssize_t length) except NULL:
+    """Where it ends. There must be room for MOST_ESCAPED times as much."""
+    cdef Py_ssize_t i = 0
+    cdef uint8_t byte, escape
+    cdef uint64_t eight, every = 0
+    while i < length:
+        if length - i >= 8:
+            memcpy(&eight, text + i, 8)
+            if not needs_escape(eight):
+                memcpy(to, &eight, 8)
+                every |= eight
+                to += 8
+                i += 8
                 continue
-            to[0] = c"\\"
-            to[1] = <char>escape
-            to += 2
-            if escape == c"u":
-                to[0] = to[1] = c"0"
-                to[2] = HEX[byte >> 4]
-                to[3] = HEX[byte & 15]
-                to += 4
-        if every & <uint64_t>0x8080808080808080:
-            PyUnicode_DecodeUTF8(text, length, NULL)
-        to[0] = c'"'
-        self.size += to + 1 - out
-        return 0
+        byte = <uint8_t>text[i]
+        i += 1
+        every |= byte
+        escape = ESCAPES[byte]
+        if escape == 0:
+            to[0] = <char>byte
+            to += 1
+            continue
+        to[0] = c"\\"
+        to[1] = <char>escape
+        to += 2
+        if escape == c"u":
+            to[0] = to[1] = c"0"
+            to[2] = HEX[byte >> 4]
+            to[3] = HEX[byte & 15]
+            to += 4
+    if every & <uint64_t>0x8080808080808080:
+        PyUnicode_DecodeUTF8(text, length, NULL)
+    return to
+
+
+cdef Py_ssize_t slice_end(const char *text, Py_ssize_t at, Py_ssize_t length):
+    """SLICE_BYTES on, before a character and not within one, so that each slice is UTF-8 if the whole is."""
+    cdef Py_ssize_t end = at + SLICE_BYTES
+    if end >= length:
+        return length
+    for _ in range(3):
+        if <uint8_t>text[end] & 0xC0 != 0x80:
+            break
+        end -= 1
+    return end
 
 
 cdef class Columns:
@@ -202,7 +251,7 @@ cdef class Columns:
     cdef bytes make_key(self):
         cdef Buffer out = self.key_out
         cdef int i
-        out.size = 0
+        out.clear()
         for i in range(self.key_count):
             out.put(self.key[i].before, self.key[i].before_size)
             self.put_value(out, self.key[i].index, &self.values[self.key[i].index])

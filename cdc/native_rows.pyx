@@ -79,7 +79,7 @@ cdef class NativeRun(Columns):
                 or not self.parse(data, PyBytes_GET_SIZE(raw), has_old_row)
             ):
                 break
-            out.size = 0
+            out.clear()
             out.put_bytes(head)
             try:
                 if has_old_row:
@@ -115,6 +115,7 @@ cdef class NativeRun(Columns):
             out.put_number(table_order)
             out.put_bytes(ending)
             value = PyBytes_FromStringAndSize(out.data, out.size)
+            out.clear()  # now: the next row may be long in coming
             emit(topic, key, value, [("v", version_of(version, seq))], -1)
         return at, seq, order, table_order
 
@@ -169,7 +170,7 @@ cdef class NativeLines(Columns):
                 self.read_tuple(PyBytes_AS_STRING(row), PyBytes_GET_SIZE(row))
             else:
                 self.split(PyBytes_AS_STRING(row), PyBytes_GET_SIZE(row) - 1)
-            out.size = 0
+            out.clear()
             out.put_bytes(self.head)
             self.put_row(out, self.values, NULL)
             out.put_bytes(self.tail)
@@ -210,7 +211,7 @@ cdef class NativeLines(Columns):
         if size < 0:
             raise ValueError("a line without an end")
         has_escapes = memchr(line, c"\\", size) != NULL
-        self.plain.size = 0
+        self.plain.clear()
         self.plain.reserve(size)  # at once: values point into it
         for i in range(self.count):
             if at > end:

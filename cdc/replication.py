@@ -7,9 +7,12 @@ more is read, TCP fills up, and the walsender waits: that is the backpressure.
 
 from __future__ import annotations
 
+import fcntl
 import select
 import selectors
 import struct
+import sys
+import termios
 import time
 from collections import deque
 from collections.abc import Callable
@@ -27,6 +30,9 @@ _KEEPALIVE = struct.Struct("!xQqB")
 _STATUS = struct.Struct("!cQQQqB")
 _POSTGRES_EPOCH_SECONDS = 946_684_800
 _COPY_NOTHING_YET, _COPY_ENDED = 0, -1
+# SQLSTATE classes of errors that come back as often as the server reads the same log: values that it cannot send
+# (22: bytes that are no text in UTF-8), and what is too much for it (54).
+_PERMANENT = ("22", "54")
 
 # Enough to answer keepalives and to have work at hand; the rest waits in TCP's buffers and at the server.
 READ_AHEAD_BYTES = 1 << 20
@@ -35,6 +41,10 @@ TURN_BYTES = 256 << 10
 _MESSAGE_COST_BYTES = 100  # what the objects cost beside a message's own bytes
 STATUS_SECONDS = 1.0
 SILENCE_SECONDS = 30.0
+# A message that takes longer than that to become whole comes at least so fast, and is no larger than Postgres can make
+# it. Otherwise its length was wrong, and everything that follows would be taken for a part of it.
+_SLOWEST_BYTES_PER_SECOND = 1024
+_LARGEST_MESSAGE_BYTES = (1 << 30) + (1 << 20)
 WAITING_FIRST_SECONDS, WAITING_AGAIN_SECONDS = 2.0, 15.0
 
 
@@ -76,6 +86,8 @@ class ReplicationStream:
         self._confirmed = 0
         self._sent_at = 0.0
         self._heard_at = time.monotonic()
+        self._part_bytes = 0  # that have come since the last whole message
+        self._part_since = 0.0
 
     def identify(self) -> tuple[str, int]:
         """(system identifier, timeline)."""
@@ -167,10 +179,11 @@ class ReplicationStream:
         if not full and not self._read_available():
             ready = self._selector.select(min(timeout_seconds, STATUS_SECONDS))
             if any(key.fd == self._pgconn.socket for key, _ in ready):
-                self._heard_at = time.monotonic()  # a large message takes its time: it is heard before it is whole
+                self._hear_part()
             self._fill_turn()
         elif full:
             self._heard_at = time.monotonic()  # it is we who do not listen
+            self._part_bytes = 0
             self._wakes.select(min(timeout_seconds, STATUS_SECONDS))
         self.attend()
         return bool(self._turns)
@@ -182,7 +195,25 @@ class ReplicationStream:
             silent_seconds = now - self._heard_at
             if silent_seconds > SILENCE_SECONDS:
                 raise TransientError(f"Postgres has been silent for {silent_seconds:.0f} seconds; reconnecting.")
+            self._check_part(now)
             self.send_status(ask=silent_seconds > SILENCE_SECONDS / 3)
+
+    def _hear_part(self) -> None:
+        """A large message takes its time: it is heard before it is whole."""
+        self._heard_at = time.monotonic()
+        if not self._part_bytes:
+            self._part_since = self._heard_at
+        waiting = fcntl.ioctl(self._pgconn.socket, termios.FIONREAD, bytes(4))
+        self._part_bytes += int.from_bytes(waiting, sys.byteorder)
+
+    def _check_part(self, now: float) -> None:
+        seconds = now - self._part_since
+        is_slow = seconds > SILENCE_SECONDS and self._part_bytes < seconds * _SLOWEST_BYTES_PER_SECOND
+        if self._part_bytes and (is_slow or self._part_bytes > _LARGEST_MESSAGE_BYTES):
+            raise TransientError(
+                f"A message from Postgres has not ended after {self._part_bytes} bytes in {seconds:.0f} seconds: "
+                "its length is wrong, or the connection is far too slow; reconnecting."
+            )
 
     def confirm(self, lsn: LSN) -> None:
         """Everything before `lsn` is durable in Kafka: the server may forget it."""
@@ -194,7 +225,8 @@ class ReplicationStream:
         now_us = int((time.time() - _POSTGRES_EPOCH_SECONDS) * 1_000_000)
         status = _STATUS.pack(b"r", self._received, self._confirmed, self._confirmed, now_us, ask)
         try:
-            self._pgconn.put_copy_data(status)
+            if not self._pgconn.put_copy_data(status):
+                return  # no room for it: it is still due
             self._pgconn.flush()
         except psycopg.OperationalError as error:
             raise TransientError(f"The replication connection broke: {explain(error)}") from error
@@ -237,6 +269,7 @@ class ReplicationStream:
                 self._on_keepalive(raw)
         if size:
             self._heard_at = time.monotonic()
+            self._part_bytes = 0
             if not turn.size:
                 self._turns.append(turn)
             turn.size += size
@@ -254,6 +287,13 @@ class ReplicationStream:
     def _raise_end(self) -> None:
         result = self._pgconn.get_result()
         text = (result.error_message if result else b"").decode(errors="replace").strip()
+        state = ((result.error_field(pq.DiagnosticField.SQLSTATE) if result else None) or b"").decode()
+        if state.startswith(_PERMANENT):
+            raise RefusedError(
+                f"Postgres cannot send what is in its log: {text} (SQLSTATE {state})",
+                remedy="It would fail at the same place for ever, and keep all WAL from there on. Mend the values at "
+                "the source (text that is not valid in the database's encoding), then run: tailrace recover.",
+            )
         raise TransientError(f"Postgres ended the replication stream: {text or 'no reason given'}")
 
     def _command(

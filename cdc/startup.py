@@ -154,8 +154,12 @@ class _Start:
         identity = stream.identify()
         slot = catalog.slot(self._connection, self._source.slot)
         if slot is None:
+            is_physical = catalog.is_physical_slot(self._connection, self._source.slot)
+            checks.check_not_physical(self._source.slot, is_physical=is_physical)
             return self._begin_without_slot(stream, *identity)
-        checks.check_valid(slot, name=self._source.slot)  # Postgres would refuse it without the remedy
+        # Postgres would refuse these as well, without the remedy.
+        checks.check_owner(slot, name=self._source.slot, database=catalog.database_name(self._connection))
+        checks.check_valid(slot, name=self._source.slot)
         stream.start()
         return self._resume(stream, *identity)
 

@@ -11,7 +11,7 @@ import pytest
 
 from cdc.names import Control, control_topic
 from tests.harness.database import Database
-from tests.harness.pipeline import MakePipeline
+from tests.harness.pipeline import MakePipeline, peak_memory_bytes
 from tests.harness.process import StartProcess
 from tests.harness.records import read_topic
 
@@ -185,6 +185,21 @@ def test_a_row_over_the_size_limit_is_parked_and_the_others_flow(make_pipeline: 
         assert record.version is not None
         assert record.value["version"] == str(record.version)
         assert "max_message_bytes" in record.value["reason"]
+
+
+def test_a_row_of_many_megabytes_is_parked_and_its_memory_is_not_kept(make_pipeline: MakePipeline) -> None:
+    """It passes through capture once, as a message and as an event; nothing of its size is left behind."""
+    pipeline = make_pipeline()
+    database = pipeline.database
+    database.execute("CREATE TABLE t (id int PRIMARY KEY, v text)")
+    capture = pipeline.start()
+    database.execute("INSERT INTO t VALUES (1, 'small'); INSERT INTO t VALUES (2, repeat('x\"', 25000000))")
+    database.execute("INSERT INTO t VALUES (3, 'small')")
+    pipeline.fence(while_running=capture)
+    assert {record.key for record in pipeline.records("t")} == {b'{"id":1}', b'{"id":3}'}
+    (parked,) = read_topic(pipeline.bootstrap, control_topic(pipeline.prefix, Control.PARKED))
+    assert parked.value["key"] == '{"id":2}'
+    assert peak_memory_bytes(capture) < 600 << 20
 
 
 def test_rows_of_every_size_around_the_limit_pass_or_are_parked(make_pipeline: MakePipeline) -> None:

@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
+import psycopg
 import pytest
 
+from tests.harness.database import Database
 from tests.harness.pipeline import MakePipeline, Pipeline
-from tests.harness.process import Process
+from tests.harness.process import Process, StartProcess
 from tests.harness.topics import alter_topic, create_topic, delete_topic, grow_topic, list_topics
 from tests.harness.writer import SCHEMA, Writer
 
@@ -52,17 +56,62 @@ def test_slot_advanced_by_someone_else(make_pipeline: MakePipeline) -> None:
     _assert_refused(pipeline, pipeline.launch(), "re-created or advanced")
 
 
-def test_slot_of_another_plugin(make_pipeline: MakePipeline) -> None:
-    """A slot that someone else uses under our name is left alone."""
-    pipeline = _stopped_pipeline(make_pipeline)
-    pipeline.database.execute("SELECT pg_drop_replication_slot(%s)", [pipeline.slot_name])
-    pipeline.database.execute("SELECT pg_create_physical_replication_slot(%s, true)", [pipeline.slot_name])
-    try:
-        capture = pipeline.launch()
-        capture.expect_exit(3)
-        assert pipeline.slot_name in capture.errors, capture.transcript()
-    finally:  # it belongs to no database, so nobody else takes it away
+@pytest.mark.parametrize(
+    ("made_by", "words"),
+    [
+        ("pg_create_logical_replication_slot(%s, 'pgoutput')", "plugin pgoutput, database postgres"),
+        ("pg_create_physical_replication_slot(%s, true)", "a physical one"),
+    ],
+    ids=["another database", "physical"],
+)
+@pytest.mark.parametrize("is_new", [True, False], ids=["new", "running before"])
+def test_slot_of_something_else(
+    make_pipeline: MakePipeline, postgres_url: str, made_by: str, words: str, is_new: bool
+) -> None:
+    """One that someone else uses under our name is left alone, and the remedy is another name."""
+    pipeline = make_pipeline() if is_new else _stopped_pipeline(make_pipeline)
+    if is_new:
+        pipeline.database.execute(SCHEMA)
+    else:
         pipeline.database.execute("SELECT pg_drop_replication_slot(%s)", [pipeline.slot_name])
+    with psycopg.connect(postgres_url, autocommit=True) as elsewhere:
+        elsewhere.execute(f"SELECT {made_by}", [pipeline.slot_name])
+        try:
+            capture = pipeline.launch()
+            capture.expect_exit(3, 60)
+            for each in (f"Slot {pipeline.slot_name} belongs to something else", words, "another [source] slot"):
+                assert each in capture.errors, capture.transcript()
+        finally:  # it does not belong to the test's database, so nobody else takes it away
+            elsewhere.execute("SELECT pg_drop_replication_slot(%s)", [pipeline.slot_name])
+
+
+@pytest.mark.parametrize(
+    ("encoding", "state"), [("SQL_ASCII", "22021"), ("WIN1252", "22P05")], ids=["no encoding", "no such character"]
+)
+def test_a_value_that_the_server_cannot_send(
+    postgres_url: str,
+    kafka_bootstrap: str,
+    prefix: str,
+    tmp_path: Path,
+    tailrace: StartProcess,
+    encoding: str,
+    state: str,
+) -> None:
+    """It fails at the same place at each try, while WAL piles up behind it: refused, with the reason."""
+    database = Database(postgres_url, "unsendable", encoding=encoding)
+    try:
+        pipeline = Pipeline(
+            database=database, bootstrap=kafka_bootstrap, prefix=prefix, folder=tmp_path, start=tailrace
+        )
+        pipeline.configure()
+        database.execute("CREATE TABLE t (id int PRIMARY KEY, v text)")
+        capture = pipeline.start()
+        database.execute("INSERT INTO t VALUES (1, 'plain')")
+        pipeline.fence(while_running=capture)
+        database.execute(f"INSERT INTO t VALUES (2, convert_from('\\x81', '{encoding}'))")
+        _assert_refused(pipeline, capture, "cannot send what is in its log", state)
+    finally:
+        database.drop()
 
 
 BY_CODE = "ALTER TABLE {0} REPLICA IDENTITY USING INDEX {0}_code_key"

@@ -21,7 +21,7 @@ Connection = psycopg.Connection[tuple[Any, ...]]
 class Database:
     """`dsn` is a URL; `connect` gives autocommit connections that are closed at the end of the test."""
 
-    def __init__(self, server_url: str, label: str) -> None:
+    def __init__(self, server_url: str, label: str, *, encoding: str = "UTF8") -> None:
         readable = re.sub(r"[^a-z0-9]+", "_", label.lower())[:40]
         self.name = f"{readable}_{uuid.uuid4().hex[:8]}"
         self._server_url = server_url
@@ -29,10 +29,16 @@ class Database:
         self._connections: list[Connection] = []
         self._main: Connection | None = None
         with psycopg.connect(server_url, autocommit=True) as admin:
-            admin.execute(sql.SQL("CREATE DATABASE {}").format(sql.Identifier(self.name)))
+            admin.execute(
+                sql.SQL("CREATE DATABASE {} ENCODING {} TEMPLATE template0").format(
+                    sql.Identifier(self.name), sql.Literal(encoding)
+                )
+            )
 
     def connect(self, **settings: Any) -> Connection:
-        connection: Connection = psycopg.connect(self.dsn, **{"autocommit": True, **settings})
+        connection: Connection = psycopg.connect(
+            self.dsn, **{"autocommit": True, "client_encoding": "UTF8", **settings}
+        )
         self._connections.append(connection)
         return connection
 

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 import shutil
+import subprocess
+import sys
 import sysconfig
 from collections.abc import Callable, Sequence
 from datetime import datetime
@@ -275,3 +277,57 @@ def test_whatever_json_must_escape_is_escaped_wherever_it_stands(at: int, byte: 
     for run in _NARROW.values():
         (record,) = take(run, [inserted(cells(["1", text]))])[1]
         assert b'"name":' + orjson.dumps(text.decode()) + b"}" in record[2]
+
+
+# -- large values -----------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("shift", range(9))
+@pytest.mark.parametrize("unit", ["a", "é", "表", "🐘", "a\n", '"\x01é'])
+def test_long_text_is_the_same_wherever_its_slices_end(unit: str, shift: int) -> None:
+    """The compiled one takes long text in slices; none may end within a character."""
+    text = "x" * shift + unit * (200_000 // len(unit.encode()))
+    made = [take(run, [inserted(cells(["1", text]))])[1] for run in _NARROW.values()]
+    for ((_, _, value, _, _),) in made:
+        assert b'"name":' + orjson.dumps(text) + b"}" in value
+
+
+@pytest.mark.parametrize("at", [3, 65_535, 65_536, 65_537, 131_000, 199_999])
+@pytest.mark.parametrize("wrong", [b"\xff", b"\x80\x80\x80\x80\x80", b"\xf0\x9f", b"\xed\xa0\x80"])
+def test_long_text_that_is_not_utf_8_is_left_to_the_decoder(at: int, wrong: bytes, way: str) -> None:
+    """Wherever the wrong bytes stand, also across the end of a slice."""
+    text = b"x" * at + wrong + b"x" * (200_000 - at)
+    assert take(_NARROW[way], [inserted(cells(["1", text]))]) == ((0, 0, 0, 0), [])
+
+
+_LARGE_ROW = """
+import resource
+from tests.unit.test_row_run import HEAD, cells, inserted, make_table, runs_of, take
+
+
+def memory(which):  # 0: address space, 1: resident
+    with open("/proc/self/statm") as file:
+        return int(file.read().split()[which]) * resource.getpagesize()
+
+
+run = runs_of(make_table())["native"]
+small = inserted(cells(["1", "small"]))
+text = b'some text, "quoted" now and then\\n' * (50_000_000 // 34)
+item = inserted(cells(["2", text]))
+most = memory(0) + 250_000_000
+resource.setrlimit(resource.RLIMIT_AS, (most, most))
+before = memory(1)
+_, made = take(run, [small, item, small])
+assert [len(value) > 50_000_000 for _, _, value, _, _ in made] == [False, True, False]
+made.clear()
+assert memory(1) - before < 16_000_000, memory(1) - before
+"""
+
+
+@pytest.mark.skipif(not Path("/proc/self/statm").exists(), reason="memory is counted as Linux counts it")
+@pytest.mark.skipif(row_run.NativeRun is None, reason="nothing is compiled here")
+def test_a_large_value_takes_little_more_memory_than_its_json_and_gives_it_back() -> None:
+    """Room for the worst case of 50 MB, twice over, would be 600 MB: here there are 250, of which 55 are the event."""
+    root = Path(__file__).parents[2]
+    done = subprocess.run([sys.executable, "-c", _LARGE_ROW], cwd=root, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
