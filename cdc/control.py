@@ -1,10 +1,11 @@
-"""Reading control topics: committed records up to the end, and the last one under a key."""
+"""Reading and writing control topics: committed records up to the end, and the last one under a key."""
 
 from __future__ import annotations
 
 import time
+from collections.abc import Iterable
 
-from confluent_kafka import Consumer, KafkaError, KafkaException, TopicPartition
+from confluent_kafka import Consumer, KafkaError, KafkaException, Message, Producer, TopicPartition
 
 from cdc.errors import TransientError
 
@@ -103,3 +104,25 @@ def _last_value(
             return last, message.offset() or 0
         else:
             raise KafkaException(error)
+
+
+def write_records(
+    options: dict[str, str], topic: str, records: Iterable[tuple[bytes, bytes]], *, timeout_seconds: float = 30
+) -> None:
+    """Keys and values, outside of any transaction; returns when all are durable. The topic must be there."""
+    failed: list[KafkaError] = []
+
+    def delivered(error: KafkaError | None, _message: Message) -> None:
+        if error is not None:
+            failed.append(error)
+
+    producer = Producer({**options, "acks": "all", "log_level": 0, "on_delivery": delivered})
+    try:
+        for key, value in records:
+            producer.produce(topic, value, key, 0)
+        unsent = producer.flush(timeout_seconds)
+    except KafkaException as error:
+        raise TransientError(f"{topic} cannot be written: {error.args[0].str()}.") from error
+    if unsent or failed:
+        why = failed[0].str() if failed else f"no answer within {timeout_seconds:.0f} seconds"
+        raise TransientError(f"{topic} cannot be written: {why}.")

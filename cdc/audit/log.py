@@ -5,13 +5,13 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 import msgspec
-from confluent_kafka import Producer, TopicPartition
+from confluent_kafka import TopicPartition
 
 from cdc.audit.records import FORMAT, AuditRecord
 from cdc.audit.topic_records import messages_to_end
 from cdc.config import Config
-from cdc.control import committed_reader
-from cdc.errors import RefusedError
+from cdc.control import committed_reader, write_records
+from cdc.errors import RefusedError, TransientError
 from cdc.logs import get_logger
 from cdc.names import Control, control_topic
 
@@ -22,17 +22,11 @@ _FLUSH_SECONDS = 15.0
 def keep(config: Config, records: Iterable[AuditRecord]) -> None:
     """A record that cannot be kept is said, and no more: the audit itself stands."""
     topic = control_topic(config.kafka.prefix, Control.AUDITS)
-    producer = Producer({**config.kafka.client_options(), "log_level": 0, "allow.auto.create.topics": False})
-    failed: list[str] = []
-    for record in records:
-        producer.produce(
-            topic,
-            record.encode(),
-            record.key,
-            on_delivery=lambda error, _: failed.append(error.str()) if error is not None else None,
-        )
-    if producer.flush(_FLUSH_SECONDS) or failed:
-        log.warning("audit_not_kept", topic=topic, reason=failed[0] if failed else "Kafka does not answer")
+    found = ((record.key, record.encode()) for record in records)
+    try:
+        write_records(config.kafka.client_options(), topic, found, timeout_seconds=_FLUSH_SECONDS)
+    except TransientError as error:
+        log.warning("audit_not_kept", topic=topic, reason=str(error))
 
 
 def read_audits(config: Config) -> list[AuditRecord]:

@@ -8,17 +8,13 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from confluent_kafka import Consumer, KafkaException, Producer
+from confluent_kafka import Consumer
 
 from cdc.config import Kafka
-from cdc.control import uncommitted_reader
+from cdc.control import uncommitted_reader, write_records
 from cdc.copies.log import CopyLog
 from cdc.copies.records import ChunkState, CopyState
-from cdc.errors import TransientError
 from cdc.names import Control, control_topic
-from cdc.publisher import producer_settings
-
-_FLUSH_SECONDS = 60.0
 
 
 class Announced:
@@ -77,19 +73,4 @@ class _AllRecords(CopyLog):
 def announce(kafka: Kafka, records: Iterable[ChunkState | CopyState]) -> None:
     """For a copy without a driver, whose transaction would do it."""
     topic = control_topic(kafka.prefix, Control.COPIES)
-    failed: list[str] = []
-    producer = Producer(producer_settings(kafka.max_message_bytes) | kafka.client_options())
-    try:
-        for record in records:
-            producer.produce(
-                topic,
-                record.encode(),
-                record.key,
-                0,
-                on_delivery=lambda error, _: failed.append(error.str()) if error is not None else None,
-            )
-        unsent = producer.flush(_FLUSH_SECONDS)
-    except KafkaException as error:
-        raise TransientError(f"Kafka: {error.args[0].str()}") from error
-    if unsent or failed:
-        raise TransientError(f"Kafka did not take what is about to be copied: {(failed or ['no answer'])[0]}.")
+    write_records(kafka.client_options(), topic, ((record.key, record.encode()) for record in records))

@@ -10,10 +10,10 @@ from collections.abc import Collection
 from contextlib import suppress
 
 import msgspec
-from confluent_kafka import KafkaError, KafkaException, Message, Producer
+from confluent_kafka import KafkaException
 
 from cdc.config import Kafka
-from cdc.control import committed_reader, read_last
+from cdc.control import committed_reader, read_last, write_records
 from cdc.errors import RefusedError, TransientError
 from cdc.names import Control, control_topic
 
@@ -71,18 +71,9 @@ def read_requests(kafka: Kafka) -> CopyRequests:
 
 def write_requests(kafka: Kafka, requests: CopyRequests) -> None:
     """Returns when it is durable. The topic must be there."""
-    failed: list[KafkaError] = []
-
-    def delivered(error: KafkaError | None, _message: Message) -> None:
-        if error is not None:
-            failed.append(error)
-
     name = control_topic(kafka.prefix, Control.REQUESTS)
-    producer = Producer({**kafka.client_options(), "acks": "all", "log_level": 0})
-    producer.produce(name, msgspec.json.encode(requests), KEY, on_delivery=delivered)
-    if producer.flush(_ANSWER_SECONDS) or failed:
-        why = failed[0].str() if failed else f"no answer within {_ANSWER_SECONDS:.0f} seconds"
-        raise TransientError(f"{name} cannot be written: {why}.")
+    record = KEY, msgspec.json.encode(requests)
+    write_records(kafka.client_options(), name, [record], timeout_seconds=_ANSWER_SECONDS)
 
 
 class RequestWatch:
