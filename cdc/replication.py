@@ -7,9 +7,12 @@ more is read, TCP fills up, and the walsender waits: that is the backpressure.
 
 from __future__ import annotations
 
+import fcntl
 import select
 import selectors
 import struct
+import sys
+import termios
 import time
 from collections import deque
 from collections.abc import Callable
@@ -38,6 +41,10 @@ TURN_BYTES = 256 << 10
 _MESSAGE_COST_BYTES = 100  # what the objects cost beside a message's own bytes
 STATUS_SECONDS = 1.0
 SILENCE_SECONDS = 30.0
+# A message that takes longer than that to become whole comes at least so fast, and is no larger than Postgres can make
+# it. Otherwise its length was wrong, and everything that follows would be taken for a part of it.
+_SLOWEST_BYTES_PER_SECOND = 1024
+_LARGEST_MESSAGE_BYTES = (1 << 30) + (1 << 20)
 WAITING_FIRST_SECONDS, WAITING_AGAIN_SECONDS = 2.0, 15.0
 
 
@@ -79,6 +86,8 @@ class ReplicationStream:
         self._confirmed = 0
         self._sent_at = 0.0
         self._heard_at = time.monotonic()
+        self._part_bytes = 0  # that have come since the last whole message
+        self._part_since = 0.0
 
     def identify(self) -> tuple[str, int]:
         """(system identifier, timeline)."""
@@ -170,10 +179,11 @@ class ReplicationStream:
         if not full and not self._read_available():
             ready = self._selector.select(min(timeout_seconds, STATUS_SECONDS))
             if any(key.fd == self._pgconn.socket for key, _ in ready):
-                self._heard_at = time.monotonic()  # a large message takes its time: it is heard before it is whole
+                self._hear_part()
             self._fill_turn()
         elif full:
             self._heard_at = time.monotonic()  # it is we who do not listen
+            self._part_bytes = 0
             self._wakes.select(min(timeout_seconds, STATUS_SECONDS))
         self.attend()
         return bool(self._turns)
@@ -185,7 +195,25 @@ class ReplicationStream:
             silent_seconds = now - self._heard_at
             if silent_seconds > SILENCE_SECONDS:
                 raise TransientError(f"Postgres has been silent for {silent_seconds:.0f} seconds; reconnecting.")
+            self._check_part(now)
             self.send_status(ask=silent_seconds > SILENCE_SECONDS / 3)
+
+    def _hear_part(self) -> None:
+        """A large message takes its time: it is heard before it is whole."""
+        self._heard_at = time.monotonic()
+        if not self._part_bytes:
+            self._part_since = self._heard_at
+        waiting = fcntl.ioctl(self._pgconn.socket, termios.FIONREAD, bytes(4))
+        self._part_bytes += int.from_bytes(waiting, sys.byteorder)
+
+    def _check_part(self, now: float) -> None:
+        seconds = now - self._part_since
+        is_slow = seconds > SILENCE_SECONDS and self._part_bytes < seconds * _SLOWEST_BYTES_PER_SECOND
+        if self._part_bytes and (is_slow or self._part_bytes > _LARGEST_MESSAGE_BYTES):
+            raise TransientError(
+                f"A message from Postgres has not ended after {self._part_bytes} bytes in {seconds:.0f} seconds: "
+                "its length is wrong, or the connection is far too slow; reconnecting."
+            )
 
     def confirm(self, lsn: LSN) -> None:
         """Everything before `lsn` is durable in Kafka: the server may forget it."""
@@ -241,6 +269,7 @@ class ReplicationStream:
                 self._on_keepalive(raw)
         if size:
             self._heard_at = time.monotonic()
+            self._part_bytes = 0
             if not turn.size:
                 self._turns.append(turn)
             turn.size += size

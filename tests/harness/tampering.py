@@ -21,8 +21,8 @@ def copy_data(content: bytes) -> bytes:
     return b"d" + struct.pack("!I", len(content) + 4) + content
 
 
-def in_row_message(change: Callable[[bytes], bytes]) -> Tamper:
-    """Changes the pgoutput message inside the replication message of a row; leaves the rest alone."""
+def in_message(change: Callable[[bytes], bytes]) -> Tamper:
+    """Changes the pgoutput message inside the replication message; leaves the rest alone."""
 
     def tamper(content: bytes) -> bytes:
         return copy_data(content[:_XLOG_HEADER_BYTES] + change(content[_XLOG_HEADER_BYTES:]))
@@ -31,18 +31,21 @@ def in_row_message(change: Callable[[bytes], bytes]) -> Tamper:
 
 
 class TamperingProxy:
-    """Ordinary sessions pass; `tamper_next` is applied once, to the next row message on a replication session."""
+    """Ordinary sessions pass; `tamper_next` changes one message, the next of its kind on a replication session."""
 
     def __init__(self, host: str, port: int) -> None:
         self._target = (host, port)
         self._tamper: Tamper | None = None
+        self._kinds = b""
         self._sockets: list[socket.socket] = []
         self._listener = socket.create_server(("127.0.0.1", 0))
         self.address = f"127.0.0.1:{self._listener.getsockname()[1]}"
         self._threads = [threading.Thread(target=self._accept, daemon=True)]
         self._threads[0].start()
 
-    def tamper_next(self, tamper: Tamper) -> None:
+    def tamper_next(self, tamper: Tamper, kinds: bytes = b"IUD") -> None:
+        """`kinds`: of pgoutput messages, by their first byte; rows if nothing else is said."""
+        self._kinds = kinds
         self._tamper = tamper
 
     @property
@@ -80,9 +83,9 @@ class TamperingProxy:
         reader = server.makefile("rb")
         while head := reader.read(5):
             content = reader.read(struct.unpack("!I", head[1:])[0] - 4)
-            is_row = head[:1] == b"d" and content[:1] == b"w" and content[_XLOG_HEADER_BYTES:][:1] in b"IUD"
             tamper, data = self._tamper, head + content
-            if is_row and tamper is not None:
+            is_wanted = head[:1] == b"d" and content[:1] == b"w" and content[_XLOG_HEADER_BYTES:][:1] in self._kinds
+            if is_wanted and tamper is not None:
                 self._tamper = None
                 data = tamper(content)
             client.sendall(data)
