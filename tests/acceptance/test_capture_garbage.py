@@ -63,6 +63,7 @@ BROKEN: dict[str, Tamper] = {
     "no message at all": lambda content: b"\xff" * len(content),
     "a length that is negative": lambda content: b"d\xff\xff\xff\xff" + content,
     "a length past everything": lambda content: b"d\x7f\xff\xff\xf0" + content,
+    "a length that could be": lambda content: b"d\x10\0\0\0" + content,
 }
 
 
