@@ -39,7 +39,7 @@ class PipelineHold:
         self._schema_topic = control_topic(config.kafka.prefix, Control.SCHEMA)
         self.system_identifier = system_identifier
         self.timeline = timeline
-        self.progress: Progress | None = read_progress(config.kafka.client_options(), self._topic)
+        self.progress: Progress | None = read_progress(config.kafka.client_options(), self._topic, decided=True)
         self.states: TableStates | None = read_states(config)
 
     def write(self, progress: Progress, states: TableStates | None) -> None:
