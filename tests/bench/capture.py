@@ -34,9 +34,9 @@ MEMORY_ROWS = (200_000, 2_000_000)
 MEMORY_ROUNDS = 3  # a peak is the largest of many chances: one process of each says little
 LATENCY_SECONDS = 15.0
 QUIET_LOAD = 0.5
-# Enough for Java to have compiled what is hot, in each shape of backlog: Debezium itself, and the broker's code for
+# So that Java has compiled what is hot, in each shape of backlog: Debezium itself, and the broker's code for
 # transactions, which only ours uses.
-WARM_UP_SCALE = 0.2
+WARM_UP_SCALE = 1.0
 
 
 def main() -> None:
