@@ -185,7 +185,8 @@ class Proxy:
 
 
 def _reset(writer: asyncio.StreamWriter) -> None:
-    raw = writer.get_extra_info("socket")
+    # One that is closing already may have forgotten its socket; under TLS, asking for it fails then.
+    raw = None if writer.is_closing() else writer.get_extra_info("socket")
     if raw is not None and raw.fileno() != -1:
         raw.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, _RESET_ON_CLOSE)
     writer.transport.abort()
