@@ -131,7 +131,7 @@ class Batches:
         self.progress = self._attendance.wait(self._commit, self._stream)
         self._commit = None
         self._confirm(self.progress.confirmable)
-        self._changes.emit = self._publisher.send
+        self._changes.emit = self._publisher.emit
         self._outbox.empty_into(self._publisher.send)
         self._settled_at = time.monotonic()
 

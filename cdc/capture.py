@@ -104,7 +104,7 @@ class Capture:
             base=progress.base,
             resume_after=progress.version,
             messages_published=progress.messages,
-            emit=self._publisher.send,
+            emit=self._publisher.emit,
             partitions=kafka.partitions,
         )
         self._reselect = Reselect(lambda: connect(self._conninfo), stop=self._server_lost)
@@ -206,6 +206,7 @@ class Capture:
             self._handle(message, *start_of(raw))
         elif self._changes.begin is None:
             self._batches.idle_lsn = wal_end
+            self._batches.is_late = False  # the server sends this when it has nothing more: a batch need not wait
 
     def _handle(self, message: Message, lsn: int) -> None:
         if isinstance(message, Begin):

@@ -32,6 +32,7 @@ cdef class Buffer:
     cdef char *reserve(self, Py_ssize_t more) except NULL
     cdef int grow(self, Py_ssize_t needed) except -1
     cdef int clear(self) except -1
+    cdef bytes as_bytes(self)
     cdef int put(self, const char *data, Py_ssize_t length) except -1
     cdef int put_bytes(self, bytes data) except -1
     cdef int put_number(self, uint64_t number) except -1
@@ -53,5 +54,5 @@ cdef class Columns:
     cdef Buffer key_out
     cdef int fill(self, Field *fields, list members) except -1
     cdef int put_row(self, Buffer out, Value *values, Value *known) except -1
-    cdef bytes make_key(self)
+    cdef int put_key(self) except -1
     cdef int put_value(self, Buffer out, int index, Value *value) except -1

@@ -93,6 +93,9 @@ cdef class Buffer:
             self.room = LARGE_BYTES
         return 0
 
+    cdef bytes as_bytes(self):
+        return PyBytes_FromStringAndSize(self.data, self.size)
+
     cdef int put(self, const char *data, Py_ssize_t length) except -1:
         memcpy(self.reserve(length), data, length)
         self.size += length
@@ -248,15 +251,15 @@ cdef class Columns:
             value.size = out.size - began
         return out.put(b"}", 1)
 
-    cdef bytes make_key(self):
+    cdef int put_key(self) except -1:
+        """Into `key_out`."""
         cdef Buffer out = self.key_out
         cdef int i
         out.clear()
         for i in range(self.key_count):
             out.put(self.key[i].before, self.key[i].before_size)
             self.put_value(out, self.key[i].index, &self.values[self.key[i].index])
-        out.put(b"}", 1)
-        return PyBytes_FromStringAndSize(out.data, out.size)
+        return out.put(b"}", 1)
 
     cdef int put_value(self, Buffer out, int index, Value *value) except -1:
         cdef int way = self.ways[index]

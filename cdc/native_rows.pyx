@@ -11,6 +11,7 @@ from libc.stdint cimport int64_t, uint8_t, uint32_t, uint64_t
 from libc.string cimport memchr, memcmp, memcpy
 
 from cdc.native_json cimport NULL_LENGTH, Buffer, Columns, Value
+from cdc.native_outlet cimport Outlet
 
 from cdc.row_reader import MALFORMED_ROW
 
@@ -20,6 +21,8 @@ cdef enum:
     KIND_BYTES = 8
     VALUE_HEAD_BYTES = 5
     LEFT_OUT = -2
+    POSITION_BYTES = 17  # of a version, with the point behind it
+    SEQ_DIGITS = 16  # at most
 
 cdef uint32_t NO_VALUE = 0xFFFFFFFF
 
@@ -58,15 +61,21 @@ cdef class NativeRun(Columns):
         int64_t table_order,
     ):
         """See `row_run.PythonRun.take`."""
-        cdef bytes raw, kind, key, value
+        cdef bytes raw, kind
         cdef bytes head = parts[0], middle = parts[1], to_sequence = parts[2], to_lsn = parts[3]
         cdef bytes to_seq = parts[4], to_order = parts[5], to_table_order = parts[6]
         cdef const char *data
         cdef Py_ssize_t lsn_at, lsn_size
         cdef uint64_t lsn
         cdef Buffer out = self.value_out
+        cdef Outlet outlet = emit if isinstance(emit, Outlet) else None
+        cdef char record_version[POSITION_BYTES + SEQ_DIGITS]
+        cdef Py_ssize_t version_size
         if end > len(items):
             raise IndexError(end)
+        if PyBytes_GET_SIZE(version) != POSITION_BYTES:
+            raise ValueError("not the beginning of a version")
+        memcpy(record_version, PyBytes_AS_STRING(version), POSITION_BYTES)
         kind = items[at][HEAD_BYTES : HEAD_BYTES + KIND_BYTES]
         if len(kind) != KIND_BYTES:
             return at, seq, order, table_order
@@ -90,7 +99,7 @@ cdef class NativeRun(Columns):
                     out.put(b"null", 4)
                     out.put_bytes(middle)
                     self.put_row(out, self.values, NULL)
-                key = self.make_key()
+                self.put_key()
             except MALFORMED_ROW:
                 break  # the ordinary way says what is wrong
             at += 1
@@ -114,9 +123,18 @@ cdef class NativeRun(Columns):
             out.put_bytes(to_table_order)
             out.put_number(table_order)
             out.put_bytes(ending)
-            value = PyBytes_FromStringAndSize(out.data, out.size)
+            version_size = POSITION_BYTES + put_seq(record_version + POSITION_BYTES, seq)
+            if outlet is None or not outlet.offer(
+                topic, self.key_out.data, self.key_out.size, out.data, out.size, record_version, version_size
+            ):
+                emit(
+                    topic,
+                    self.key_out.as_bytes(),
+                    out.as_bytes(),
+                    [("v", PyBytes_FromStringAndSize(record_version, version_size))],
+                    -1,
+                )
             out.clear()  # now: the next row may be long in coming
-            emit(topic, key, value, [("v", version_of(version, seq))], -1)
         return at, seq, order, table_order
 
     cdef bint parse(self, const char *data, Py_ssize_t size, bint has_old_row):
@@ -174,7 +192,8 @@ cdef class NativeLines(Columns):
             out.put_bytes(self.head)
             self.put_row(out, self.values, NULL)
             out.put_bytes(self.tail)
-            made.append((self.make_key(), PyBytes_FromStringAndSize(out.data, out.size)))
+            self.put_key()
+            made.append((self.key_out.as_bytes(), out.as_bytes()))
         return made
 
     cdef int read_tuple(self, const char *data, Py_ssize_t size) except -1:
@@ -310,17 +329,13 @@ cdef inline uint64_t read_uint64(const char *data):
     return (<uint64_t>read_uint32(data) << 32) | read_uint32(data + 4)
 
 
-cdef bytes version_of(bytes position, uint64_t seq):
-    """`position` ends with the point; at least eight hexadecimal digits follow it."""
-    cdef char digits[16]
-    cdef int at = 16
-    cdef Py_ssize_t length = PyBytes_GET_SIZE(position)
-    cdef bytes made
-    while seq != 0 or at > 8:
+cdef Py_ssize_t put_seq(char *to, uint64_t seq):
+    """At least eight hexadecimal digits; how many."""
+    cdef char digits[SEQ_DIGITS]
+    cdef int at = SEQ_DIGITS
+    while seq != 0 or at > SEQ_DIGITS - 8:
         at -= 1
         digits[at] = HEX[seq & 15]
         seq >>= 4
-    made = PyBytes_FromStringAndSize(NULL, length + 16 - at)
-    memcpy(PyBytes_AS_STRING(made), PyBytes_AS_STRING(position), length)
-    memcpy(PyBytes_AS_STRING(made) + length, digits + at, 16 - at)
-    return made
+    memcpy(to, digits + at, SEQ_DIGITS - at)
+    return SEQ_DIGITS - at

@@ -12,9 +12,10 @@ from contextlib import suppress
 from typing import TypeVar
 
 import orjson
-from confluent_kafka import KafkaError, KafkaException, Message, Producer
+from confluent_kafka import KafkaError, KafkaException, Message
 
 from cdc.errors import RefusedError, TransientError
+from cdc.outlet import open_producer
 from cdc.records import RECORD_BYTES, Headers, Record
 
 T = TypeVar("T")
@@ -95,7 +96,9 @@ class Publisher:
         max_message_bytes: int,
         parked_topic: str,
     ) -> None:
-        self._producer = Producer(
+        self._last_error = ""
+        self._largest_record = largest_record(max_message_bytes)
+        self._producer, self._outlet = open_producer(
             {
                 **producer_settings(max_message_bytes),
                 **options,
@@ -104,17 +107,19 @@ class Publisher:
                 "delivery.timeout.ms": int(transaction_timeout_seconds * 1000),
                 "error_cb": self._remember,
                 "on_delivery": self._remember_failed,
-            }
+            },
+            send=self.send,
+            note_topic=self._note_topic,
+            largest_record=self._largest_record,
         )
-        self._last_error = ""
+        self.emit = self._outlet.emit  # for rows: `send`, or a shorter way
         self._produce: Callable[..., None] = self._producer.produce
-        self._largest_record = largest_record(max_message_bytes)
         self._parked_topic = parked_topic
         self.wait_for_room: Callable[[], None] = lambda: time.sleep(0.01)
         self._open = False
         self._last_topic = ""  # the records of a table come in runs
         self.touched: set[str] = set()
-        self.count = 0
+        self._count = 0
         self._bytes = 0  # of the keys and values that were counted
         self.parked = 0
 
@@ -146,13 +151,18 @@ class Publisher:
             self._produce_later(topic, value, key, partition, headers)
         except KafkaException as error:
             raise self._translated(error) from error
-        self.count += 1
+        self._count += 1
         self._bytes += size
+
+    @property
+    def count(self) -> int:
+        """How many records since the last commit."""
+        return self._count + self._outlet.count
 
     @property
     def queued_bytes(self) -> int:
         """About what the producer's queue takes up. May be asked while another thread commits."""
-        count, sent = self.count, self._bytes
+        count, sent = self.count, self._bytes + self._outlet.sent_bytes
         return len(self._producer) * (sent // count + RECORD_BYTES) if count else 0
 
     def _note_topic(self, topic: str) -> None:
@@ -198,7 +208,8 @@ class Publisher:
         self._open = False
         self._last_topic = ""
         self.touched.clear()
-        self.count = self._bytes = 0
+        self._count = self._bytes = 0
+        self._outlet.begin_anew()
 
     def abandon(self) -> None:
         """Drop what is queued; the broker aborts the rest when the next producer fences, or by its timeout."""

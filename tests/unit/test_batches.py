@@ -65,6 +65,8 @@ class Topics:
     def send(self, _topic: str, key: bytes, _value: bytes | None, _headers: Headers, _partition: int = -1) -> None:
         self._sent.append(key)
 
+    emit = send
+
     def send_completed(self, held: Held) -> None:
         self.completed.append(len(held))
         self._sent.extend(item.key for item in held)

@@ -1,0 +1,26 @@
+# cython: language_level=3
+"""What `native_rows` uses of `native_outlet`."""
+
+
+cdef class Outlet:
+    cdef object producer
+    cdef void *rk
+    cdef object note_topic
+    cdef object send
+    cdef Py_ssize_t largest_record
+    cdef dict handles
+    cdef str topic
+    cdef void *handle
+    cdef readonly Py_ssize_t count
+    cdef readonly Py_ssize_t sent_bytes
+    cdef int choose(self, str topic) except -1
+    cdef bint offer(
+        self,
+        str topic,
+        const char *key,
+        Py_ssize_t key_size,
+        const char *value,
+        Py_ssize_t value_size,
+        const char *version,
+        Py_ssize_t version_size,
+    ) except -1
