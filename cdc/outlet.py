@@ -1,6 +1,6 @@
 """The producer, and the way by which the records of rows get into its queue.
 
-Where there was a C compiler at installation, rows take a compiled way past confluent-kafka's `produce`: `native_outlet`.
+Where there was a C compiler at installation, rows go a compiled way past confluent-kafka's `produce`: `native_outlet`.
 Where there was none, and for every other record, the way is `Publisher.send`.
 """
 
