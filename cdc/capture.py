@@ -206,7 +206,8 @@ class Capture:
             self._handle(message, *start_of(raw))
         elif self._changes.begin is None:
             self._batches.idle_lsn = wal_end
-            self._batches.is_late = False  # the server sends this when it has nothing more: a batch need not wait
+            # Sent when there is no more, first of all: a batch need not wait. (If there is, the next is late again.)
+            self._batches.is_late = False
 
     def _handle(self, message: Message, lsn: int) -> None:
         if isinstance(message, Begin):

@@ -75,6 +75,15 @@ def check_state(progress: Progress) -> None:
         )
 
 
+def check_states(topic: str, *, is_there: bool) -> None:
+    """The tables' record is written in one transaction with the first progress record that says where to begin."""
+    if not is_there:
+        raise RefusedError(
+            f"Topic {topic} has lost its records: which tables are incomplete is not known any more.",
+            remedy="Run: tailrace recover. It copies every table again, and writes that topic anew.",
+        )
+
+
 def check_slot(progress: Progress | None, slot: Slot, *, name: str, database: str) -> None:
     check_owner(slot, name=name, database=database)
     check_valid(slot, name=name)

@@ -2,18 +2,26 @@
 """What `native_rows` uses of `native_outlet`."""
 
 
+cdef struct Delivery:
+    int failure  # the error code of the first record that could not be delivered
+
+
 cdef class Outlet:
     cdef object producer
     cdef void *rk
+    cdef Delivery *delivery
     cdef object note_topic
     cdef object send
     cdef Py_ssize_t largest_record
-    cdef dict handles
+    cdef dict handles  # topic -> its place in `made`
+    cdef void **made
+    cdef Py_ssize_t made_count
     cdef str topic
     cdef void *handle
     cdef readonly Py_ssize_t count
     cdef readonly Py_ssize_t sent_bytes
     cdef int choose(self, str topic) except -1
+    cdef bint add_handle(self, const char *topic)
     cdef bint offer(
         self,
         str topic,

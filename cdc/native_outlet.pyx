@@ -6,17 +6,17 @@ usual row goes past its `produce`, which makes a record of five Python objects a
 more for each delivery. What this asks of librdkafka is public and documented (rdkafka.h): the handle of a producer is
 given to a plugin by `on_new`, this very module being the plugin; records are handed over by `rd_kafka_producev`.
 
-A record that is not taken (no room, too large, a broken producer) goes the ordinary way, which knows what to do.
+A record that is not taken (no room, too large, a broken producer) goes the ordinary way, which knows what to do. One that
+was taken and could not be delivered breaks the transaction; why, `failure` says.
 """
 
+from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_GET_SIZE
 from cpython.unicode cimport PyUnicode_AsUTF8
+from libc.stdlib cimport calloc, free, realloc
 
 from cython cimport no_gc_clear
 
 import threading
-from pathlib import Path
-
-import confluent_kafka
 
 cdef extern from "<dlfcn.h>" nogil:
     void *dlopen(const char *path, int flags)
@@ -37,43 +37,72 @@ cdef enum:
     COPY = 2  # RD_KAFKA_MSG_F_COPY: our buffers are reused for the next row
     BY_KEY = -1  # the partitioner chooses
     NO_ERROR = 0
+    FAILED = -196  # RD_KAFKA_RESP_ERR__FAIL
+    PURGED_IN_QUEUE = -152  # by ourselves, as the next is
+    PURGED_IN_FLIGHT = -151
+
+cdef struct Message:
+    int error  # rd_kafka_message_t begins with it
 
 ctypedef int (*OnNew)(void *rk, const void *conf, void *opaque, char *error, size_t error_size) noexcept nogil
-ctypedef int (*AddOnNew)(void *conf, const char *name, OnNew on_new, void *opaque) noexcept nogil
+ctypedef int (*OnAcknowledgement)(void *rk, Message *message, void *opaque) noexcept nogil
+ctypedef int (*OnDestroy)(void *rk, void *opaque) noexcept nogil
+ctypedef int (*AddOnNew)(void *conf, const char *name, OnNew call, void *opaque) noexcept nogil
+ctypedef int (*AddOnAcknowledgement)(void *rk, const char *name, OnAcknowledgement call, void *opaque) noexcept nogil
+ctypedef int (*AddOnDestroy)(void *rk, const char *name, OnDestroy call, void *opaque) noexcept nogil
 ctypedef int (*ProduceV)(void *rk, ...) noexcept nogil
 ctypedef void *(*TopicNew)(void *rk, const char *name, void *conf) noexcept nogil
 ctypedef void (*TopicDestroy)(void *handle) noexcept nogil
 
 cdef AddOnNew add_on_new = NULL
+cdef AddOnAcknowledgement add_on_acknowledgement = NULL
+cdef AddOnDestroy add_on_destroy = NULL
 cdef ProduceV producev = NULL
 cdef TopicNew topic_new = NULL
 cdef TopicDestroy topic_destroy = NULL
 
-# The producer that is being made; `_making` is held meanwhile.
+# The producer that is being made, and what becomes of its records; `_making` is held meanwhile.
 cdef void *newest = NULL
+cdef Delivery *newest_delivery = NULL
 _making = threading.Lock()
 
 
 cdef public int conf_init(void *conf, void **opaque, char *error, size_t error_size) noexcept nogil:
     """librdkafka calls this by its name when a producer is configured with this plugin."""
-    return add_on_new(conf, b"tailrace", remember_newest, NULL)
+    return FAILED if add_on_new == NULL else add_on_new(conf, b"tailrace", remember_newest, NULL)
 
 
 cdef int remember_newest(void *rk, const void *conf, void *opaque, char *error, size_t error_size) noexcept nogil:
-    global newest
+    global newest, newest_delivery
+    cdef Delivery *delivery = <Delivery *>calloc(1, sizeof(Delivery))
+    if delivery == NULL:
+        return FAILED
+    add_on_acknowledgement(rk, b"tailrace", remember_failure, delivery)
+    add_on_destroy(rk, b"tailrace", forget_delivery, delivery)
     newest = rk
+    newest_delivery = delivery
     return NO_ERROR
 
 
-def is_available():
-    """Whether the librdkafka of confluent-kafka is found; without it records go the ordinary way."""
-    return producev != NULL
+cdef int remember_failure(void *rk, Message *message, void *opaque) noexcept nogil:
+    """Once for each record, by a thread of librdkafka's."""
+    cdef Delivery *delivery = <Delivery *>opaque
+    if message.error not in (NO_ERROR, PURGED_IN_QUEUE, PURGED_IN_FLIGHT) and delivery.failure == NO_ERROR:
+        delivery.failure = message.error
+    return NO_ERROR
+
+
+cdef int forget_delivery(void *rk, void *opaque) noexcept nogil:
+    """The last that is heard of a producer."""
+    free(opaque)
+    return NO_ERROR
 
 
 def make_outlet(make_producer, note_topic, send, Py_ssize_t largest_record):
     """The producer, made by `make_producer` with the plugin's path, and its outlet. See `outlet.open_producer`."""
     global newest
     cdef Outlet outlet
+    _find_librdkafka()
     with _making:
         newest = NULL
         producer = make_producer(__file__)
@@ -81,7 +110,7 @@ def make_outlet(make_producer, note_topic, send, Py_ssize_t largest_record):
             raise RuntimeError("librdkafka has not told its plugin of the new producer")
         outlet = Outlet()
         outlet.rk = newest
-        newest = NULL
+        outlet.delivery = newest_delivery
     outlet.producer = producer
     outlet.note_topic = note_topic
     outlet.send = send
@@ -98,8 +127,10 @@ cdef class Outlet:
         self.topic = ""
 
     def __dealloc__(self):
-        for address in self.handles.values():
-            topic_destroy(<void *><size_t>address)
+        cdef Py_ssize_t i
+        for i in range(self.made_count):
+            topic_destroy(self.made[i])
+        free(self.made)
 
     def __call__(self, str topic, bytes key, value, list headers, int partition=-1):
         self.send(topic, key, value, headers, partition)
@@ -108,23 +139,56 @@ cdef class Outlet:
     def emit(self):
         return self
 
+    @property
+    def failure(self):
+        """The error code of the first record that could not be delivered, or 0."""
+        return self.delivery.failure
+
     def begin_anew(self):
         """After a commit."""
         self.topic = ""
         self.count = self.sent_bytes = 0
 
+    def send_rows(self, str topic not None, rows, bytes version not None):
+        """A record for each (key, event) of rows of one version."""
+        cdef bytes key, event
+        for key, event in rows:
+            if not self.offer(
+                topic,
+                PyBytes_AS_STRING(key),
+                PyBytes_GET_SIZE(key),
+                PyBytes_AS_STRING(event),
+                PyBytes_GET_SIZE(event),
+                PyBytes_AS_STRING(version),
+                PyBytes_GET_SIZE(version),
+            ):
+                self.send(topic, key, event, [("v", version)], -1)
+
     cdef int choose(self, str topic) except -1:
-        """The records of a table come in runs: its handle is looked for once in a run."""
+        """The records of a table come in runs: its handle is looked for once in a run. 0: the ordinary way says why."""
         self.note_topic(topic)
-        address = self.handles.get(topic)
-        if address is None:
-            address = <size_t>topic_new(self.rk, PyUnicode_AsUTF8(topic), NULL)
-            if address == 0:
-                return 0  # the ordinary way says why
-            self.handles[topic] = address
-        self.handle = <void *><size_t>address
+        number = self.handles.get(topic)
+        if number is None:
+            if not self.add_handle(PyUnicode_AsUTF8(topic)):
+                return 0
+            number = self.handles[topic] = self.made_count - 1
+        self.handle = self.made[<Py_ssize_t>number]
         self.topic = topic
         return 1
+
+    cdef bint add_handle(self, const char *topic):
+        """To those that are given back in the end, for which there must be no Python object left by then."""
+        cdef void **made = <void **>realloc(self.made, (self.made_count + 1) * sizeof(void *))
+        cdef void *handle
+        if made == NULL:
+            return False
+        self.made = made
+        handle = topic_new(self.rk, topic, NULL)
+        if handle == NULL:
+            return False
+        made[self.made_count] = handle
+        self.made_count += 1
+        return True
 
     cdef bint offer(
         self,
@@ -160,21 +224,24 @@ cdef class Outlet:
 
 
 def _find_librdkafka():
-    """The one that confluent-kafka has loaded: inside its wheel, or the system's."""
-    global add_on_new, producev, topic_new, topic_destroy
+    """In the library that confluent-kafka itself calls, wherever that is: its extension module leads to it."""
+    global add_on_new, add_on_acknowledgement, add_on_destroy, producev, topic_new, topic_destroy
     cdef void *library
-    package = Path(confluent_kafka.__file__).parent
-    bundled = [*package.parent.glob("confluent_kafka.libs/librdkafka*"), *package.glob(".dylibs/librdkafka*")]
-    for name in [*map(str, sorted(bundled)), "librdkafka.so.1", "librdkafka.1.dylib"]:
-        library = dlopen(name.encode(), RTLD_NOW | RTLD_NOLOAD)
-        if library == NULL:
-            continue
-        add_on_new = <AddOnNew>dlsym(library, b"rd_kafka_conf_interceptor_add_on_new")
-        topic_new = <TopicNew>dlsym(library, b"rd_kafka_topic_new")
-        topic_destroy = <TopicDestroy>dlsym(library, b"rd_kafka_topic_destroy")
-        if add_on_new != NULL and topic_new != NULL and topic_destroy != NULL:
-            producev = <ProduceV>dlsym(library, b"rd_kafka_producev")
-            return
+    if producev != NULL:
+        return
+    from confluent_kafka import cimpl  # not before it is needed: rows are compiled without it too
+
+    library = dlopen(cimpl.__file__.encode(), RTLD_NOW | RTLD_NOLOAD)
+    add_on_new = <AddOnNew>_find(library, b"rd_kafka_conf_interceptor_add_on_new")
+    add_on_acknowledgement = <AddOnAcknowledgement>_find(library, b"rd_kafka_interceptor_add_on_acknowledgement")
+    add_on_destroy = <AddOnDestroy>_find(library, b"rd_kafka_interceptor_add_on_destroy")
+    topic_new = <TopicNew>_find(library, b"rd_kafka_topic_new")
+    topic_destroy = <TopicDestroy>_find(library, b"rd_kafka_topic_destroy")
+    producev = <ProduceV>_find(library, b"rd_kafka_producev")
 
 
-_find_librdkafka()
+cdef void *_find(void *library, const char *name) except NULL:
+    cdef void *found = NULL if library == NULL else dlsym(library, name)
+    if found == NULL:
+        raise RuntimeError(f"{name.decode()} is not to be found in confluent-kafka")
+    return found

@@ -6,11 +6,12 @@ Where there was none, and for every other record, the way is `Publisher.send`.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Protocol
 
-from confluent_kafka import Producer
+from confluent_kafka import KafkaException, Producer
 
+from cdc.logs import get_logger
 from cdc.records import Emit
 
 native_outlet: Any
@@ -19,17 +20,26 @@ try:
 except ImportError:  # there was no compiler
     native_outlet = None
 
+log = get_logger("publisher")
+
 _PLUGINS = "plugin.library.paths"
 
 
 class Outlet(Protocol):
-    """`count` and `sent_bytes`: of the records since the last commit that `send` has not seen."""
+    """`count` and `sent_bytes`: of the records since the last commit that `send` has not seen.
+
+    `failure`: the error code of the first of them that could not be delivered, or 0.
+    """
 
     count: int
     sent_bytes: int
+    failure: int
 
     @property
     def emit(self) -> Emit: ...
+
+    def send_rows(self, topic: str, rows: Sequence[tuple[bytes, bytes]], version: bytes) -> None:
+        """A record for each (key, event) of rows of one version."""
 
     def begin_anew(self) -> None:
         """After a commit."""
@@ -38,10 +48,15 @@ class Outlet(Protocol):
 class PlainOutlet:
     """Everything is sent."""
 
-    count = sent_bytes = 0
+    count = sent_bytes = failure = 0
 
     def __init__(self, send: Emit) -> None:
         self.emit = send
+
+    def send_rows(self, topic: str, rows: Sequence[tuple[bytes, bytes]], version: bytes) -> None:
+        headers = [("v", version)]
+        for key, event in rows:
+            self.emit(topic, key, event, headers, -1)
 
     def begin_anew(self) -> None:
         pass
@@ -51,12 +66,16 @@ def open_producer(
     settings: Mapping[str, Any], *, send: Emit, note_topic: Callable[[str], None], largest_record: int
 ) -> tuple[Producer, Outlet]:
     """`note_topic` is called before the first record of a topic that does not come by `send`."""
-    if native_outlet is None or not native_outlet.is_available():
-        return Producer(dict(settings)), PlainOutlet(send)
 
     def make_producer(plugin: str) -> Producer:
         paths = [path for path in (settings.get(_PLUGINS), plugin) if path]  # beside those that the user names
         return Producer({**settings, _PLUGINS: ";".join(paths)})
 
-    opened: tuple[Producer, Outlet] = native_outlet.make_outlet(make_producer, note_topic, send, largest_record)
-    return opened
+    if native_outlet is not None:
+        try:
+            opened: tuple[Producer, Outlet] = native_outlet.make_outlet(make_producer, note_topic, send, largest_record)
+        except (KafkaException, RuntimeError) as error:  # if it is not for the plugin, it comes again below
+            log.warning("rows_not_compiled", reason=str(error))
+        else:
+            return opened
+    return Producer(dict(settings)), PlainOutlet(send)

@@ -7,7 +7,7 @@ trouble is the same: give up this producer, and start again from the progress re
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from contextlib import suppress
 from typing import TypeVar
 
@@ -54,6 +54,7 @@ _HOPELESS = {
     KafkaError.TRANSACTIONAL_ID_AUTHORIZATION_FAILED,
     KafkaError.CLUSTER_AUTHORIZATION_FAILED,
 }
+_FENCED = {KafkaError._FENCED, KafkaError.INVALID_PRODUCER_EPOCH, KafkaError.PRODUCER_FENCED}
 
 
 def producer_settings(max_message_bytes: int) -> dict[str, str | int]:
@@ -97,6 +98,7 @@ class Publisher:
         parked_topic: str,
     ) -> None:
         self._last_error = ""
+        self._failure = 0  # the error code of the first record that could not be delivered
         self._largest_record = largest_record(max_message_bytes)
         self._producer, self._outlet = open_producer(
             {
@@ -112,7 +114,9 @@ class Publisher:
             note_topic=self._note_topic,
             largest_record=self._largest_record,
         )
-        self.emit = self._outlet.emit  # for rows: `send`, or a shorter way
+        # For rows: `send`, or a shorter way.
+        self.emit = self._outlet.emit
+        self.send_rows = self._outlet.send_rows
         self._produce: Callable[..., None] = self._producer.produce
         self._parked_topic = parked_topic
         self.wait_for_room: Callable[[], None] = lambda: time.sleep(0.01)
@@ -233,16 +237,30 @@ class Publisher:
         self._last_error = f" ({error.str()})"
 
     def _remember_failed(self, error: KafkaError | None, _message: Message) -> None:
-        """Called for failures only (delivery.report.only.error)."""
+        """Called for failures only (delivery.report.only.error), and not for what goes by the outlet."""
         if error is not None and error.code() not in (KafkaError._PURGE_QUEUE, KafkaError._PURGE_INFLIGHT):
-            self._remember(error)
+            self._failure = self._failure or error.code()
 
     def _translated(self, error: KafkaException) -> RefusedError | TransientError:
         with suppress(KafkaException, SystemError):  # a fatal error (see _checked), most likely this very one
             self._producer.poll(0)
-        cause: KafkaError = error.args[0]
-        if cause.code() in _HOPELESS:
-            return RefusedError(f"Kafka does not let us: {cause.str()}", remedy="Mend [kafka] or the broker's ACLs.")
-        if cause.code() in (KafkaError._FENCED, KafkaError.INVALID_PRODUCER_EPOCH, KafkaError.PRODUCER_FENCED):
+        causes = [error.args[0], *self._causes(error.args[0].code())]
+        codes = {cause.code() for cause in causes}
+        if codes & _HOPELESS:
+            texts = [cause.str() for cause in causes if cause.code() in _HOPELESS]
+            return RefusedError(f"Kafka does not let us: {texts[0]}", remedy="Mend [kafka] or the broker's ACLs.")
+        if codes & _FENCED:
             return TransientError("Another capture has taken over (this producer is fenced).")
-        return TransientError(f"Kafka: {cause.str()}{self._last_error}")
+        because = f" ({causes[-1].str()})" if len(causes) > 1 else self._last_error
+        return TransientError(f"Kafka: {causes[0].str()}{because}")
+
+    def _causes(self, code: int) -> Iterator[KafkaError]:
+        """What is behind an error that only says that the transaction is broken."""
+        if code == KafkaError._STATE:
+            try:
+                self._producer.begin_transaction()  # cannot be, and says why; this producer is thrown away anyhow
+            except KafkaException as error:
+                yield error.args[0]
+        failure = self._failure or self._outlet.failure
+        if failure:
+            yield KafkaError(failure)

@@ -28,7 +28,6 @@ from cdc.postgres import connect
 from cdc.progress import Progress, read_progress
 from cdc.publisher import Publisher
 from cdc.replication import ReplicationStream, SlotInUse
-from cdc.table_catalog import read_states
 from cdc.table_settings import follow_settings
 from cdc.table_states import KEY as STATES_KEY
 from cdc.table_states import TableStates
@@ -135,7 +134,7 @@ class _Start:
             topics=self._topics,
             catalog=self._connection,
             progress=progress,
-            states=self._followed(self._attend(lambda: self._read_states(progress), stream)),
+            states=self._followed(self._attend(self._read_states, stream)),
         )
 
     def _followed(self, states: TableStates) -> TableStates:
@@ -211,7 +210,7 @@ class _Start:
 
     def _finish_interrupted(self, publisher: Publisher, progress: Progress) -> Progress:
         first_start = FirstStart(self._config, self._topics, self._connection, publisher, self._stop)
-        return first_start.finish_interrupted(progress, self._read_states(progress))
+        return first_start.finish_interrupted(progress, self._read_states())
 
     def _forked_at(self, timeline: int, progress: Progress) -> LSN | None:
         if timeline == progress.timeline:
@@ -261,13 +260,10 @@ class _Start:
             progress = self._read_progress() or progress
         return progress
 
-    def _read_states(self, progress: Progress) -> TableStates:
+    def _read_states(self) -> TableStates:
         data = read_last(self._config.kafka.client_options(), self._schema_topic, STATES_KEY, decided=True)
-        if data is not None:
-            return decode_states(data)
-        # The first start has died before it wrote them: what is there now is where we begin.
-        oids = progress.publication_tables
-        return TableStates(tables=read_states(self._connection, oids, prefix=self._config.kafka.prefix))
+        checks.check_states(self._schema_topic, is_there=data is not None)
+        return decode_states(data or b"")
 
 
 @contextmanager

@@ -37,7 +37,6 @@ from cdc.lsn import Version
 from cdc.names import Control, control_topic
 from cdc.postgres import explain
 from cdc.publisher import Publisher
-from cdc.records import Headers
 
 # Brokers allow up to 15 minutes. A chunk takes seconds; an attempt that is dead without a word is waited for as long.
 _TRANSACTION_SECONDS = 600
@@ -152,13 +151,10 @@ class _Chunk:
         return task.chunk.finished(rows, left_out)
 
     def _send(self, connection: psycopg.Connection[Any], locked: LockedPiece, pace: Pace) -> int:
-        """Hot: the inner loop is once per row."""
-        send, topic = self._publisher.send, locked.encoder.topic
-        headers: Headers = [("v", str(self._version).encode())]
+        topic, version = locked.encoder.topic, str(self._version).encode()
         rows = 0
         for block in self._blocks(connection, locked):
-            for key, event in block:
-                send(topic, key, event, headers)
+            self._publisher.send_rows(topic, block, version)
             rows += len(block)
             pace.passed(len(block))
         return rows

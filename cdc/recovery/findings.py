@@ -77,7 +77,7 @@ class Finder:
         self._check_slot(progress, slot)
         control_policies = self._topics.control_policies()
         self._problems += [RefusedError(f"Topic {name} is not compacted any more.") for name in control_policies]
-        states = self._states()
+        states = self._states(progress)
         chosen = choose_tables(self._source, self._connection)
         oids = {str(table.oid) for table in chosen} | set(publication.tables if publication is not None else ())
         tables = read_states(self._connection, oids, prefix=self._config.kafka.prefix)
@@ -156,11 +156,13 @@ class Finder:
             self._problems.append(error)
             return None
 
-    def _states(self) -> TableStates:
+    def _states(self, progress: Progress | None) -> TableStates:
         name = control_topic(self._config.kafka.prefix, Control.SCHEMA)
-        if not self._topics.describe([name]):
-            return TableStates()
-        data = read_last(self._config.kafka.client_options(), name, STATES_KEY)
+        data = None
+        if self._topics.describe([name]):
+            data = read_last(self._config.kafka.client_options(), name, STATES_KEY)
+        if progress is not None and progress.state in ("copying", "streaming"):
+            self._try(lambda: checks.check_states(name, is_there=data is not None))
         return TableStates() if data is None else decode_states(data)
 
     def _gone(self, states: TableStates, tables: dict[str, TableState]) -> dict[str, Gone]:

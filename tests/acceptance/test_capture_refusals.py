@@ -7,9 +7,12 @@ from pathlib import Path
 import psycopg
 import pytest
 
+from cdc.table_states import KEY as STATES_KEY
+from tests.harness.command import run_command
 from tests.harness.database import Database
 from tests.harness.pipeline import MakePipeline, Pipeline
 from tests.harness.process import Process, StartProcess
+from tests.harness.records import read_topic
 from tests.harness.topics import alter_topic, create_topic, delete_topic, grow_topic, list_topics
 from tests.harness.writer import SCHEMA, Writer
 
@@ -202,6 +205,21 @@ def test_progress_topic_deleted_while_down(make_pipeline: MakePipeline) -> None:
     pipeline = _stopped_pipeline(make_pipeline)
     delete_topic(pipeline.bootstrap, f"{pipeline.prefix}.__progress")
     _assert_refused(pipeline, pipeline.launch(), "there is no progress record")
+
+
+def test_schema_topic_deleted_while_down(make_pipeline: MakePipeline) -> None:
+    """It says which tables are incomplete, and that must not be forgotten without a word. Recovery writes it anew."""
+    pipeline = _stopped_pipeline(make_pipeline)
+    name = f"{pipeline.prefix}.__schema"
+    delete_topic(pipeline.bootstrap, name)
+    _assert_refused(pipeline, pipeline.launch(), f"Topic {name} has lost its records")
+    run_command("recover", pipeline.config, "--yes")
+    capture = pipeline.start()
+    pipeline.database.execute("UPDATE items SET note = 'd' WHERE id = 2")
+    pipeline.assert_same("items", while_running=capture)
+    keys = b" ".join(record.key for record in read_topic(pipeline.bootstrap, name))
+    assert STATES_KEY in keys
+    assert pipeline.topic("items").encode() in keys, "the schema of the table"
 
 
 def test_cleanup_policy_changed_while_down(make_pipeline: MakePipeline) -> None:

@@ -1,0 +1,105 @@
+"""A real broker with access control: what it forbids is refused with the reason, idle or busy, not tried for ever."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from confluent_kafka.admin import (
+    AclBinding,
+    AclBindingFilter,
+    AclOperation,
+    AclPermissionType,
+    AdminClient,
+    ResourcePatternType,
+    ResourceType,
+)
+
+from deploy.stack import Stack, kafka, open_stack
+from tests.harness.database import Database
+from tests.harness.pipeline import Pipeline
+from tests.harness.process import StartProcess
+from tests.harness.writer import SCHEMA, Writer
+
+
+@pytest.fixture
+def broker(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Stack]:
+    """Everybody may do everything that no rule is about."""
+    monkeypatch.setitem(
+        kafka.SETTINGS, "authorizer.class.name", "org.apache.kafka.metadata.authorizer.StandardAuthorizer"
+    )
+    monkeypatch.setitem(kafka.SETTINGS, "allow.everyone.if.no.acl.found", "true")
+    stack = open_stack(tmp_path / "stack")
+    stack.up(["kafka"])
+    yield stack
+    stack.down()
+
+
+@pytest.mark.parametrize("is_busy", [False, True], ids=["idle", "busy"])
+def test_a_topic_that_may_not_be_written_is_refused(
+    broker: Stack, database: Database, tmp_path: Path, tailrace: StartProcess, is_busy: bool
+) -> None:
+    """Exit code 3 with Kafka's reason: trying again would not help, and a supervisor must not. Nothing is lost."""
+    bootstrap = broker.server("kafka").address
+    pipeline = Pipeline(database=database, bootstrap=bootstrap, prefix="acl", folder=tmp_path, start=tailrace)
+    pipeline.configure()
+    database.execute(SCHEMA)
+    capture = pipeline.start()
+    database.execute("INSERT INTO items VALUES (1, 0, 'a')")
+    pipeline.assert_same("items", while_running=capture)
+    _write_is_denied(bootstrap, pipeline.topic("items"))
+    if is_busy:
+        with Writer(database):
+            capture.expect_exit(3, 120)
+    else:
+        database.execute("INSERT INTO items VALUES (2, 0, 'b')")
+        capture.expect_exit(3, 120)
+    assert "Topic authorization failed" in capture.errors, capture.transcript()
+    assert "ACL" in capture.errors, capture.transcript()
+    _write_is_allowed(bootstrap, pipeline.topic("items"))
+    pipeline.assert_same("items", while_running=pipeline.start())
+
+
+def _rule(topic: str) -> AclBinding:
+    return AclBinding(
+        ResourceType.TOPIC,
+        topic,
+        ResourcePatternType.LITERAL,
+        "User:ANONYMOUS",
+        "*",
+        AclOperation.WRITE,
+        AclPermissionType.DENY,
+    )
+
+
+def _write_is_denied(bootstrap: str, topic: str) -> None:
+    """Once a topic has a rule, what it does not allow is forbidden too: the rest is allowed in so many words."""
+    every = AclBinding(
+        ResourceType.TOPIC,
+        topic,
+        ResourcePatternType.LITERAL,
+        "User:ANONYMOUS",
+        "*",
+        AclOperation.ALL,
+        AclPermissionType.ALLOW,
+    )
+    admin = AdminClient({"bootstrap.servers": bootstrap})
+    for made in admin.create_acls([every, _rule(topic)]).values():
+        made.result(30)
+
+
+def _write_is_allowed(bootstrap: str, topic: str) -> None:
+    rule = _rule(topic)
+    wanted = AclBindingFilter(
+        rule.restype,
+        rule.name,
+        rule.resource_pattern_type,
+        rule.principal,
+        rule.host,
+        rule.operation,
+        rule.permission_type,
+    )
+    admin = AdminClient({"bootstrap.servers": bootstrap})
+    for gone in admin.delete_acls([wanted]).values():
+        gone.result(30)
