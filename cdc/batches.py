@@ -100,6 +100,14 @@ class Batches:
         if self._commit is None and self._is_due():
             self.end()
 
+    def on_keepalive(self, lsn: LSN) -> None:
+        """Outside of transactions. First of all it is sent when there is no more: then a batch waits for nothing.
+
+        (It has other reasons as well. If there is more, the next commit says so.)
+        """
+        self.idle_lsn = lsn
+        self.is_late = False
+
     def end_or_wait(self) -> bool:
         """Nothing more has come: end a whole batch, unless more of a backlog may follow. False: there is none."""
         if not self._is_whole() or self._commit is not None:

@@ -205,9 +205,7 @@ class Capture:
                 self._batches.is_late = sent_at_of(raw)[0] - message.commit_time_us > _LATE_US
             self._handle(message, *start_of(raw))
         elif self._changes.begin is None:
-            self._batches.idle_lsn = wal_end
-            # Sent when there is no more, first of all: a batch need not wait. (If there is, the next is late again.)
-            self._batches.is_late = False
+            self._batches.on_keepalive(wal_end)
 
     def _handle(self, message: Message, lsn: int) -> None:
         if isinstance(message, Begin):

@@ -11,6 +11,7 @@ from confluent_kafka import KafkaException
 
 from cdc import row_run
 from cdc.errors import TransientError
+from cdc.outlet import PlainOutlet
 from cdc.publisher import Publisher
 from cdc.records import Emit
 from cdc.relations import Table
@@ -91,6 +92,35 @@ def test_records_are_the_same_on_either_way(
     compiled, ordinary = (outline(read_topic(kafka_bootstrap, topic)) for topic in topics)
     assert len(compiled) == 500
     assert compiled == ordinary
+
+
+def test_copied_rows_are_the_same_on_either_way(
+    make_publisher: MakePublisher, topics: list[str], kafka_bootstrap: str
+) -> None:
+    """A block of a copy at once, compiled or one by one."""
+    publisher = make_publisher()
+    rows = [(b'{"id":%d}' % number, b'{"op":"r","seq":%d}' % number) for number in range(500)]
+    publisher.send_rows(topics[0], rows, b"00000000000000aa.00000000")
+    PlainOutlet(publisher.send).send_rows(topics[1], rows, b"00000000000000aa.00000000")
+    assert publisher.count == 1000
+    publisher.commit(30)
+    compiled, ordinary = (outline(read_topic(kafka_bootstrap, topic)) for topic in topics)
+    assert len(compiled) == 500
+    assert compiled == ordinary
+
+
+@pytest.mark.parametrize("way", ["emit", "send"])
+def test_a_delivery_that_fails_breaks_the_transaction_with_its_reason(
+    make_publisher: MakePublisher, kafka_bootstrap: str, prefix: str, way: str
+) -> None:
+    """Nothing is published by halves, and the log says why."""
+    topic = f"{prefix}.public.narrow"
+    create_topic(kafka_bootstrap, topic, 1, cleanup_policy="compact", max_message_bytes="1000")
+    publisher = make_publisher(compression_type="none")
+    take(make_table(), getattr(publisher, way), topic, ["x" * 5000])
+    with pytest.raises(TransientError, match="Message size too large"):
+        publisher.commit(30)
+    assert read_topic(kafka_bootstrap, topic) == []
 
 
 def test_a_second_transaction_begins_where_the_first_was_committed(

@@ -87,8 +87,10 @@ class Stream:
     def watch(self, descriptor: int) -> None:
         pass
 
+    has_more = False
+
     def pump(self, _timeout_seconds: float) -> bool:
-        return False
+        return self.has_more
 
     def confirm(self, lsn: LSN) -> None:
         pass
@@ -107,10 +109,11 @@ class Batching:
         self.feed = Feed(table or make_table(), resume_after=progress.version)
         self.changes = self.feed.changes
         self.changes.emit = self.topics.send
+        self.stream = Stream()
         self.batches = Batches(
             Settings(**settings),  # type: ignore[arg-type]  # by name
             changes=self.changes,
-            stream=cast("ReplicationStream", Stream()),
+            stream=cast("ReplicationStream", self.stream),
             publisher=cast("Publisher", self.topics),
             commits=cast("BatchCommit", self.topics),
             worker=worker,
@@ -170,6 +173,21 @@ def test_a_transaction_of_up_to_the_documented_size_is_published_at_once(
     batching = Batching(worker, transaction_events=100, batch_milliseconds=0)
     batching(begin(), *_rows(1, rows), commit())
     assert batching.end() == expected
+
+
+def test_a_backlog_is_gathered_until_the_server_says_that_there_is_no_more(
+    worker: Worker, clock: Callable[[float], None]
+) -> None:
+    """Large batches while catching up; the last one does not wait for what will not come."""
+    batching = Batching(worker)
+    batching(begin(0x5000), *_rows(1, 3), commit(0x5000))
+    batching.batches.is_late = batching.stream.has_more = True
+    assert batching.batches.end_or_wait()
+    assert batching.topics.committed == []
+    batching.batches.on_keepalive(LSN(0x6000))
+    assert batching.batches.end_or_wait()
+    batching.batches.settle()
+    assert [len(keys) for _, keys in batching.topics.committed] == [3]
 
 
 def test_a_larger_transaction_is_spread(worker: Worker) -> None:
