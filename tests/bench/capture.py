@@ -1,4 +1,4 @@
-"""`make bench-capture`: pg_recvlogical, Debezium, ours and the least that Python can do drain the same backlogs.
+"""`make bench-capture`: pg_recvlogical, Debezium, ours and a floor drain the same backlogs.
 
 Everything happens on one fresh local stack, in one go. Progress goes to standard error; the last line of standard
 output is JSON. README.md beside this file says how to read it. No figure is asserted here.

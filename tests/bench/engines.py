@@ -108,7 +108,7 @@ class TailraceEngine:
 
 
 class FloorEngine(TailraceEngine):
-    """The least that Python can do (see `floor`)."""
+    """One call of Python a row and nothing else (see `floor`)."""
 
     prefix = "floor"
 

@@ -1,4 +1,4 @@
-"""The least that a Python process can do and still bring every row from the slot to its topic.
+"""The least that a process can do which brings every row from the slot to its topic by one call of Python.
 
 It reads the stream and calls `produce` once per row, in Kafka transactions, with the events of the first rows in place
 of those of all later ones: same size, same topics, nothing decoded, nothing encoded, no progress kept. It commits
