@@ -75,13 +75,14 @@ def check_state(progress: Progress) -> None:
         )
 
 
-def check_states(topic: str, *, is_there: bool) -> None:
-    """The tables' record is written in one transaction with the first progress record that says where to begin."""
-    if not is_there:
+def check_states(topic: str, found: bytes | None) -> bytes:
+    """The tables' record: written in one transaction with the first progress record that says where to begin."""
+    if found is None:
         raise RefusedError(
             f"Topic {topic} has lost its records: which tables are incomplete is not known any more.",
             remedy="Run: tailrace recover. It copies every table again, and writes that topic anew.",
         )
+    return found
 
 
 def check_slot(progress: Progress | None, slot: Slot, *, name: str, database: str) -> None:

@@ -2,14 +2,10 @@
 """What `native_rows` uses of `native_outlet`."""
 
 
-cdef struct Delivery:
-    int failure  # the error code of the first record that could not be delivered
-
-
 cdef class Outlet:
     cdef object producer
     cdef void *rk
-    cdef Delivery *delivery
+    cdef int *first_failure
     cdef object note_topic
     cdef object send
     cdef Py_ssize_t largest_record

@@ -38,32 +38,30 @@ cdef enum:
     BY_KEY = -1  # the partitioner chooses
     NO_ERROR = 0
     FAILED = -196  # RD_KAFKA_RESP_ERR__FAIL
-    PURGED_IN_QUEUE = -152  # by ourselves, as the next is
+    PURGED_IN_QUEUE = -152  # by ourselves, as the next two
     PURGED_IN_FLIGHT = -151
+    DESTROYED = -197
 
 cdef struct Message:
     int error  # rd_kafka_message_t begins with it
 
 ctypedef int (*OnNew)(void *rk, const void *conf, void *opaque, char *error, size_t error_size) noexcept nogil
 ctypedef int (*OnAcknowledgement)(void *rk, Message *message, void *opaque) noexcept nogil
-ctypedef int (*OnDestroy)(void *rk, void *opaque) noexcept nogil
 ctypedef int (*AddOnNew)(void *conf, const char *name, OnNew call, void *opaque) noexcept nogil
 ctypedef int (*AddOnAcknowledgement)(void *rk, const char *name, OnAcknowledgement call, void *opaque) noexcept nogil
-ctypedef int (*AddOnDestroy)(void *rk, const char *name, OnDestroy call, void *opaque) noexcept nogil
 ctypedef int (*ProduceV)(void *rk, ...) noexcept nogil
 ctypedef void *(*TopicNew)(void *rk, const char *name, void *conf) noexcept nogil
 ctypedef void (*TopicDestroy)(void *handle) noexcept nogil
 
 cdef AddOnNew add_on_new = NULL
 cdef AddOnAcknowledgement add_on_acknowledgement = NULL
-cdef AddOnDestroy add_on_destroy = NULL
 cdef ProduceV producev = NULL
 cdef TopicNew topic_new = NULL
 cdef TopicDestroy topic_destroy = NULL
 
-# The producer that is being made, and what becomes of its records; `_making` is held meanwhile.
+# The producer that is being made, and where its first failure will stand; `_making` is held meanwhile.
 cdef void *newest = NULL
-cdef Delivery *newest_delivery = NULL
+cdef int *newest_failure = NULL
 _making = threading.Lock()
 
 
@@ -73,28 +71,21 @@ cdef public int conf_init(void *conf, void **opaque, char *error, size_t error_s
 
 
 cdef int remember_newest(void *rk, const void *conf, void *opaque, char *error, size_t error_size) noexcept nogil:
-    global newest, newest_delivery
-    cdef Delivery *delivery = <Delivery *>calloc(1, sizeof(Delivery))
-    if delivery == NULL:
+    global newest, newest_failure
+    # Never freed: of records that are still queued when a producer is destroyed one hears even after `on_destroy`.
+    cdef int *failure = <int *>calloc(1, sizeof(int))
+    if failure == NULL:
         return FAILED
-    add_on_acknowledgement(rk, b"tailrace", remember_failure, delivery)
-    add_on_destroy(rk, b"tailrace", forget_delivery, delivery)
     newest = rk
-    newest_delivery = delivery
-    return NO_ERROR
+    newest_failure = failure
+    return add_on_acknowledgement(rk, b"tailrace", remember_failure, failure)
 
 
 cdef int remember_failure(void *rk, Message *message, void *opaque) noexcept nogil:
-    """Once for each record, by a thread of librdkafka's."""
-    cdef Delivery *delivery = <Delivery *>opaque
-    if message.error not in (NO_ERROR, PURGED_IN_QUEUE, PURGED_IN_FLIGHT) and delivery.failure == NO_ERROR:
-        delivery.failure = message.error
-    return NO_ERROR
-
-
-cdef int forget_delivery(void *rk, void *opaque) noexcept nogil:
-    """The last that is heard of a producer."""
-    free(opaque)
+    """Once for each record of the producer, whichever way it came; by whichever thread has the answer."""
+    cdef int *failure = <int *>opaque
+    if message.error not in (NO_ERROR, PURGED_IN_QUEUE, PURGED_IN_FLIGHT, DESTROYED) and failure[0] == NO_ERROR:
+        failure[0] = message.error
     return NO_ERROR
 
 
@@ -110,7 +101,7 @@ def make_outlet(make_producer, note_topic, send, Py_ssize_t largest_record):
             raise RuntimeError("librdkafka has not told its plugin of the new producer")
         outlet = Outlet()
         outlet.rk = newest
-        outlet.delivery = newest_delivery
+        outlet.first_failure = newest_failure
     outlet.producer = producer
     outlet.note_topic = note_topic
     outlet.send = send
@@ -142,7 +133,7 @@ cdef class Outlet:
     @property
     def failure(self):
         """The error code of the first record that could not be delivered, or 0."""
-        return self.delivery.failure
+        return NO_ERROR if self.first_failure == NULL else self.first_failure[0]
 
     def begin_anew(self):
         """After a commit."""
@@ -225,7 +216,7 @@ cdef class Outlet:
 
 def _find_librdkafka():
     """In the library that confluent-kafka itself calls, wherever that is: its extension module leads to it."""
-    global add_on_new, add_on_acknowledgement, add_on_destroy, producev, topic_new, topic_destroy
+    global add_on_new, add_on_acknowledgement, producev, topic_new, topic_destroy
     cdef void *library
     if producev != NULL:
         return
@@ -234,7 +225,6 @@ def _find_librdkafka():
     library = dlopen(cimpl.__file__.encode(), RTLD_NOW | RTLD_NOLOAD)
     add_on_new = <AddOnNew>_find(library, b"rd_kafka_conf_interceptor_add_on_new")
     add_on_acknowledgement = <AddOnAcknowledgement>_find(library, b"rd_kafka_interceptor_add_on_acknowledgement")
-    add_on_destroy = <AddOnDestroy>_find(library, b"rd_kafka_interceptor_add_on_destroy")
     topic_new = <TopicNew>_find(library, b"rd_kafka_topic_new")
     topic_destroy = <TopicDestroy>_find(library, b"rd_kafka_topic_destroy")
     producev = <ProduceV>_find(library, b"rd_kafka_producev")

@@ -28,7 +28,7 @@ _PLUGINS = "plugin.library.paths"
 class Outlet(Protocol):
     """`count` and `sent_bytes`: of the records since the last commit that `send` has not seen.
 
-    `failure`: the error code of the first of them that could not be delivered, or 0.
+    `failure`: the error code of the first record of this producer that could not be delivered, or 0 as far as it knows.
     """
 
     count: int
@@ -71,11 +71,12 @@ def open_producer(
         paths = [path for path in (settings.get(_PLUGINS), plugin) if path]  # beside those that the user names
         return Producer({**settings, _PLUGINS: ";".join(paths)})
 
-    if native_outlet is not None:
-        try:
-            opened: tuple[Producer, Outlet] = native_outlet.make_outlet(make_producer, note_topic, send, largest_record)
-        except (KafkaException, RuntimeError) as error:  # if it is not for the plugin, it comes again below
-            log.warning("rows_not_compiled", reason=str(error))
-        else:
-            return opened
-    return Producer(dict(settings)), PlainOutlet(send)
+    if native_outlet is None:
+        return Producer(dict(settings)), PlainOutlet(send)
+    try:
+        opened: tuple[Producer, Outlet] = native_outlet.make_outlet(make_producer, note_topic, send, largest_record)
+    except (KafkaException, RuntimeError) as error:
+        producer = Producer(dict(settings))  # raises again what is not for the plugin
+        log.warning("rows_not_compiled", reason=str(error))
+        return producer, PlainOutlet(send)
+    return opened

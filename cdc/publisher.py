@@ -244,21 +244,21 @@ class Publisher:
     def _translated(self, error: KafkaException) -> RefusedError | TransientError:
         with suppress(KafkaException, SystemError):  # a fatal error (see _checked), most likely this very one
             self._producer.poll(0)
-        causes = [error.args[0], *self._causes(error.args[0].code())]
-        codes = {cause.code() for cause in causes}
-        if codes & _HOPELESS:
-            texts = [cause.str() for cause in causes if cause.code() in _HOPELESS]
-            return RefusedError(f"Kafka does not let us: {texts[0]}", remedy="Mend [kafka] or the broker's ACLs.")
-        if codes & _FENCED:
+        first: KafkaError = error.args[0]
+        causes = [first, *(cause for cause in self._causes(first.code()) if cause.code() != first.code())]
+        denied = next((cause for cause in causes if cause.code() in _HOPELESS), None)
+        if denied is not None:
+            return RefusedError(f"Kafka does not let us: {denied.str()}", remedy="Mend [kafka] or the broker's ACLs.")
+        if any(cause.code() in _FENCED for cause in causes):
             return TransientError("Another capture has taken over (this producer is fenced).")
         because = f" ({causes[-1].str()})" if len(causes) > 1 else self._last_error
-        return TransientError(f"Kafka: {causes[0].str()}{because}")
+        return TransientError(f"Kafka: {first.str()}{because}")
 
     def _causes(self, code: int) -> Iterator[KafkaError]:
         """What is behind an error that only says that the transaction is broken."""
         if code == KafkaError._STATE:
             try:
-                self._producer.begin_transaction()  # cannot be, and says why; this producer is thrown away anyhow
+                self._producer.begin_transaction()  # says why it cannot; if it can, no harm: the producer is given up
             except KafkaException as error:
                 yield error.args[0]
         failure = self._failure or self._outlet.failure

@@ -101,6 +101,7 @@ class _Start:
         self._stop = stop
         self._progress_topic = control_topic(config.kafka.prefix, Control.PROGRESS)
         self._schema_topic = control_topic(config.kafka.prefix, Control.SCHEMA)
+        self._made: Publisher | None = None
 
     def _stream(self) -> ReplicationStream:
         return ReplicationStream(
@@ -121,11 +122,16 @@ class _Start:
                 found = self._take(stream)
                 started = None if found is None else self._started(stream, *found)
             except BaseException:
-                stream.close()
+                self._give_up(stream)
                 raise
             if started is None:
-                stream.close()
+                self._give_up(stream)
             return started
+
+    def _give_up(self, stream: ReplicationStream) -> None:
+        stream.close()
+        if self._made is not None:
+            self._made.abandon()
 
     def _started(self, stream: ReplicationStream, publisher: Publisher, progress: Progress) -> Started:
         return Started(
@@ -239,7 +245,8 @@ class _Start:
         return publisher, progress
 
     def _publisher(self) -> Publisher:
-        return make_publisher(self._config)
+        self._made = make_publisher(self._config)
+        return self._made
 
     def _fence_and_read(self, publisher: Publisher) -> Progress | None:
         publisher.fence(_FENCE_SECONDS)
@@ -261,9 +268,16 @@ class _Start:
         return progress
 
     def _read_states(self) -> TableStates:
-        data = read_last(self._config.kafka.client_options(), self._schema_topic, STATES_KEY, decided=True)
-        checks.check_states(self._schema_topic, is_there=data is not None)
-        return decode_states(data or b"")
+        return decode_states(checks.check_states(self._schema_topic, self._last_states()))
+
+    def _last_states(self) -> bytes | None:
+        """None only after a while: see `_read_up_to`."""
+        give_up_at = time.monotonic() + _LATE_RECORD_SECONDS
+        while True:
+            found = read_last(self._config.kafka.client_options(), self._schema_topic, STATES_KEY, decided=True)
+            if found is not None or time.monotonic() > give_up_at:
+                return found
+            time.sleep(0.5)
 
 
 @contextmanager

@@ -133,7 +133,7 @@ class Finder:
         elif progress is not None and progress.slot in ("", name):
             self._problems.append(checks.missing_slot(name, progress.confirmable))
 
-    def _try(self, check: Callable[[], None]) -> None:
+    def _try(self, check: Callable[[], object]) -> None:
         try:
             check()
         except RefusedError as error:
@@ -162,7 +162,7 @@ class Finder:
         if self._topics.describe([name]):
             data = read_last(self._config.kafka.client_options(), name, STATES_KEY)
         if progress is not None and progress.state in ("copying", "streaming"):
-            self._try(lambda: checks.check_states(name, is_there=data is not None))
+            self._try(lambda: checks.check_states(name, data))
         return TableStates() if data is None else decode_states(data)
 
     def _gone(self, states: TableStates, tables: dict[str, TableState]) -> dict[str, Gone]:

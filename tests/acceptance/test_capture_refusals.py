@@ -213,6 +213,7 @@ def test_schema_topic_deleted_while_down(make_pipeline: MakePipeline) -> None:
     name = f"{pipeline.prefix}.__schema"
     delete_topic(pipeline.bootstrap, name)
     _assert_refused(pipeline, pipeline.launch(), f"Topic {name} has lost its records")
+    assert f"{name} has lost its records" in run_command("check", pipeline.config, code=1).stdout
     run_command("recover", pipeline.config, "--yes")
     capture = pipeline.start()
     pipeline.database.execute("UPDATE items SET note = 'd' WHERE id = 2")
