@@ -19,7 +19,7 @@ def _record(offset: int, key: int, op: str | None, version: tuple[int, int], nam
     value: Any = None
     if op is not None:
         value = {"op": op, "after": None if op in "dt" else {"id": key, "name": name}}
-    own_key = orjson.dumps({"id": key}) if op != "t" else b'{"truncate":0}'
+    own_key = orjson.dumps({"__truncate" if op == "t" else "id": key})
     return Record("t.public.x", 0, offset, own_key, value, Version(*version), {})
 
 
@@ -93,7 +93,7 @@ def test_right_order_passes() -> None:
             _record(2, 1, None, (16, 1)),
             _record(3, 2, "c", (16, 1)),
             _record(4, 0, "t", (16, 1)),
-            _record(5, 0, "t", (16, 1)),
+            _record(5, 3, "t", (16, 1)),
             _record(6, 1, "c", (16, 2)),
         ]
     )
@@ -103,6 +103,7 @@ def test_right_order_passes() -> None:
     ("records", "word"),
     [
         ([_record(0, 1, "c", (8, 1)), _record(1, 1, "c", (8, 1))], "twice"),
+        ([_record(0, 0, "t", (8, 1)), _record(1, 0, "t", (8, 1))], "twice"),
         ([_record(0, 1, "c", (8, 2)), _record(1, 1, "u", (8, 1))], "back in time"),
         ([_record(0, 1, "c", (8, 1)), _record(1, 1, None, (8, 1))], "not its delete's"),
         ([_record(0, 1, "d", (8, 1)), _record(1, 1, None, (8, 1)), _record(2, 1, None, (8, 1))], "delete's"),
