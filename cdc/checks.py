@@ -75,14 +75,12 @@ def check_state(progress: Progress) -> None:
         )
 
 
-def check_states(topic: str, found: bytes | None) -> bytes:
-    """The tables' record: written in one transaction with the first progress record that says where to begin."""
-    if found is None:
-        raise RefusedError(
-            f"Topic {topic} has lost its records: which tables are incomplete is not known any more.",
-            remedy="Run: tailrace recover. It copies every table again, and writes that topic anew.",
-        )
-    return found
+def lost_states(topic: str) -> RefusedError:
+    """The tables' record is written in one transaction with the first progress record that says where to begin."""
+    return RefusedError(
+        f"Topic {topic} has lost its records: which tables are incomplete is not known any more.",
+        remedy="Run: tailrace recover. It copies every table again, and writes that topic anew.",
+    )
 
 
 def check_slot(progress: Progress | None, slot: Slot, *, name: str, database: str) -> None:

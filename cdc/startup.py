@@ -268,7 +268,10 @@ class _Start:
         return progress
 
     def _read_states(self) -> TableStates:
-        return decode_states(checks.check_states(self._schema_topic, self._last_states()))
+        found = self._last_states()
+        if found is None:
+            raise checks.lost_states(self._schema_topic)
+        return decode_states(found)
 
     def _last_states(self) -> bytes | None:
         """None only after a while: see `_read_up_to`."""

@@ -179,13 +179,8 @@ def _settings(kafka: Kafka, names: Iterable[str]) -> dict[str, dict[str, str]]:
 
 def judge_completeness(kafka: Kafka, progress: Progress, states: TableStates | None) -> Iterator[Finding]:
     """Tables whose existing rows changed without row events, as by a schema change; and whether that is known."""
-    if states is None:
-        if progress.state in ("copying", "streaming"):
-            name = control_topic(kafka.prefix, Control.SCHEMA)
-            try:
-                checks.check_states(name, None)
-            except RefusedError as error:
-                yield refusal(f"topic {name}", error, _RECOVER)
-        return
-    for name, mark in states.pending.items():
+    if states is None and progress.state in ("copying", "streaming"):
+        name = control_topic(kafka.prefix, Control.SCHEMA)
+        yield refusal(f"topic {name}", checks.lost_states(name), _RECOVER)
+    for name, mark in (states.pending if states is not None else {}).items():
         yield warn(f"topic {name}", incomplete(mark), "Run, beside capture: tailrace snapshot")

@@ -191,9 +191,8 @@ def test_producers_come_and_go(make_publisher: MakePublisher, topics: list[str])
     gc.collect()
     before = process.num_threads()
     for number in range(6):
-        live_and_die(
-            in_good_order=number % 2 == 0
-        )  # else with all of it queued: it is heard of while they are destroyed
+        # Every second one is destroyed with all of it queued, and hears of its records only then.
+        live_and_die(in_good_order=number % 2 == 0)
         gc.collect()  # as capture does between two lives
     eventually(lambda: process.num_threads() <= before, 30, "the threads of the producers to end")
 
