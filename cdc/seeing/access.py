@@ -8,14 +8,15 @@ from __future__ import annotations
 
 import hashlib
 import hmac
+import re
 import time
 from collections.abc import Mapping
-from urllib.parse import urlsplit
 
 from cdc.config.seeing import is_loopback
 from cdc.secrets import Secret
 
 COOKIE = "tailrace"
+_PORT = re.compile(r":[0-9]*\Z")
 SESSION_SECONDS = 7 * 86_400
 
 
@@ -45,14 +46,17 @@ class Access:
         return self._bears(headers) or (self._has_session(cookies) and self.is_same_origin(headers, required=True))
 
     def is_same_origin(self, headers: Mapping[str, str], *, required: bool) -> bool:
-        origin = headers.get("origin")
+        """By what the browser says of the page that asks. A program says nothing: `required` then refuses it."""
+        if headers.get("sec-fetch-site", "same-origin") not in ("same-origin", "none"):
+            return False
+        origin, host = headers.get("origin"), headers.get("host", "").lower()
         if origin is None:
             return not required
-        return bool(origin) and urlsplit(origin).netloc.lower() == headers.get("host", "").lower()
+        return bool(host) and origin.lower() in (f"http://{host}", f"https://{host}")
 
     def is_asked_by_name(self, headers: Mapping[str, str]) -> bool:
         """Without a token: only under a name of this machine. Another site's name may be made to point here."""
-        return not self.is_open or is_loopback(urlsplit(f"//{headers.get('host', '')}").hostname or "")
+        return not self.is_open or is_loopback(_PORT.sub("", headers.get("host", "")).strip("[]").lower())
 
     def _bears(self, headers: Mapping[str, str]) -> bool:
         kind, _, value = headers.get("authorization", "").partition(" ")

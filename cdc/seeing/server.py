@@ -77,6 +77,8 @@ class Server:
             Mount("/assets", StaticFiles(directory=_PAGE / "assets")),
         ]
         self.app = Starlette(routes=routes, middleware=[Middleware(Gate, access=self._access)])
+        # A redirect to the path with or without a slash would name the host that the request's Host header names.
+        self.app.router.redirect_slashes = False
 
     # -- pages ---------------------------------------------------------------------------------------------------
 
@@ -99,7 +101,7 @@ class Server:
             max_age=SESSION_SECONDS,
             httponly=True,
             samesite="strict",
-            secure=request.url.scheme == "https",
+            secure=request.scope["scheme"] == "https",
         )
         return response
 
