@@ -1,4 +1,4 @@
-"""Who may see and who may act: a token in a header or in a cookie that was given for it, never in a URL. Pure.
+"""Who may see and who may act: a token in a header, or the cookie of a session that was begun with it, never a URL.
 
 Without a token everybody on this machine may look, and nobody may act. What acts must come from our own page: a cookie
 is not enough without the same origin, so that another site cannot act through a visitor's browser.
@@ -6,23 +6,26 @@ is not enough without the same origin, so that another site cannot act through a
 
 from __future__ import annotations
 
-import hashlib
 import hmac
 import re
-import time
 from collections.abc import Mapping
+from pathlib import Path
 
 from cdc.config.seeing import is_loopback
 from cdc.secrets import Secret
+from cdc.seeing.sessions import Sessions
 
 COOKIE = "tailrace"
 _PORT = re.compile(r":[0-9]*\Z")
-SESSION_SECONDS = 7 * 86_400
 
 
 class Access:
-    def __init__(self, token: Secret | None) -> None:
+    """`sessions` is None where there is no token to sign in with."""
+
+    def __init__(self, token: Secret | None, folder: Path) -> None:
+        """`folder`: where sessions are kept."""
         self._token = token
+        self.sessions = None if token is None else Sessions(folder, token)
 
     @property
     def is_open(self) -> bool:
@@ -30,11 +33,6 @@ class Access:
 
     def knows(self, given: str) -> bool:
         return self._token is not None and hmac.compare_digest(given.encode(), self._token.reveal().encode())
-
-    def session(self, now: float | None = None) -> str:
-        """A cookie's value: when it ends, and a proof that whoever made it knew the token."""
-        ends = int((time.time() if now is None else now) + SESSION_SECONDS)
-        return f"{ends}.{self._proof(ends)}"
 
     def may_see(self, headers: Mapping[str, str], cookies: Mapping[str, str]) -> bool:
         return self.is_open or self._bears(headers) or self._has_session(cookies)
@@ -63,11 +61,4 @@ class Access:
         return kind.lower() == "bearer" and self.knows(value.strip())
 
     def _has_session(self, cookies: Mapping[str, str]) -> bool:
-        ends, _, proof = cookies.get(COOKIE, "").partition(".")
-        if not (ends.isascii() and ends.isdigit() and len(ends) < 16):
-            return False
-        return hmac.compare_digest(proof.encode(), self._proof(int(ends)).encode()) and time.time() < int(ends)
-
-    def _proof(self, ends: int) -> str:
-        token = self._token.reveal() if self._token is not None else ""
-        return hmac.new(token.encode(), f"tailrace session {ends}".encode(), hashlib.sha256).hexdigest()
+        return self.sessions is not None and self.sessions.is_valid(cookies.get(COOKIE, ""))

@@ -17,7 +17,7 @@ import orjson
 from starlette.applications import Starlette
 from starlette.concurrency import run_in_threadpool
 from starlette.middleware import Middleware
-from starlette.requests import Request
+from starlette.requests import ClientDisconnect, Request
 from starlette.responses import FileResponse, PlainTextResponse, RedirectResponse, Response, StreamingResponse
 from starlette.routing import Mount, Route
 from starlette.staticfiles import StaticFiles
@@ -25,20 +25,28 @@ from starlette.staticfiles import StaticFiles
 from cdc import __version__
 from cdc.config import Config
 from cdc.errors import TailraceError, UsageError
-from cdc.seeing.access import COOKIE, SESSION_SECONDS, Access
+from cdc.logs import get_logger
+from cdc.seeing.access import COOKIE, Access
 from cdc.seeing.actions import Actions
 from cdc.seeing.gate import Gate
+from cdc.seeing.history import state_folder
 from cdc.seeing.metrics import exposition
 from cdc.seeing.openapi import description
+from cdc.seeing.sessions import SESSION_SECONDS
 from cdc.seeing.watch import Watch
+
+log = get_logger("dashboard")
 
 _PAGE = Path(__file__).parent / "page"
 _METRICS_TYPE = "text/plain; version=0.0.4; charset=utf-8"
 _LOOK_SECONDS = 0.2
 _KEEPALIVE_SECONDS = 15.0
 _LONGEST_HISTORY_MINUTES = 8 * 24 * 60
-# Whoever does not know the token may try, but not quickly.
+# A client that does not know the token may try, but not quickly.
 _WRONG_TOKEN_SECONDS = 0.5
+# A form with a token is short, and sent at once. This is read before the client has shown that it may do anything.
+_LOGIN_BYTES, _LOGIN_SECONDS = 4096, 10.0
+_CLOSE = {"Connection": "close"}
 # A reading that is this many intervals old is no reading.
 _STALE_INTERVALS, _STALE_SECONDS = 5, 15.0
 
@@ -59,7 +67,7 @@ class Server:
         self._config = config
         self._watch = watch
         self._actions = actions
-        self._access = Access(config.dashboard.token)
+        self._access = Access(config.dashboard.token, state_folder(config) / f"sessions-{config.kafka.prefix}")
         self.closing = False
         routes = [
             Route("/", self._page),
@@ -89,15 +97,22 @@ class Server:
         return FileResponse(_PAGE / "login.html")
 
     async def _login(self, request: Request) -> Response:
-        given = (await request.body())[:4096]
-        token = _form_value(given, "token")
-        if not self._access.knows(token):
+        try:
+            body = await asyncio.wait_for(_read_body(request), _LOGIN_SECONDS)
+        except asyncio.TimeoutError:
+            return PlainTextResponse("The form did not arrive.\n", status_code=408, headers=_CLOSE)
+        except ClientDisconnect:
+            return PlainTextResponse("", status_code=400)
+        if body is None:
+            return PlainTextResponse("This is longer than any token.\n", status_code=413, headers=_CLOSE)
+        sessions = self._access.sessions
+        if sessions is None or not self._access.knows(_form_value(body, "token")):
             await asyncio.sleep(_WRONG_TOKEN_SECONDS)
             return FileResponse(_PAGE / "login.html", status_code=401)
         response = RedirectResponse("/", status_code=303)
         response.set_cookie(
             COOKIE,
-            self._access.session(),
+            sessions.begin(),
             max_age=SESSION_SECONDS,
             httponly=True,
             samesite="strict",
@@ -105,9 +120,16 @@ class Server:
         )
         return response
 
-    async def _logout(self, _request: Request) -> Response:
+    async def _logout(self, request: Request) -> Response:
+        """Revokes the session on the server; the cookie is deleted as well, but that is up to the browser."""
+        if self._access.sessions is not None:
+            try:
+                self._access.sessions.end(request.cookies.get(COOKIE, ""))
+            except OSError as error:
+                log.error("session_not_ended", reason=error.strerror)
+                return _problem(500, "The session could not be deleted: see the dashboard's log.")
         response = RedirectResponse("/login", status_code=303)
-        response.delete_cookie(COOKIE)
+        response.delete_cookie(COOKIE, httponly=True, samesite="strict")
         return response
 
     # -- for machines --------------------------------------------------------------------------------------------
@@ -152,6 +174,8 @@ class Server:
         seen, sent_at = -1, time.monotonic()
         yield b"retry: 2000\n\n"
         while not self.closing and not await request.is_disconnected():
+            if not self._access.may_see(request.headers, request.cookies):
+                return  # signed out meanwhile, or the session has ended
             if self._watch.number != seen:
                 seen, sent_at = self._watch.number, time.monotonic()
                 yield b"event: state\ndata: " + orjson.dumps(self._described(request)) + b"\n\n"
@@ -192,6 +216,19 @@ class Server:
 
 def _problem(status: int, message: str) -> Response:
     return Json({"error": message}, status_code=status)
+
+
+async def _read_body(request: Request) -> bytes | None:
+    """None as soon as it is known to be longer than a login is; the rest is not read."""
+    length = request.headers.get("content-length", "0")
+    if not length.isdigit() or int(length[:20]) > _LOGIN_BYTES:
+        return None
+    body = b""
+    async for chunk in request.stream():
+        body += chunk
+        if len(body) > _LOGIN_BYTES:
+            return None
+    return body
 
 
 def _form_value(body: bytes, name: str) -> str:

@@ -56,9 +56,9 @@ class Visitor:
                 return Answer(error.code, error.headers, error.read())
 
     @contextmanager
-    def stream(self, path: str) -> Iterator[Iterator[str]]:
+    def stream(self, path: str, **headers: str) -> Iterator[Iterator[str]]:
         """An answer's lines as they come."""
-        request = urllib.request.Request(self.url + path, headers=self._headers)  # noqa: S310 - as above
+        request = urllib.request.Request(self.url + path, headers={**self._headers, **headers})  # noqa: S310 - as above
         with self._opener.open(request, timeout=20) as response:
             yield (line.decode().rstrip() for line in response)
 
