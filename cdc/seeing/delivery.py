@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import http.client
 import json
+import re
 import threading
 import time
+import urllib.error
 import urllib.request
 from collections import deque
 from typing import Any
@@ -74,7 +76,7 @@ class Delivery:
                 self._waiting.popleft()
 
     def _send(self, message: dict[str, Any]) -> str | None:
-        """What went wrong, if anything did; an answer of 2xx is good."""
+        """What went wrong, if anything did; only an answer of 2xx is good."""
         webhook = self._settings.webhook
         assert webhook is not None  # noqa: S101 - the thread is not started without
         request = urllib.request.Request(  # noqa: S310 - http or https: the config checks it
@@ -83,7 +85,32 @@ class Delivery:
             headers={"Content-Type": "application/json", "User-Agent": "tailrace", **self._settings.headers},
         )
         try:
-            with urllib.request.urlopen(request, timeout=_ANSWER_SECONDS):  # noqa: S310 - as above
+            with _OPENER.open(request, timeout=_ANSWER_SECONDS):
                 return None
-        except (OSError, ValueError, http.client.HTTPException) as error:
+        except urllib.error.HTTPError as error:
+            with error:
+                return _refusal(error.code, error.headers.get("Location", ""))
+        except (http.client.InvalidURL, ValueError):
+            # The library's own message quotes the URL or the header.
+            return "The URL or a header cannot be sent: correct [alerts] webhook or [alerts.headers]."
+        except (OSError, http.client.HTTPException) as error:
             return redact(f"{type(error).__name__}: {error}".splitlines()[0][:200])
+
+
+class _NoRedirects(urllib.request.HTTPRedirectHandler):
+    """A redirect would carry the headers, with their key, to a server that the config does not name."""
+
+    def redirect_request(self, *_: Any) -> None:
+        return None
+
+
+_OPENER = urllib.request.build_opener(_NoRedirects)
+
+
+def _refusal(status: int, location: str) -> str:
+    """Of the redirect's target only the host is shown: the rest of a webhook's URL is often a secret."""
+    if not 300 <= status < 400:
+        return f"The receiver answered {status}."
+    host = re.sub(r"[^\w.:-]", "", re.sub(r"\A\w+://|[/?#].*", "", location).rpartition("@")[2])[:100]
+    where = f" to {host}" if host else ""
+    return f"The receiver answered with a redirect ({status}){where}: set [alerts] webhook to the final URL."

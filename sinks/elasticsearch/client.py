@@ -107,6 +107,11 @@ def api_error(error: ApiError) -> TailraceError:
 
 def problem(status: int, kind: str) -> TailraceError:
     """What to do about an answer, by its status and the error's type; the server's own words may quote rows."""
+    if 300 <= status < 400:
+        return RefusedError(
+            f"Elasticsearch's address answers with a redirect (status {status}), which is not followed.",
+            remedy="Set the store's url to the address of the server itself.",
+        )
     if status == 404:
         return PositionLostError(f"What Elasticsearch is asked for is not there ({kind}).")
     if kind == "invalid_alias_name_exception":

@@ -9,11 +9,16 @@ from typing import Any
 
 
 class Receiver:
-    """`messages`: what was taken, in order. `refuse_next`: so many are answered with 503 first."""
+    """`messages`: what was taken, in order. `refuse_next`: so many are answered with 503 first.
+
+    While `redirect` holds a status and a URL, every request is answered with them. `asked` has a line for each request.
+    """
 
     def __init__(self) -> None:
         self.messages: list[dict[str, Any]] = []
         self.headers: list[dict[str, str]] = []
+        self.asked: list[str] = []
+        self.redirect: tuple[int, str] | None = None
         self.refused = 0
         self.refuse_next = 0
         receiver = self
@@ -21,6 +26,10 @@ class Receiver:
         class Handler(BaseHTTPRequestHandler):
             def do_POST(self) -> None:
                 body = self.rfile.read(int(self.headers["Content-Length"]))
+                receiver.asked.append(self.requestline)
+                if receiver.redirect is not None:
+                    self._send_elsewhere(*receiver.redirect)
+                    return
                 if receiver.refuse_next > 0:
                     receiver.refuse_next -= 1
                     receiver.refused += 1
@@ -29,6 +38,23 @@ class Receiver:
                     receiver.messages.append(json.loads(body))
                     receiver.headers.append(dict(self.headers))
                     self.send_response(204)
+                self.end_headers()
+
+            def do_GET(self) -> None:
+                """What a client that follows a redirect makes of its POST."""
+                receiver.asked.append(self.requestline)
+                if receiver.redirect is not None:
+                    self._send_elsewhere(*receiver.redirect)
+                    return
+                self.send_response(200)
+                self.end_headers()
+
+            do_HEAD = do_PUT = do_GET  # noqa: N815 - the names that the library looks up
+
+            def _send_elsewhere(self, status: int, url: str) -> None:
+                self.send_response(status)
+                self.send_header("Location", url)
+                self.send_header("Content-Length", "0")
                 self.end_headers()
 
             def log_message(self, format: str, *args: Any) -> None:  # noqa: A002 - its own name

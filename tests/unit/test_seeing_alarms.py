@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
 import pytest
+from structlog.testing import capture_logs
 
 from cdc.config import Alerts
 from cdc.secrets import Options, Url
@@ -54,8 +57,17 @@ def test_trouble_that_grows_graver_is_told_again() -> None:
 
 
 @pytest.fixture
-def receiver() -> Receiver:
-    return Receiver()
+def receiver() -> Iterator[Receiver]:
+    own = Receiver()
+    yield own
+    own.close()
+
+
+@pytest.fixture
+def elsewhere() -> Iterator[Receiver]:
+    own = Receiver()
+    yield own
+    own.close()
 
 
 def test_a_webhook_gets_every_alert_in_order_though_it_refuses_at_first(receiver: Receiver) -> None:
@@ -71,10 +83,52 @@ def test_a_webhook_gets_every_alert_in_order_though_it_refuses_at_first(receiver
         eventually(lambda: len(receiver.messages) == 2, what="both alerts")
     finally:
         delivery.stop()
-        receiver.close()
     assert [message["event"] for message in receiver.messages] == ["raised", "recovered"]
     assert receiver.messages[0]["id"] == raised.id
     assert receiver.messages[0]["state"] == "down"
     assert receiver.messages[1]["state"] == "ok"
     assert receiver.headers[0]["X-Key"] == "k"
     assert receiver.refused == 1
+
+
+@pytest.mark.parametrize("status", [302, 307])
+def test_a_redirect_is_not_followed_and_the_alert_is_not_taken(
+    receiver: Receiver, elsewhere: Receiver, status: int
+) -> None:
+    """Neither alert nor key reach the other server, the log says why, and the alert arrives once the URL is right."""
+    receiver.redirect = (status, f"{elsewhere.url}/a-secret-path")
+    delivery = Delivery(Alerts(webhook=Url(receiver.url), headers=Options({"Authorization": "Bearer k-of-tests"})))
+    with capture_logs() as logs:
+        delivery.start()
+        try:
+            delivery.post({"event": "raised"})
+            eventually(lambda: [each for each in logs if each["event"] == "alert_not_taken"], what="it was refused")
+            assert receiver.messages == elsewhere.messages == []
+            receiver.redirect = None
+            eventually(lambda: len(receiver.messages) == 1, what="the alert")
+        finally:
+            delivery.stop()
+    assert elsewhere.asked == []
+    said = next(each["reason"] for each in logs if each["event"] == "alert_not_taken")
+    assert f"redirect ({status})" in said
+    assert "127.0.0.1" in said
+    assert "[alerts] webhook" in said
+    assert "secret" not in said
+
+
+@pytest.mark.parametrize(
+    ("path", "header"), [("/hook/a-secret", "k\r\nX: of-tests-secret"), ("/ a-secret", "k"), ("/\x7fa-secret", "k")]
+)
+def test_a_webhook_that_cannot_be_asked_is_not_quoted(receiver: Receiver, path: str, header: str) -> None:
+    """The library quotes a URL or header that it refuses; both may be secrets."""
+    settings = Alerts(webhook=Url(receiver.url + path), headers=Options({"X-Key": header}))
+    delivery = Delivery(settings)
+    with capture_logs() as logs:
+        delivery.start()
+        try:
+            delivery.post({"event": "raised"})
+            eventually(lambda: logs, what="it was refused")
+        finally:
+            delivery.stop()
+    assert "[alerts]" in logs[0]["reason"]
+    assert "secret" not in str(logs)

@@ -8,15 +8,18 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from cdc.config.stores import Elasticsearch
 from cdc.config.tables import ColumnName
 from cdc.errors import RefusedError, TransientError
 from cdc.lsn import Version
+from cdc.secrets import Secret, Url
 from sinks.contract import Change, Column, Generation, PositionLostError, TableSchema
 from sinks.elasticsearch import bulk
-from sinks.elasticsearch.client import problem
+from sinks.elasticsearch.client import open_client, problem, translated
 from sinks.elasticsearch.documents import Documents, external_version
 from sinks.elasticsearch.mapping import fields_of
 from sinks.elasticsearch.naming import OWN, field_name, index_of, own_index, split_generation, writer_alias
+from tests.harness.receiver import Receiver
 
 positions = st.integers(0, 2**50).map(lambda number: number * 8)
 versions = st.builds(Version, positions, st.integers(0, 2**32 - 1))
@@ -163,3 +166,17 @@ def test_requests_hold_everything_once_within_the_limit(sizes: list[int], limit:
     portions = list(bulk.requests(items, limit))
     assert [item for portion in portions for item in portion] == items
     assert all(len(portion) == 1 or sum(len(item.lines) for item in portion) <= limit for portion in portions)
+
+
+def test_a_redirect_is_refused_and_the_key_goes_nowhere_else() -> None:
+    """Whoever stands at the store's address cannot send the API key on to another server."""
+    store, elsewhere = Receiver(), Receiver()
+    store.redirect = (302, elsewhere.url)
+    settings = Elasticsearch(url=Url(store.url.removesuffix("/hook")), api_key=Secret("a-key-of-tests"))
+    try:
+        with pytest.raises(RefusedError, match="redirect"), translated():
+            open_client(settings).info()
+    finally:
+        store.close()
+        elsewhere.close()
+    assert (len(store.asked), elsewhere.asked) == (1, [])
