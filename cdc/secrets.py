@@ -10,10 +10,15 @@ import re
 from collections.abc import Iterator, Mapping
 from typing import Any
 
+from cdc.public_settings import is_public_libpq_parameter, is_public_option, is_public_url_parameter
+
 MASK = "***"
 
 # Every pattern here is linear in the text: quantifiers are bounded, or end in something that cannot fail.
-_SECRET_WORD = r"(?:passw(?:or)?d|passphrase|secret|token|api[_-]?key|access[._]?key|credential|jaas)"  # noqa: S105
+_SECRET_WORD = (
+    r"(?:passw(?:or)?d|passphrase|secret|token|credential|jaas"  # noqa: S105 - a pattern
+    r"|(?:api|access|account|client|server|private|shared|signing|encryption)[._-]?key)"
+)
 _IS_SECRET_NAME = re.compile(_SECRET_WORD, re.IGNORECASE)
 _QUOTED = r"(?:'(?:\\.|[^'\\])*(?:'|\Z)|\"(?:\\.|[^\"\\])*(?:\"|\Z))"
 # libpq's key=value form: '…' with backslash escapes, or a bare word in which a backslash escapes a space.
@@ -29,6 +34,8 @@ _AUTHORIZATION = re.compile(
 )
 _TOKEN = re.compile(r"\S+")
 _USER = re.compile(r"://[^:@/]*:")
+_BARE_NAME = re.compile(r"[\w.-]{1,64}")
+_LIBPQ_PAIR = re.compile(r"\s*(\w+)\s*=\s*('(?:\\.|[^'\\])*'|(?:\\.|[^\s\\'])(?:\\.|[^\s\\])*|)(?=\s|\Z)", re.DOTALL)
 
 
 def redact(text: str) -> str:
@@ -91,7 +98,7 @@ class Secret:
 
 
 class Url(Secret):
-    """A URL that shows everything but its password."""
+    """A URL that shows its user, host and path; of its parameters only those that are known to be harmless."""
 
     __slots__ = ()
 
@@ -100,11 +107,31 @@ class Url(Secret):
         return cls(text)
 
     def __str__(self) -> str:
-        return _redact_pairs(_redact_url(self._value))
+        return _public_url(self._value)
+
+
+class WebhookUrl(Url):
+    """A URL whose path is a secret as well: a client that knows it may post."""
+
+    __slots__ = ()
+
+    @classmethod
+    def parse(cls, text: str) -> WebhookUrl:
+        return cls(text)
+
+    def __str__(self) -> str:
+        scheme, _, rest = self._value.partition("://")
+        # A port that is no number is the tail of a password.
+        host = re.fullmatch(
+            r"(?:[^/?#@]*@)?([\w.-]+(?::\d+)?|\[[0-9a-fA-F:.]+\](?::\d+)?)((?:[/?#].*)?)", rest, re.DOTALL
+        )
+        if host is None or "@" in host[2]:
+            return f"{scheme}://{MASK}"
+        return f"{scheme}://{host[1]}/{MASK}"
 
 
 class Dsn(Url):
-    """A libpq connection string, as URL or as `key=value` pairs, that shows everything but its passwords."""
+    """A libpq connection string, as URL or as `key=value` pairs, that shows only what is known to be harmless."""
 
     __slots__ = ()
 
@@ -112,9 +139,48 @@ class Dsn(Url):
     def parse(cls, text: str) -> Dsn:
         return cls(text)
 
+    def __str__(self) -> str:
+        if "://" in self._value.partition("=")[0]:
+            return _public_url(self._value, user_alone_is_public=True)
+        return _public_pairs(self._value)
+
+
+def _public_url(url: str, *, user_alone_is_public: bool = False) -> str:
+    """`user_alone_is_public`: in other URLs than Postgres's, a user without a password may be a token."""
+    scheme, separator, rest = url.partition("://")
+    # Up to the last @: a password with an unescaped @ must not show its tail as the host.
+    login, at, place = rest.rpartition("@")
+    user, colon, _ = login.partition(":")
+    if at:
+        login = f"{user}:{MASK}" if colon else user if user_alone_is_public else MASK
+    where, question, query = place.partition("#")[0].partition("?")
+    shown = [_public_parameter(parameter) for parameter in query.split("&")]
+    fragment = f"#{MASK}" if "#" in place else ""
+    return f"{scheme}{separator}{login}{at}{where}{question}{'&'.join(shown) if question else ''}{fragment}"
+
+
+def _public_parameter(parameter: str) -> str:
+    name, is_, _ = parameter.partition("=")
+    if not parameter or (is_ and is_public_url_parameter(name)):
+        return parameter
+    return f"{name}={MASK}" if is_ and _BARE_NAME.fullmatch(name) else MASK
+
+
+def _public_pairs(text: str) -> str:
+    """By libpq's grammar; from the first character on that does not fit it, everything is masked."""
+    shown: list[str] = []
+    at = 0
+    while text[at:].strip():
+        pair = _LIBPQ_PAIR.match(text, at)
+        if pair is None:
+            return " ".join([*shown, MASK])
+        shown.append(f"{pair[1]}={pair[2] if is_public_libpq_parameter(pair[1]) else MASK}")
+        at = pair.end()
+    return " ".join(shown)
+
 
 class Options(Mapping[str, str]):
-    """Settings handed on to another library as they are; the values of secret-sounding ones are not shown."""
+    """Settings handed on to another library as they are; only the values of harmless ones are shown."""
 
     __slots__ = ("_values",)
 
@@ -137,7 +203,7 @@ class Options(Mapping[str, str]):
         return hash(frozenset(self._values.items()))
 
     def masked(self) -> dict[str, str]:
-        return {key: MASK if is_secret_name(key) else redact(value) for key, value in self._values.items()}
+        return {key: redact(value) if is_public_option(key) else MASK for key, value in self._values.items()}
 
     def __repr__(self) -> str:
         return f"Options({self.masked()!r})"

@@ -15,14 +15,13 @@ from cdc.config.dsn import dsn_parameters, dsn_problem
 from cdc.errors import UsageError
 from cdc.names import is_prefix
 from cdc.postgres import connect
+from cdc.public_settings import is_public_libpq_parameter
 from cdc.secrets import Dsn
 from cdc.setup.config_text import PASSWORD_VARIABLE, config_text, dsn_text
 from cdc.setup.source_sql import source_sql
 from cdc.setup.survey import Survey, choose_role, survey
 
 _PUBLICATION = "tailrace"
-# libpq's parameters that are secrets; the config takes the first from the environment, and has no place for the other.
-_SECRETS = ("password", "sslpassword")
 
 
 @click.command()
@@ -87,7 +86,7 @@ def _without_secrets(given: dict[str, str], connection: psycopg.Connection, role
     info = connection.info
     place = {} if {"host", "hostaddr", "service"} & set(given) else {"host": info.host, "port": str(info.port)}
     known = {**place, "dbname": info.dbname, **given, "user": role}
-    return {name: value for name, value in known.items() if name not in _SECRETS}
+    return {name: value for name, value in known.items() if name == "options" or is_public_libpq_parameter(name)}
 
 
 def _prefix_of(database: str) -> str:

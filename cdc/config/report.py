@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from cdc.config.settings import Location, is_setting
-from cdc.secrets import Options
+from cdc.secrets import Options, redact
 
 _BARE_KEY = re.compile(r"[A-Za-z0-9_-]+")
 
@@ -33,7 +33,7 @@ def plain_value(value: Any) -> Any:
     if isinstance(value, bool | int | float):
         return value
     if isinstance(value, str | Path | Location):
-        return str(value)
+        return redact(str(value))
     if isinstance(value, Options):
         return value.masked()
     if isinstance(value, Mapping):

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from typing import Literal
 
 from cdc.config.settings import Problem, about, at_least, between, not_empty, scheme
-from cdc.secrets import Options, Secret, Url
+from cdc.secrets import Options, Secret, WebhookUrl
 
 _LOOPBACK = ("127.0.0.1", "::1", "localhost")
 
@@ -55,7 +55,7 @@ class Slot:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Alerts:
-    webhook: Url | None = field(
+    webhook: WebhookUrl | None = field(
         default=None, metadata=about("Where alerts are posted as JSON", scheme("http", "https"))
     )
     headers: Options = field(

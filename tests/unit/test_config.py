@@ -26,6 +26,7 @@ from cdc.config import (
 from cdc.config.report import as_plain, as_toml
 from cdc.errors import ConfigError, UsageError
 from cdc.secrets import Url
+from tests.harness.command import run_command
 
 MINIMAL = """
 [source]
@@ -318,6 +319,42 @@ def test_no_password_in_repr_report_or_problems(password: str, how: str) -> None
         shown = f"{error} {error!r} {error.problems}"
     assert "Zq" not in shown
     assert "qZ" not in shown
+
+
+def test_the_command_shows_no_literal_secret(tmp_path: Path) -> None:
+    """`tailrace config`, as TOML and as JSON: options, headers and URLs show what is harmless, and nothing else."""
+    secret = "Zq-of-tests-qZ"
+    file = tmp_path / "tailrace.toml"
+    file.write_text(
+        f"""
+        [source]
+        dsn = "postgresql://u@h/d?scram_client_key={secret}"
+        [kafka]
+        bootstrap = "h:1"
+        prefix = "shop"
+        options = {{ "ssl.key.pem" = "{secret}", "sasl.oauthbearer.config" = "{secret}", "linger.ms" = 5 }}
+        [alerts]
+        webhook = "https://hooks.example.com/services/{secret}?a={secret}"
+        headers = {{ "Authorization" = "Bearer {secret}", "X-Key" = "{secret}", "User-Agent" = "tailrace-test" }}
+        [spark]
+        options = {{ "spark.hadoop.fs.azure.account.key.x" = "{secret}", "spark.executor.memory" = "4g" }}
+        [stores.search]
+        kind = "elasticsearch"
+        url = "https://{secret}@search.example.com/path?key={secret}"
+        [stores.lake]
+        kind = "iceberg"
+        path = "s3://u:{secret}@bucket/lake"
+        catalog_uri = "https://u:{secret}@catalog.example.com/?sig={secret}"
+        options = {{ "s3.access-key-id" = "{secret}", "header.X-A" = "{secret}", "s3.region" = "eu-1" }}
+        """,
+        encoding="utf-8",
+    )
+    for arguments in ((), ("--json",)):
+        said = run_command("config", file, *arguments)
+        for harmless in ("tailrace-test", "4g", "eu-1", "hooks.example.com", "search.example.com", "linger.ms"):
+            assert harmless in said.stdout
+        assert "Zq" not in said.stdout + said.stderr
+        assert "qZ" not in said.stdout + said.stderr
 
 
 def test_an_action_that_tells_somebody_needs_somebody_to_tell() -> None:

@@ -12,7 +12,7 @@ from cdc.config import ColumnName, Config, Mask, TableName, TableSelector, Table
 from cdc.config.reader import settings_of
 from cdc.config.report import plain_value, toml_value
 from cdc.config.settings import Location
-from cdc.secrets import Dsn, Options, Secret, Url
+from cdc.secrets import Dsn, Options, Secret, Url, WebhookUrl
 
 PAGE = Path(__file__).parents[2] / "docs" / "config.md"
 #: Section, key, type, default, meaning: a row of a table under the section's heading.
@@ -27,6 +27,7 @@ _TYPES = {
     Location: "path or URI",
     Secret: "string, secret",
     Url: "URL",
+    WebhookUrl: "URL, secret",
     Dsn: "connection string",
     Options: "table of strings",
     tuple[TableSelector, ...]: "array of strings",

@@ -8,7 +8,7 @@ import pytest
 from structlog.testing import capture_logs
 
 from cdc.config import Alerts
-from cdc.secrets import Options, Url
+from cdc.secrets import Options, WebhookUrl
 from cdc.seeing.alarms import Alarms, Alert
 from cdc.seeing.conditions import Condition
 from cdc.seeing.delivery import Delivery
@@ -73,7 +73,7 @@ def elsewhere() -> Iterator[Receiver]:
 def test_a_webhook_gets_every_alert_in_order_though_it_refuses_at_first(receiver: Receiver) -> None:
     """A receiver that is away for a moment loses nothing; the id tells a repeated one."""
     receiver.refuse_next = 1
-    settings = Alerts(webhook=Url(receiver.url), headers=Options({"X-Key": "k"}))
+    settings = Alerts(webhook=WebhookUrl(receiver.url), headers=Options({"X-Key": "k"}))
     delivery = Delivery(settings)
     delivery.start()
     try:
@@ -97,7 +97,9 @@ def test_a_redirect_is_not_followed_and_the_alert_is_not_taken(
 ) -> None:
     """Neither alert nor key reach the other server, the log says why, and the alert arrives once the URL is right."""
     receiver.redirect = (status, f"{elsewhere.url}/a-secret-path")
-    delivery = Delivery(Alerts(webhook=Url(receiver.url), headers=Options({"Authorization": "Bearer k-of-tests"})))
+    delivery = Delivery(
+        Alerts(webhook=WebhookUrl(receiver.url), headers=Options({"Authorization": "Bearer k-of-tests"}))
+    )
     with capture_logs() as logs:
         delivery.start()
         try:
@@ -121,7 +123,7 @@ def test_a_redirect_is_not_followed_and_the_alert_is_not_taken(
 )
 def test_a_webhook_that_cannot_be_asked_is_not_quoted(receiver: Receiver, path: str, header: str) -> None:
     """The library quotes a URL or header that it refuses; both may be secrets."""
-    settings = Alerts(webhook=Url(receiver.url + path), headers=Options({"X-Key": header}))
+    settings = Alerts(webhook=WebhookUrl(receiver.url + path), headers=Options({"X-Key": header}))
     delivery = Delivery(settings)
     with capture_logs() as logs:
         delivery.start()

@@ -169,7 +169,7 @@ def test_requests_hold_everything_once_within_the_limit(sizes: list[int], limit:
 
 
 def test_a_redirect_is_refused_and_the_key_goes_nowhere_else() -> None:
-    """Whoever stands at the store's address cannot send the API key on to another server."""
+    """A server at the store's address cannot send the API key on to another server."""
     store, elsewhere = Receiver(), Receiver()
     store.redirect = (302, elsewhere.url)
     settings = Elasticsearch(url=Url(store.url.removesuffix("/hook")), api_key=Secret("a-key-of-tests"))
