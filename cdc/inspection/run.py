@@ -12,7 +12,7 @@ from cdc import catalog
 from cdc.catalog import SourceTable
 from cdc.config import Config
 from cdc.errors import TailraceError
-from cdc.inspection import broker, publication, role, server, shapes, slot, stores, tables, topics
+from cdc.inspection import broker, publication, role, server, shapes, slot, stores, tables, topics, transport
 from cdc.inspection.findings import Finding, fail, gather, refusal
 from cdc.inspection.publication import PublicationFacts
 from cdc.inspection.role import Identity, RoleFacts
@@ -60,7 +60,13 @@ def inspect(config: Config) -> list[Finding]:
             names = [topic(config.kafka.prefix, table.schema, table.name) for table in chosen]
             findings += gather("topics", lambda: _judge_topics(config, kafka, names, recorded))
         findings += stores.judge_stores(config)
-        return findings + gather("stores", lambda: _judge_shapes(config, source))
+        findings += gather("stores", lambda: _judge_shapes(config, source))
+        return findings + gather("config", lambda: _judge_transport(config, source))
+
+
+def _judge_transport(config: Config, source: _Source | Finding) -> Iterator[Finding]:
+    used_password = isinstance(source, _Source) and bool(source.connection.pgconn.used_password)
+    yield from transport.judge_transport(config, used_password=used_password)
 
 
 def _judge_shapes(config: Config, source: _Source | Finding) -> Iterator[Finding]:
