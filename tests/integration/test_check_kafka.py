@@ -202,9 +202,13 @@ def test_a_broker_that_does_not_tell(facts: BrokerFacts) -> None:
 
 
 def test_servers_that_do_not_answer(tmp_path: Path, prefix: str, tailrace: StartProcess) -> None:
-    """One line for each side, exit code 1, no traceback and no password; --json is one document."""
+    """One line for each side, exit code 1, no traceback and no password; --json is one document.
+
+    What the config alone says is still judged: a key that a webhook would get in clear text.
+    """
     config = tmp_path / "tailrace.toml"
-    config.write_text(config_text("postgresql://u:hunter2@127.0.0.1:1/db", "127.0.0.1:1", prefix))
+    servers = config_text("postgresql://u:hunter2@127.0.0.1:1/db", "127.0.0.1:1", prefix)
+    config.write_text(f'{servers}[alerts]\nwebhook = "http://a.example/hunter2"\nheaders = {{ X-Key = "hunter2" }}\n')
     plain = tailrace("check", "--config", str(config))
     as_json = tailrace("check", "--json", "--config", str(config))
     plain.expect_exit(1)
@@ -212,8 +216,8 @@ def test_servers_that_do_not_answer(tmp_path: Path, prefix: str, tailrace: Start
     assert plain.output.count("FAIL  ") == 2
     document = json.loads(as_json.output)
     assert document["level"] == "FAIL"
-    assert document["counts"] == {"ok": 0, "warn": 0, "fail": 2}
-    assert [finding["place"] for finding in document["findings"]] == ["server", "broker"]
+    assert document["counts"] == {"ok": 1, "warn": 1, "fail": 2}
+    assert [finding["place"] for finding in document["findings"]] == ["server", "broker", "server", "alerts"]
     for said in (plain, as_json):
         assert "hunter2" not in said.output + said.errors
         assert "Traceback" not in said.output + said.errors

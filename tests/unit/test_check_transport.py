@@ -9,7 +9,6 @@ import pytest
 from cdc.config import parse_config
 from cdc.inspection import Finding, Level
 from cdc.inspection.transport import is_local, judge_transport
-from tests.harness.command import run_command
 
 _SOURCE = '[source]\ndsn = "host=/tmp"\n'
 _KAFKA = '[kafka]\nbootstrap = "127.0.0.1:9092"\nprefix = "shop"\n'
@@ -123,14 +122,3 @@ def test_a_password_that_libpq_found_elsewhere_counts(monkeypatch: pytest.Monkey
 def test_local_hosts(host: str, expected: bool) -> None:
     """Loopback and unix sockets, and no name that only begins like one."""
     assert is_local(host) is expected
-
-
-def test_the_command_says_it_though_no_server_answers(tmp_path: Path) -> None:
-    """It needs the config only."""
-    file = tmp_path / "tailrace.toml"
-    text = f'[alerts]\nwebhook = "http://a.example/{SECRET}"\n[alerts.headers]\nX-Key = "{SECRET}"\n'
-    servers = _source("host=127.0.0.1 port=1"), _kafka("127.0.0.1:1", "")
-    file.write_text("\n".join([*servers, text]), encoding="utf-8")
-    said = run_command("check", file, code=1)
-    assert "WARN  alerts: What [alerts.headers] holds goes to the webhook in clear text" in said.stdout
-    assert SECRET not in said.stdout + said.stderr
