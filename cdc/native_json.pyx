@@ -102,6 +102,8 @@ cdef class Buffer:
         return 0
 
     cdef int put_bytes(self, bytes data) except -1:
+        if data is None:
+            raise TypeError("bytes are written, not None")
         return self.put(PyBytes_AS_STRING(data), PyBytes_GET_SIZE(data))
 
     cdef int put_number(self, uint64_t number) except -1:
@@ -227,6 +229,8 @@ cdef class Columns:
         for at, (index, before) in enumerate(members):
             if not 0 <= index < self.count:
                 raise ValueError("a column that is not there")
+            if before is None:
+                raise TypeError("bytes stand before a value, not None")
             fields[at].index = index
             fields[at].before = PyBytes_AS_STRING(before)
             fields[at].before_size = PyBytes_GET_SIZE(before)

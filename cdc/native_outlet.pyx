@@ -144,6 +144,8 @@ cdef class Outlet:
         """A record for each (key, event) of rows of one version."""
         cdef bytes key, event
         for key, event in rows:
+            if key is None or event is None:
+                raise TypeError("key and event are bytes, not None")
             if not self.offer(
                 topic,
                 PyBytes_AS_STRING(key),

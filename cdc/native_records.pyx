@@ -192,6 +192,8 @@ cdef class NativeRecords:
         cdef list odd = []
         cursor.at = <const uint8_t *>PyBytes_AS_STRING(data)
         cursor.end = stop = cursor.at + PyBytes_GET_SIZE(data)
+        if records > PyBytes_GET_SIZE(data):  # before room is made for so many: a record has several bytes
+            raise ValueError("a batch has fewer bytes than records")
         self.reserve(records)
         for number in range(records):
             cursor.end = stop

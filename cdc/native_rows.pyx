@@ -23,6 +23,7 @@ cdef enum:
     LEFT_OUT = -2
     POSITION_BYTES = 17  # of a version, with the point behind it
     SEQ_DIGITS = 16  # at most
+    PART_COUNT = 7  # of `parts`
 
 cdef uint32_t NO_VALUE = 0xFFFFFFFF
 
@@ -62,6 +63,10 @@ cdef class NativeRun(Columns):
     ):
         """See `row_run.PythonRun.take`."""
         cdef bytes raw, kind
+        if not 0 <= at <= end <= len(items):  # before the first read: nothing below checks a bound
+            raise IndexError(end)
+        if len(parts) != PART_COUNT:
+            raise ValueError("another number of parts")
         cdef bytes head = parts[0], middle = parts[1], to_sequence = parts[2], to_lsn = parts[3]
         cdef bytes to_seq = parts[4], to_order = parts[5], to_table_order = parts[6]
         cdef const char *data
@@ -71,16 +76,18 @@ cdef class NativeRun(Columns):
         cdef Outlet outlet = emit if isinstance(emit, Outlet) else None
         cdef char record_version[POSITION_BYTES + SEQ_DIGITS]
         cdef Py_ssize_t version_size
-        if end > len(items):
-            raise IndexError(end)
+        if at == end:
+            return at, seq, order, table_order
         if PyBytes_GET_SIZE(version) != POSITION_BYTES:
             raise ValueError("not the beginning of a version")
         memcpy(record_version, PyBytes_AS_STRING(version), POSITION_BYTES)
         kind = items[at][HEAD_BYTES : HEAD_BYTES + KIND_BYTES]
         if len(kind) != KIND_BYTES:
             return at, seq, order, table_order
-        while at < end:
+        while at < end and at < len(items):  # `emit` is not ours: the list may have become shorter
             raw = items[at]
+            if raw is None:
+                raise TypeError("a message is bytes, not None")
             data = PyBytes_AS_STRING(raw)
             if (
                 PyBytes_GET_SIZE(raw) < HEAD_BYTES + KIND_BYTES
@@ -184,6 +191,8 @@ cdef class NativeLines(Columns):
         cdef bytes row
         cdef list made = []
         for row in rows:
+            if row is None:
+                raise TypeError("a row is bytes, not None")
             if binary:
                 self.read_tuple(PyBytes_AS_STRING(row), PyBytes_GET_SIZE(row))
             else:

@@ -80,6 +80,8 @@ class PythonRun:
         order: int,
         table_order: int,
     ) -> tuple[int, int, int, int]:
+        if at == end:
+            return at, seq, order, table_order
         kind = items[at][HEAD_BYTES:ROW_AT]
         read = self._read_pair if has_old_row else self._read_row
         head, middle, to_sequence, to_lsn, to_seq, to_order, to_table_order = parts

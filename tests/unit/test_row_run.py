@@ -114,6 +114,11 @@ def test_a_row_becomes_a_record_with_its_numbers(way: str) -> None:
     }
 
 
+def test_an_empty_run_is_no_row(way: str) -> None:
+    """Nothing is read, and no number moves."""
+    assert take(runs_of(make_table())[way], [], seq=3, order=2, table_order=1) == ((0, 3, 2, 1), [])
+
+
 def test_rows_that_were_published_before_are_numbered_and_not_made(way: str) -> None:
     """A resumption counts as the first life did."""
     ended, made = take(runs_of(make_table())[way], [inserted(cells(["7", "abc"]))] * 3, skip_through=2)
