@@ -8,6 +8,7 @@ from collections.abc import Iterable
 from confluent_kafka import Consumer, KafkaError, KafkaException, Message, Producer, TopicPartition
 
 from cdc.errors import TransientError
+from cdc.kafka_access import kafka_failure, unreachable
 
 OPEN_TRANSACTION_SECONDS = 0.02
 _FIRST_LOOK_BACK = 64
@@ -45,7 +46,7 @@ def end_of_all(options: dict[str, str], topic: str, timeout_seconds: float) -> i
         _, end = everything.get_watermark_offsets(TopicPartition(topic, 0), timeout=timeout_seconds)
         return int(end)
     except KafkaException as error:
-        raise TransientError(f"{topic} could not be read: {error.args[0].str()}") from error
+        raise kafka_failure(options, f"{topic} could not be read", error.args[0]) from error
     finally:
         everything.close()
 
@@ -70,7 +71,7 @@ def read_last(
                 raise TransientError(f"A transaction on {topic} stayed open for {timeout_seconds:.0f} seconds.")
             time.sleep(OPEN_TRANSACTION_SECONDS)
     except KafkaException as error:
-        raise TransientError(f"{topic} could not be read: {error.args[0].str()}") from error
+        raise kafka_failure(options, f"{topic} could not be read", error.args[0]) from error
     finally:
         consumer.close()
 
@@ -122,7 +123,8 @@ def write_records(
             producer.produce(topic, value, key, 0)
         unsent = producer.flush(timeout_seconds)
     except KafkaException as error:
-        raise TransientError(f"{topic} cannot be written: {error.args[0].str()}.") from error
-    if unsent or failed:
-        why = failed[0].str() if failed else f"no answer within {timeout_seconds:.0f} seconds"
-        raise TransientError(f"{topic} cannot be written: {why}.")
+        raise kafka_failure(options, f"{topic} cannot be written", error.args[0]) from error
+    if failed:
+        raise kafka_failure(options, f"{topic} cannot be written", failed[0])
+    if unsent:
+        raise unreachable(options, f"{topic} cannot be written: no answer within {timeout_seconds:.0f} seconds.")

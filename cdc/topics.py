@@ -22,6 +22,7 @@ from kafka.errors import (
 
 from cdc.config import Kafka
 from cdc.errors import RefusedError, TransientError
+from cdc.kafka_access import unreachable
 from cdc.kafka_admin import Admin
 from cdc.names import Control, control_topic
 
@@ -53,7 +54,10 @@ class Topics:
     def __init__(self, kafka: Kafka) -> None:
         self._kafka = kafka
         options = {"bootstrap_timeout_ms": _FIRST_ANSWER_MS, **kafka.python_options()}
-        self._admin = _translated(lambda: Admin(**options))
+        try:
+            self._admin = _translated(lambda: Admin(**options))
+        except TransientError as error:
+            raise unreachable(kafka.client_options(), error.message) from error
 
     def close(self) -> None:
         self._admin.close()

@@ -21,6 +21,7 @@ from cdc.config import Config
 from cdc.control import committed_reader
 from cdc.copies.records import CopyProgress, CopyState
 from cdc.errors import TransientError
+from cdc.kafka_access import refusal
 from cdc.names import Control, control_topic
 from cdc.progress import Progress
 from cdc.seeing.audits import decode_audit, last_audits
@@ -101,7 +102,8 @@ class LogReader:
             self._read_ends()
         except KafkaException as error:
             self.close()
-            raise TransientError(f"Kafka does not answer: {error.args[0].str()}") from None
+            refused = refusal(self._config.kafka.client_options())
+            raise TransientError(str(refused or f"Kafka does not answer: {error.args[0].str()}")) from None
         except TransientError:
             self.close()
             raise

@@ -24,6 +24,7 @@ from cdc import progress as progress_records
 from cdc.config import Config
 from cdc.control import committed_reader
 from cdc.errors import TailraceError, TransientError
+from cdc.kafka_access import kafka_failure, unreachable
 from cdc.logs import get_logger
 from cdc.names import Control, control_topic
 from cdc.progress import Progress
@@ -127,7 +128,7 @@ class Ledger:
         except (KafkaException, futures.TimeoutError) as error:
             self._admin = self._new_admin()  # one that has known another leader asks it, or with its epoch, for ever
             reason = error.args[0].str() if isinstance(error, KafkaException) else "no answer in time"
-            raise TransientError(f"Kafka did not answer: {reason}.") from error
+            raise unreachable(self._options, f"Kafka did not answer: {reason}.") from error
         return committed, end
 
     def _new_admin(self) -> AdminClient:
@@ -144,7 +145,7 @@ class Ledger:
         while not self._stop.is_set():
             try:
                 self._follow()
-            except (KafkaException, TransientError) as error:
+            except TransientError as error:
                 log.warning("retrying", reason=str(error))
                 self._stop.wait(1.0)
             except TailraceError as error:
@@ -152,6 +153,12 @@ class Ledger:
                 return
 
     def _follow(self) -> None:
+        try:
+            self._read_topics()
+        except KafkaException as error:
+            raise kafka_failure(self._options, "The control topics could not be read", error.args[0]) from error
+
+    def _read_topics(self) -> None:
         consumer = committed_reader(self._options)
         try:
             if not self._assign(consumer):

@@ -10,6 +10,7 @@ from confluent_kafka.admin import AdminClient, OffsetSpec  # type: ignore[attr-d
 
 from cdc.config import Config
 from cdc.errors import TransientError
+from cdc.kafka_access import unreachable
 from cdc.topics import Topics
 from spark_jobs.stores.start import TopicFacts
 
@@ -44,7 +45,10 @@ def offsets(config: Config, partitions: dict[str, int]) -> tuple[dict[str, list[
     earliest, latest = OffsetSpec.earliest(), OffsetSpec.latest()  # type: ignore[no-untyped-call]
     # Not left to the garbage collector: it may run in a thread of the client's own, which librdkafka aborts on.
     with AdminClient({**config.kafka.client_options(), "log_level": 0}) as admin:
-        return _asked(admin, partitions, earliest), _asked(admin, partitions, latest)
+        try:
+            return _asked(admin, partitions, earliest), _asked(admin, partitions, latest)
+        except TransientError as error:
+            raise unreachable(config.kafka.client_options(), error.message) from error
 
 
 def _asked(admin: AdminClient, partitions: dict[str, int], spec: OffsetSpec) -> dict[str, list[int]]:
