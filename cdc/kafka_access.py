@@ -64,17 +64,18 @@ def refusal(options: Mapping[str, str]) -> RefusedError | None:
 def _refused_by_all(options: Mapping[str, str]) -> KafkaError | None:
     """The first refusal, once librdkafka has tried every broker in vain; None while one of them answers."""
     errors: list[KafkaError] = []
-    client = AdminClient({**options, "log_level": 0, "error_cb": errors.append})
     give_up_at = time.monotonic() + _ANSWER_SECONDS
     are_down = False
-    while time.monotonic() < give_up_at:
-        client.poll(_LOOK_SECONDS)
-        refused = next(filter(_is_refusal, errors), None)
-        if not are_down and any(error.code() == KafkaError._ALL_BROKERS_DOWN for error in errors):
-            # A name may have several addresses, and the first one nothing that listens: it tries the next.
-            are_down, give_up_at = True, min(give_up_at, time.monotonic() + _OTHER_ADDRESS_SECONDS)
-        if are_down and refused is not None:
-            return refused
+    # Closed here and not by the garbage collector, which may run in a thread of the client's own.
+    with AdminClient({**options, "log_level": 0, "error_cb": errors.append}) as client:
+        while time.monotonic() < give_up_at:
+            client.poll(_LOOK_SECONDS)
+            refused = next(filter(_is_refusal, errors), None)
+            if not are_down and any(error.code() == KafkaError._ALL_BROKERS_DOWN for error in errors):
+                # A name may have several addresses, and nothing may listen on the first: librdkafka tries the next.
+                are_down, give_up_at = True, min(give_up_at, time.monotonic() + _OTHER_ADDRESS_SECONDS)
+            if are_down and refused is not None:
+                return refused
     return None
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -58,12 +59,12 @@ class SecuredKafka:
         parts = [(self.certificates / name).read_text() for name in ("server.key", "server.pem")]
         (self.certificates / "server-store.pem").write_text("".join(parts))
 
-    def _settings(self, usual):  # type: ignore[no-untyped-def]
+    def _settings(self, usual: Callable[[Site], dict[str, str]]) -> Callable[[Site], dict[str, str]]:
         login = "org.apache.kafka.common.security"
         quoted = PASSWORD.replace("\\", "\\\\").replace('"', '\\"').replace("\\", "\\\\")  # JAAS, then properties
 
         def settings(site: Site) -> dict[str, str]:
-            found: dict[str, str] = usual(site)
+            found = usual(site)
             return {
                 **found,
                 "listeners": f"{found['listeners']},SASL_SSL://127.0.0.1:{self.port}",
