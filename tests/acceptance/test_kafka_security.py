@@ -116,15 +116,16 @@ def test_right_credentials_are_enough_for_every_client(
     broker: SecuredKafka,
     database: Database,
     redis_url: str,
+    prefix: str,
     spark: SparkSession,
     tmp_path: Path,
     tailrace: StartProcess,
 ) -> None:
     """Capture's producer and admin client, sync's readers in Spark's tasks, and Spark's own; check finds no fault."""
-    pipeline = Pipeline(database=database, bootstrap=broker.plain, prefix="secured", folder=tmp_path, start=tailrace)
+    pipeline = Pipeline(database=database, bootstrap=broker.plain, prefix=prefix, folder=tmp_path, start=tailrace)
     pipeline.configure(kafka=broker.section())
     database.execute("CREATE TABLE t (id int PRIMARY KEY, v text)")
-    stores = StorePipeline(pipeline, spark, {"cache": {"kind": "redis", "url": redis_url, "prefix": pipeline.prefix}})
+    stores = StorePipeline(pipeline, spark, {"cache": {"kind": "redis", "url": redis_url}})
     capture = pipeline.start()
     database.execute("INSERT INTO t SELECT i, 'v' || i FROM generate_series(1, 500) i")
     with stores.syncing():
