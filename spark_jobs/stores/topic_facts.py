@@ -39,6 +39,12 @@ def read_topic_facts(config: Config, names: Iterable[str]) -> dict[str, TopicFac
     }
 
 
+def committed_ends(config: Config, partitions: dict[str, int]) -> dict[str, list[int]]:
+    """Where each partition ends for a reader of committed records."""
+    with AdminClient({**config.kafka.client_options(), "log_level": 0}) as admin:
+        return _asked(admin, partitions, OffsetSpec.latest())  # type: ignore[no-untyped-call]
+
+
 def offsets(config: Config, partitions: dict[str, int]) -> tuple[dict[str, list[int]], dict[str, list[int]]]:
     """Where each partition begins and ends for a reader of committed records."""
     earliest, latest = OffsetSpec.earliest(), OffsetSpec.latest()  # type: ignore[no-untyped-call]

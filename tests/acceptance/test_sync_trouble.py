@@ -9,6 +9,7 @@ from urllib.parse import urlsplit
 
 import pytest
 
+from sinks.contract import caught_up_at
 from spark_jobs.stores.parked_rows import read_parked
 from spark_jobs.stores.retry import retry
 from tests.harness.audit import assert_clean
@@ -124,7 +125,8 @@ def test_a_replay_changes_nothing(make_stores: MakeStores, redis_url: str, elast
                 topic: type(place)(place.topic_id, tuple(0 for _ in place.next_offsets))
                 for topic, place in position.topics.items()
             }
-            store.save_position(serving, type(position)(topics=topics, caught_up_ms=position.caught_up_ms))
+            long_ago = type(position)(topics=topics)
+            store.save_position(serving, caught_up_at(long_ago, position.caught_up_broker_ms))
     with stores.syncing():
         stores.assert_same("t")
     assert {name: _versions(stores, name) for name in stores.names} == held
@@ -170,8 +172,7 @@ def test_a_store_that_was_away_too_long_asks_for_a_bootstrap(
         stores.assert_same("t")
     with stores.opened("cache") as (store, serving):
         position = store.take(serving, "test")
-        long_ago = position.caught_up_ms - 3_600_000
-        store.save_position(serving, type(position)(topics=position.topics, lsn=position.lsn, caught_up_ms=long_ago))
+        store.save_position(serving, caught_up_at(position, position.caught_up_broker_ms - 3_600_000))
     pipeline.database.execute("DELETE FROM t")
     pipeline.fence(while_running=capture)
     with stores.syncing() as syncs:
