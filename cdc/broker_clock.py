@@ -42,8 +42,8 @@ class BrokerClock:
                 self._topic, _VALUE, _KEY, on_delivery=lambda error, sent: answers.append((error, append_time_ms(sent)))
             )
             producer.flush(_ANSWER_SECONDS)
-        except (KafkaException, BufferError) as error:
-            raise TransientError(f"Kafka did not say what time it is: {error}.") from error
+        except (KafkaException, BufferError) as failure:
+            raise TransientError(f"Kafka did not say what time it is: {failure}.") from failure
         if not answers:
             self.close()
             raise TransientError(f"Kafka did not say what time it is within {_ANSWER_SECONDS:.0f} seconds.")

@@ -17,7 +17,9 @@ from cdc.allocator import keep_memory
 from cdc.capture import run_capture
 from cdc.commands.options import config_option, json_option
 from cdc.config import Config, load_config
+from cdc.errors import RefusedError
 from cdc.status import read_status
+from cdc.store_notes import note_refusal
 
 # Rows make many objects and no cycles, so cycles are looked for less often than after every 700 of them. Two runs each
 # on a busy machine: 12 and 13 µs of CPU a row against 14 and 17 with small transactions; wide updates did not change.
@@ -54,7 +56,11 @@ def _run(config: Config) -> int:
     signal.signal(signal.SIGINT, ask_to_stop)
     gc.set_threshold(*_GC_THRESHOLDS)
     keep_memory(_RESERVED_BYTES)
-    run_capture(config, stop)
+    try:
+        run_capture(config, stop)
+    except RefusedError as refusal:
+        note_refusal(config, "capture", refusal)
+        raise
     return 0
 
 

@@ -22,7 +22,7 @@ from cdc.logs import get_logger
 from cdc.lsn import LSN, Version
 from cdc.names import Control, control_topic
 from cdc.status import read_states
-from cdc.store_notes import BuildNotes
+from cdc.store_notes import BuildNotes, end_refusal
 from sinks.contract import Generation, Position, Store, TableSchema, TopicPosition, caught_up_at
 from sinks.iceberg.store import IcebergStore
 from spark_jobs.shape.fed import FedTables
@@ -229,6 +229,7 @@ class GenerationBuild:
         if self._notes is not None:
             self._notes.end()
         log.info("switched", store=self._name, generation=self.generation.number)
+        end_refusal(self._config, f"store {self._name}")
         if old is not None and not keep_old:
             self._store.drop(old)
 

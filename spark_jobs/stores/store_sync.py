@@ -16,6 +16,7 @@ from cdc.errors import RefusedError, TailraceError, TransientError, UsageError
 from cdc.logs import get_logger
 from cdc.lsn import LSN
 from cdc.names import Control, control_topic
+from cdc.store_notes import end_refusal, note_refusal
 from sinks.contract import (
     Generation,
     Position,
@@ -69,9 +70,12 @@ class StoreSync:
         stop: threading.Event,
         number: int | None,
         is_paused: Callable[[], bool] = lambda: False,
+        is_refused: Callable[[], bool] = lambda: False,
     ) -> None:
+        """`is_refused`: whether a note says that this store's sync has refused."""
         self.name = name
         self._is_paused = is_paused
+        self._is_refused = is_refused
         self.refused: RefusedError | None = None
         self._config = config
         self._settings = settings
@@ -100,6 +104,8 @@ class StoreSync:
                 self.refused = error if isinstance(error, RefusedError) else RefusedError(error.message)
                 taken_over = isinstance(error, TakenOverError)
                 self._log.error("refused", reason=error.message, remedy=error.remedy, taken_over=taken_over)
+                if not taken_over and self._number is None:
+                    note_refusal(self._config, f"store {self.name}", error)
                 return
             except TailraceError as error:
                 self._retry(str(error))
@@ -237,6 +243,7 @@ class StoreSync:
     def _attend(self, store: Store, feeding: Feeding, stream: TopicStream) -> None:
         """Until it is stopped, or there is trouble."""
         serves = self._number is not None
+        is_noted = False
 
         def look() -> None:
             nonlocal serves
@@ -249,6 +256,9 @@ class StoreSync:
         while not self._stop.wait(_TICK_SECONDS):
             if self._is_paused():
                 raise PausedError("It is paused.")
+            if self._is_refused() and not is_noted:
+                is_noted = True
+                end_refusal(self._config, f"store {self.name}")
             stream.idle(look)
             trouble = stream.trouble()
             if trouble is not None:

@@ -25,12 +25,12 @@ def read_topic_facts(config: Config, names: Iterable[str]) -> dict[str, TopicFac
         settings = topics.settings(wanted, "delete.retention.ms")
     finally:
         topics.close()
-    missing = [name for name in wanted if name not in described]
+    missing = [name for name in wanted if name not in described or name not in settings]
     if missing:
         # A table that is being removed loses its topic a moment before capture says so.
         raise TransientError(
             f"Topic {missing[0]} is gone.",
-            remedy="If it stays so, `tailrace check` says what capture needs; then `tailrace bootstrap` the stores.",
+            remedy="If it was deleted, capture refuses to go on: run `tailrace recover`, which makes it again.",
         )
     starts, ends = offsets(config, {name: topic.partitions for name, topic in described.items()})
     return {

@@ -9,18 +9,12 @@ from typing import TYPE_CHECKING
 
 import msgspec
 import pytest
-from confluent_kafka.admin import (  # type: ignore[attr-defined]
-    AdminClient,
-    AlterConfigOpType,
-    ConfigEntry,
-    ConfigResource,
-    ResourceType,
-)
 
 from cdc.broker_clock import BrokerClock
 from cdc.lsn import Version
 from tests.harness.pipeline import MakePipeline
 from tests.harness.store_sync import StorePipeline
+from tests.harness.topics import alter_topic
 from tests.harness.waiting import eventually
 
 if TYPE_CHECKING:
@@ -138,11 +132,8 @@ def test_a_position_of_release_0_1_0_is_judged_by_the_broker(make_cache: MakeCac
 
 
 def _keep_deletes_for(stores: StorePipeline, milliseconds: int) -> None:
-    topic = stores.pipeline.topic("t")
-    entry = ConfigEntry("delete.retention.ms", str(milliseconds), incremental_operation=AlterConfigOpType.SET)
-    with AdminClient({"bootstrap.servers": stores.pipeline.bootstrap}) as admin:
-        resource = ConfigResource(ResourceType.TOPIC, topic, incremental_configs=[entry])
-        admin.incremental_alter_configs([resource])[resource].result(30)
+    settings = {"delete.retention.ms": str(milliseconds)}
+    alter_topic(stores.pipeline.bootstrap, stores.pipeline.topic("t"), settings)
 
 
 def _caught_up_ms(stores: StorePipeline) -> int:
