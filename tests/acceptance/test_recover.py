@@ -98,6 +98,8 @@ def test_a_refusal_is_shown_with_its_own_remedy_until_it_is_repaired(
         lag.expect_exit(1, 60)
         assert "tailrace recover" in lag.output
         assert "tailrace run" not in lag.output
+        status = json.loads(run_command("capture", pipeline.config, "--status", "--json").stdout)
+        assert "tailrace recover" in status["refusal"]["remedy"]
         _recover(pipeline)
         _shown(observer, lambda record: record.topics.health.remedy == "tailrace run")
         capture = pipeline.start()

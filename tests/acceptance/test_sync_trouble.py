@@ -159,30 +159,6 @@ def test_a_row_that_the_store_denies_is_parked_alone(make_stores: MakeStores, el
         assert read_parked(stores.config) == []
 
 
-def test_a_store_that_was_away_too_long_asks_for_a_bootstrap(
-    make_pipeline: MakePipeline, spark: SparkSession, redis_url: str
-) -> None:
-    """Deletes may be forgotten after delete.retention.ms: going on could keep ghosts, so it refuses."""
-    pipeline = make_pipeline(kafka={"delete_retention_hours": 0.1})
-    pipeline.database.execute("CREATE TABLE t (id int PRIMARY KEY, v text)")
-    stores = StorePipeline(pipeline, spark, {"cache": {"kind": "redis", "url": redis_url}})
-    capture = pipeline.start()
-    with stores.syncing():
-        pipeline.database.execute("INSERT INTO t VALUES (1, 'one')")
-        stores.assert_same("t")
-    with stores.opened("cache") as (store, serving):
-        position = store.take(serving, "test")
-        store.save_position(serving, caught_up_at(position, position.caught_up_broker_ms - 3_600_000))
-    pipeline.database.execute("DELETE FROM t")
-    pipeline.fence(while_running=capture)
-    with stores.syncing() as syncs:
-        eventually(lambda: syncs["cache"].refused, 60, "the sync to refuse")
-        assert "needs a bootstrap" in str(syncs["cache"].refused)
-    assert stores.bootstrap("cache").verdict.complete
-    with stores.syncing():
-        stores.assert_same("t")
-
-
 def _versions(stores: StorePipeline, name: str) -> dict[str, tuple[object, bytes | None]]:
     (schema,) = stores.tables().values()
     with stores.opened(name) as (store, serving):
