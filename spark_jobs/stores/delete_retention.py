@@ -90,12 +90,12 @@ class DeleteRetention:
         """Ask again if it is time. `point`: the newest that `applied` covers. True: `caught_up_ms` has changed."""
         if self._clock() - self._asked_at < self._ask_seconds:
             return False
+        self._asked_at = self._clock()
         try:
             now_ms = self._now_ms()
             at_end = reaches(applied, self._ends())  # in this order: what is appended later is later than `now_ms`
         except TransientError:
             return False  # the broker is away: the evidence stays as old as it is
-        self._asked_at = self._clock()
         if now_ms - self.caught_up_ms > self._retention_ms - margin_ms(self._retention_ms):
             raise needs_bootstrap(self._store, self.caught_up_ms, now_ms, self._retention_ms)
         reached = now_ms if at_end else point.broker_ms if point is not None else 0

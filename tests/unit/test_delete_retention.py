@@ -96,6 +96,7 @@ def test_the_broker_is_asked_now_and_then_only(broker: _Broker) -> None:
     broker.passes(1)
     assert not retention.look({"t": [5]}, None)
     broker.away = False
+    broker.passes(1)
     assert retention.look({"t": [5]}, None)
 
 
