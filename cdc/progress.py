@@ -48,6 +48,7 @@ class Progress(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     # topic -> the id that it got when a recovery made it anew: whoever has read an earlier one begins at its beginning
     remade: dict[str, str] = {}
     written_ms: int = 0
+    recoveries: int = 0  # how often `tailrace recover` has recovered the pipeline: `tailrace run` notices a new one
 
     @property
     def version(self) -> Version:

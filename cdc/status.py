@@ -54,6 +54,7 @@ def _described(progress: Progress, states: TableStates, requests: CopyRequests) 
         "inside_transaction": progress.inside_transaction,
         "commit_time_us": progress.commit_time_us,
         "written_ms": progress.written_ms,
+        "recoveries": progress.recoveries,
         "tables": [
             {
                 "table": f"{state.schema}.{state.table}",

@@ -1,7 +1,8 @@
-"""Notes about stores on `<prefix>.__stores`: which ones somebody has paused, and how far a build has come.
+"""Notes on `<prefix>.__stores`: which stores are paused, how far a build has come, and who refuses to go on, and why.
 
 A topic and not a file, since a sync may run on another machine than whoever pauses it. One note under each key, the
-last one counts. Nothing is decided by a build's note; a pause is heeded by `tailrace sync` between two batches.
+last one counts. Nothing is decided by a build's note or a refusal; a pause is heeded by `tailrace sync` between two
+batches.
 """
 
 from __future__ import annotations
@@ -17,9 +18,10 @@ from confluent_kafka import OFFSET_BEGINNING, Consumer, KafkaError, KafkaExcepti
 
 from cdc.config import Config
 from cdc.control import committed_reader
-from cdc.errors import TransientError
+from cdc.errors import TailraceError, TransientError
 from cdc.logs import get_logger
 from cdc.names import Control, control_topic
+from cdc.secrets import redact
 from cdc.topics import Topics
 
 FORMAT = 1
@@ -55,14 +57,35 @@ class Build(msgspec.Struct, frozen=True, kw_only=True):
         return orjson.dumps({"build": self.store})
 
 
+class Refusal(msgspec.Struct, frozen=True, kw_only=True):
+    """A process has stopped because a person must decide (exit code 3). `where`: "capture", or "store NAME".
+
+    `over`: it runs again. Capture writes no such note: a progress record that is newer than the refusal says the same.
+    """
+
+    format: int = FORMAT
+    where: str
+    reason: str = ""
+    remedy: str = ""
+    over: bool = False
+
+    @property
+    def key(self) -> bytes:
+        return orjson.dumps({"refusal": self.where})
+
+
+Note = Pause | Build | Refusal
+
+
 class Notes:
-    """What the notes read so far say."""
+    """What the notes read so far say. `refusals`: with the broker's time of each note, where that is known."""
 
     def __init__(self) -> None:
         self.pauses: dict[str, Pause] = {}
         self.builds: dict[str, Build] = {}
+        self.refusals: dict[str, tuple[int, Refusal]] = {}
 
-    def take(self, key: bytes, value: bytes | None) -> None:
+    def take(self, key: bytes, value: bytes | None, appended_ms: int = 0) -> None:
         """Notes of a kind that this version does not know are left alone."""
         named = orjson.loads(key or b"{}")
         if value is None or orjson.loads(value).get("format", 0) > FORMAT:
@@ -71,10 +94,29 @@ class Notes:
             self.pauses[named["pause"]] = msgspec.json.decode(value, type=Pause)
         elif "build" in named:
             self.builds[named["build"]] = msgspec.json.decode(value, type=Build)
+        elif "refusal" in named:
+            self.refusals[named["refusal"]] = appended_ms, msgspec.json.decode(value, type=Refusal)
 
     def is_paused(self, store: str) -> bool:
         note = self.pauses.get(store)
         return note is not None and note.paused
+
+    def is_refused(self, where: str) -> bool:
+        _, note = self.refusals.get(where, (0, None))
+        return note is not None and not note.over
+
+
+def note_refusal(config: Config, where: str, error: TailraceError) -> None:
+    """So that the page, `lag` and alerts on any host say why it does not run. An error is dropped."""
+    with suppress(TransientError, KafkaException, BufferError):
+        refusal = Refusal(where=where, reason=redact(error.message), remedy=redact(error.remedy or ""))
+        NoteWriter(config).write(refusal)
+
+
+def end_refusal(config: Config, where: str) -> None:
+    """It runs again."""
+    with suppress(TransientError, KafkaException, BufferError):
+        NoteWriter(config).write(Refusal(where=where, over=True))
 
 
 def set_paused(config: Config, store: str, paused: bool) -> None:
@@ -99,14 +141,16 @@ class NoteWriter:
             {**config.kafka.client_options(), "acks": "all", "log_level": 0, "on_delivery": self._delivered}
         )
 
-    def write(self, note: Pause | Build) -> None:
+    def write(self, note: Note) -> None:
+        if self._topic not in self._producer.list_topics(timeout=_ANSWER_SECONDS).topics:
+            raise TransientError(f"Topic {self._topic} is gone.")  # a broker might make it, with its own settings
         self.send(note)
         left = self._producer.flush(_ANSWER_SECONDS)
         if left or self._failed:
             why = self._failed[0].str() if self._failed else f"no answer within {_ANSWER_SECONDS:.0f} seconds"
             raise TransientError(f"{self._topic} cannot be written: {why}.")
 
-    def send(self, note: Pause | Build) -> None:
+    def send(self, note: Note) -> None:
         """Without waiting: for figures that nothing hangs on."""
         self._producer.produce(self._topic, msgspec.json.encode(note), note.key)
         self._producer.poll(0)
@@ -162,6 +206,9 @@ class PauseWatch:
 
     def is_paused(self, store: str) -> bool:
         return self._notes.is_paused(store)
+
+    def is_refused(self, where: str) -> bool:
+        return self._notes.is_refused(where)
 
     def _run(self) -> None:
         log = get_logger("pauses")

@@ -121,7 +121,8 @@ class Topics:
         """Topics made under a smaller max_message_bytes would refuse what is not parked any more."""
         wanted = self._kafka.max_message_bytes
         found = self._configs(names)
-        small = [name for name, config in found.items() if int(config["max.message.bytes"]["value"]) < wanted]
+        limits = {name: _setting(config, "max.message.bytes") for name, config in found.items()}
+        small = [name for name, limit in limits.items() if limit is not None and int(limit) < wanted]
         resources = [ConfigResource(ConfigResourceType.TOPIC, name, self._size()) for name in small]
         if resources:
             _translated(lambda: self._admin.alter_configs(resources))
@@ -130,8 +131,9 @@ class Topics:
         return self.settings(names, "cleanup.policy")
 
     def settings(self, names: Iterable[str], setting: str) -> dict[str, str]:
-        """One setting of each topic, as it is in force."""
-        return {name: config[setting]["value"] for name, config in self._configs(names).items()}
+        """One setting of each topic, as it is in force. A topic that does not exist is left out."""
+        found = {name: _setting(config, setting) for name, config in self._configs(names).items()}
+        return {name: value for name, value in found.items() if value is not None}
 
     def _configs(self, names: Iterable[str]) -> dict[str, dict[str, Any]]:
         resources = [ConfigResource(ConfigResourceType.TOPIC, name) for name in names]
@@ -197,6 +199,12 @@ class Topics:
 
     def _size(self) -> dict[str, str]:
         return {"max.message.bytes": str(self._kafka.max_message_bytes)}
+
+
+def _setting(config: Mapping[str, Any], name: str) -> str | None:
+    """None where Kafka describes no settings: the topic is gone."""
+    entry = config.get(name)
+    return None if entry is None else entry["value"]
 
 
 def _translated(call: Callable[[], T]) -> T:

@@ -104,9 +104,17 @@ class Position(msgspec.Struct, frozen=True, kw_only=True):
     version: Version = Version(0, 0)
     #: The source's LSN up to which everything is applied (`wait` compares with it).
     lsn: int = 0
-    #: When the store last had everything that the topics held; older than `delete.retention.ms`: bootstrap.
+    #: As `caught_up_broker_ms`, for an older Tailrace, which wrote it by its own clock: no evidence of anything.
     caught_up_ms: int = 0
+    #: The store has applied every record that was written before this time of the broker's clock, and read it before
+    #: Kafka could forget a delete (docs/sync.md). 0: an older Tailrace wrote this position.
+    caught_up_broker_ms: int = 0
     written_ms: int = 0
+
+
+def caught_up_at(position: Position, broker_ms: int) -> Position:
+    """The position with another time of `caught_up_broker_ms`."""
+    return msgspec.structs.replace(position, caught_up_ms=broker_ms, caught_up_broker_ms=broker_ms)
 
 
 def displaced(found: Position, mine: Position) -> TakenOverError | PositionLostError:

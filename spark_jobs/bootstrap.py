@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 from cdc.config import Config, Iceberg
 from cdc.errors import RefusedError, UsageError
 from cdc.logs import get_logger
+from cdc.store_notes import end_refusal
 from sinks.contract import Position
 from sinks.registry import open_store
 from spark_jobs.session import spark_session, start_workers, warehouse_session
@@ -109,6 +110,7 @@ def switch_generation(config: Config, name: str, number: int, *, keep_old: bool 
             _refuse_behind(name, store.position(new), store.position(old), number)
         store.switch(new)
         log.info("switched", store=name, generation=number)
+        end_refusal(config, f"store {name}")
         if old is not None and old.number != number and not keep_old:
             store.drop(old)
     finally:

@@ -68,6 +68,7 @@ def run_sync(config: Config, names: Sequence[str], stop: threading.Event, *, gen
                     stop=stop,
                     number=generation,
                     is_paused=partial(pauses.is_paused, name),
+                    is_refused=partial(pauses.is_refused, f"store {name}"),
                 )
                 for name in chosen
             ]

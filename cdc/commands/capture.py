@@ -17,7 +17,9 @@ from cdc.allocator import keep_memory
 from cdc.capture import run_capture
 from cdc.commands.options import config_option, json_option
 from cdc.config import Config, load_config
+from cdc.errors import RefusedError
 from cdc.status import read_status
+from cdc.store_notes import Refusal, note_refusal
 
 # Rows make many objects and no cycles, so cycles are looked for less often than after every 700 of them. Two runs each
 # on a busy machine: 12 and 13 µs of CPU a row against 14 and 17 with small transactions; wide updates did not change.
@@ -54,13 +56,22 @@ def _run(config: Config) -> int:
     signal.signal(signal.SIGINT, ask_to_stop)
     gc.set_threshold(*_GC_THRESHOLDS)
     keep_memory(_RESERVED_BYTES)
-    run_capture(config, stop)
+    try:
+        run_capture(config, stop)
+    except RefusedError as refusal:
+        note_refusal(config, "capture", refusal)
+        raise
     return 0
 
 
 def _show(config: Config, *, as_json: bool) -> int:
     """Exit code 1: there is nothing to report yet."""
     status = read_status(config)
+    refusal = _refusal(config)
+    if status is not None and refusal is not None:
+        status["refusal"] = {"reason": refusal.reason, "remedy": refusal.remedy}
+    if refusal is not None and not as_json:
+        click.echo(f"Capture has refused to go on: {refusal.reason}\n  {refusal.remedy}")
     if as_json:
         click.echo(json.dumps(status, indent=2))
     elif status is None:
@@ -68,6 +79,17 @@ def _show(config: Config, *, as_json: bool) -> int:
     else:
         click.echo("\n".join(_lines(status)))
     return 0 if status is not None else 1
+
+
+def _refusal(config: Config) -> Refusal | None:
+    from cdc.seeing.clock import LogClock  # noqa: PLC0415 - capture itself does not need these
+    from cdc.seeing.log_facts import LogReader  # noqa: PLC0415
+
+    reader = LogReader(config, LogClock())
+    try:
+        return reader.read().refusals.get("capture")
+    finally:
+        reader.close()
 
 
 def _lines(status: dict[str, Any]) -> list[str]:

@@ -28,9 +28,9 @@ def recover(config_path: Path, dry_run: bool, yes: bool, anyway: bool, as_json: 
     Topics, stores and their positions stay. What is new wins over all that was published before, whatever the server's
     LSNs are, and rows that are gone at the source go from the topics and the stores when the copy is through.
 
-    Stop capture first. What is going to happen is shown and asked for. Interrupted, it is simply run again. Then start
-    `tailrace run` (or `tailrace capture`, and `tailrace snapshot` beside it). Exit codes: 0 done, 1 nothing is wrong or
-    the answer was no, 3 refused.
+    Stop capture first. What is going to happen is shown and asked for. Interrupted, it is simply run again. A `tailrace
+    run` whose capture has refused notices the recovery and goes on; otherwise start it (or `tailrace capture`, and
+    `tailrace snapshot` beside it). Exit codes: 0 done, 1 nothing is wrong or the answer was no, 3 refused.
     """
     if as_json and not (yes or dry_run):
         raise UsageError("--json does not ask: it needs --yes or --dry-run.")
@@ -54,7 +54,8 @@ def recover(config_path: Path, dry_run: bool, yes: bool, anyway: bool, as_json: 
                 return NOTHING_OR_NO
             code = carry_out(plan, recovery.carry_out, state="recovered", as_json=as_json)
             if not as_json:
-                click.echo("Recovered. Start `tailrace run`: it copies the tables again, beside the stream.")
+                click.echo("Recovered. The tables are copied again, beside the stream, by `tailrace run`.")
+                click.echo("One that runs and whose capture has refused goes on by itself; otherwise start it.")
             return code
     finally:
         topics.close()

@@ -80,6 +80,7 @@ class RecoveryRecords:
             remade={**noted.remade, **{name: ids[name] for name in ids if ids[name] != noted.topic_ids.get(name)}},
             schemas={},
             written_ms=_now_ms(),
+            recoveries=noted.recoveries + 1,
         )
         self._publisher.begin()
         schema_topic = control_topic(self._prefix, Control.SCHEMA)

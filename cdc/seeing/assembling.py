@@ -9,7 +9,7 @@ from cdc.config import Config
 from cdc.lsn import LSN
 from cdc.seeing import record
 from cdc.seeing.clock import LogClock
-from cdc.seeing.details import behind, building, copies, partitions, readable
+from cdc.seeing.details import behind, building, copies, partitions, readable, refusal_of
 from cdc.seeing.judging import Judge
 from cdc.seeing.log_facts import LogFacts
 from cdc.seeing.source_facts import SourceFacts
@@ -36,7 +36,7 @@ class Assembler:
     def __init__(self, config: Config, clock: LogClock) -> None:
         self._config = config
         self._clock = clock
-        self._speeds = Trends(_SPEED_SECONDS)
+        self._speeds = Trends(_SPEED_SECONDS, of_counters=True)
         self._falls = Trends(_WINDOW_SECONDS)
         self._motion = Motion()
         self._judge = Judge(config)
@@ -108,7 +108,13 @@ class Assembler:
         now, problem = readings.now, readings.problems.get("log")
         progress = readings.log.progress if readings.log is not None else None
         if readings.log is None or progress is None:
-            return self._judge.topics(record.Topics(problem=problem), slot, is_reading=False, still_seconds=0.0)
+            return self._judge.topics(
+                record.Topics(problem=problem),
+                slot,
+                is_reading=False,
+                still_seconds=0.0,
+                refusal=refusal_of("capture", readings.log, readings.troubles),
+            )
         source = self._source_lsn(readings)
         until, seconds = self._age(progress.confirm_lsn, source, now, progress.commit_time_us / 1e6)
         written = progress.written_ms / 1000
@@ -126,12 +132,14 @@ class Assembler:
             problem=problem,
         )
         is_reading = slot.exists and slot.active
-        return self._judge.topics(found, slot, is_reading=is_reading, still_seconds=still)
+        refusal = refusal_of("capture", readings.log, readings.troubles)
+        return self._judge.topics(found, slot, is_reading=is_reading, still_seconds=still, refusal=refusal)
 
     def _store(self, name: str, readings: Readings, topics: record.Topics) -> record.Store:
         log = readings.log or LogFacts()
         problem = readings.problems.get(name)
         facts = readings.stores[name]
+        refusal = refusal_of(f"store {name}", readings.log, readings.troubles)
         common = {
             "name": name,
             "kind": self._config.stores[name].kind,
@@ -144,8 +152,8 @@ class Assembler:
         if facts is None or facts.position is None:
             self._speeds.rate(f"store {name}", readings.now, None)
             found = record.Store(**common)  # type: ignore[arg-type]
-            return self._judge.store(found, topics, still_seconds=0.0, own_seconds=None)
-        return self._served(name, readings, topics, facts, log, common)
+            return self._judge.store(found, topics, still_seconds=0.0, own_seconds=None, refusal=refusal)
+        return self._served(name, readings, topics, facts, log, common, refusal)
 
     def _served(
         self,
@@ -155,6 +163,7 @@ class Assembler:
         facts: StoreFacts,
         log: LogFacts,
         common: Mapping[str, object],
+        refusal: record.Trouble | None,
     ) -> record.Store:
         position, now = facts.position, readings.now
         assert position is not None  # noqa: S101 - as the caller has seen
@@ -189,7 +198,7 @@ class Assembler:
             generation=facts.serving.number if facts.serving is not None else None,
             **common,  # type: ignore[arg-type]
         )
-        return self._judge.store(found, topics, still_seconds=still, own_seconds=own_seconds)
+        return self._judge.store(found, topics, still_seconds=still, own_seconds=own_seconds, refusal=refusal)
 
     def _topics_of(self, name: str, log: LogFacts, applied: Mapping[str, Sequence[int]]) -> set[str]:
         """Those that the store reads, and those that it is to read once its sync has seen them."""

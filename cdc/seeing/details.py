@@ -7,7 +7,19 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from cdc.names import parse_topic
 from cdc.seeing import record
 from cdc.seeing.log_facts import LogFacts
+from cdc.seeing.parts_file import REFUSED
 from cdc.seeing.store_facts import StoreFacts
+
+
+def refusal_of(where: str, log: LogFacts | None, troubles: Sequence[record.Trouble]) -> record.Trouble | None:
+    """Why capture ("capture") or a store's sync ("store NAME") does not run, in its own words.
+
+    From its note in Kafka; or from `tailrace run` on this host, which knows it also when Kafka does not answer.
+    """
+    note = log.refusals.get(where) if log is not None else None
+    if note is not None:
+        return record.Trouble(where=where, reason=f"{REFUSED}{note.reason}", remedy=note.remedy, refused=True)
+    return next((each for each in troubles if each.refused and each.where == where), None)
 
 
 def behind(log: LogFacts, applied: Mapping[str, Sequence[int]], topics: Iterable[str]) -> int:

@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from dataclasses import replace
 
 from cdc.config import Config
-from cdc.seeing.record import Health, Slot, Source, State, Store, Topics
+from cdc.seeing.record import Health, Slot, Source, State, Store, Topics, Trouble
 from cdc.seeing.words import in_bytes, in_time
 
 # Capture is heard of with every heartbeat; two may be late on a busy machine.
@@ -59,7 +59,12 @@ class Judge:
             left = in_time(slot.seconds_left)
             yield _bad(State.BEHIND, f"At the present rate the slot is lost in {left}.", remedy)
 
-    def topics(self, topics: Topics, slot: Slot, *, is_reading: bool, still_seconds: float) -> Topics:
+    def topics(
+        self, topics: Topics, slot: Slot, *, is_reading: bool, still_seconds: float, refusal: Trouble | None = None
+    ) -> Topics:
+        """`refusal`: why capture does not run, in its own words. They come before what is seen from here."""
+        if refusal is not None and not is_reading:  # or another capture has taken its place
+            return replace(topics, health=_bad(State.DOWN, refusal.reason, refusal.remedy))
         wrong = self._wrong_with_topics(topics, slot, is_reading=is_reading, still_seconds=still_seconds)
         return replace(topics, health=_first(wrong))
 
@@ -89,7 +94,18 @@ class Judge:
         if self._is_behind(topics.seconds, topics.bytes):
             yield _bad(State.BEHIND, f"Capture is {_behind(topics.seconds, topics.bytes)} behind the source.")
 
-    def store(self, store: Store, topics: Topics, *, still_seconds: float, own_seconds: float | None) -> Store:
+    def store(
+        self,
+        store: Store,
+        topics: Topics,
+        *,
+        still_seconds: float,
+        own_seconds: float | None,
+        refusal: Trouble | None = None,
+    ) -> Store:
+        """`refusal`: why its sync does not run, in its own words. They come before what is seen from here."""
+        if refusal is not None:
+            return replace(store, health=_bad(State.DOWN, refusal.reason, refusal.remedy))
         return replace(store, health=_first(self._wrong_with_store(store, topics, still_seconds, own_seconds)))
 
     def _wrong_with_store(

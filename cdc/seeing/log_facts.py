@@ -17,6 +17,7 @@ from confluent_kafka.admin import AdminClient, OffsetSpec  # type: ignore[attr-d
 
 from cdc import progress as progress_records
 from cdc.audit.records import AuditRecord
+from cdc.broker_clock import append_time_ms
 from cdc.config import Config
 from cdc.control import committed_reader
 from cdc.copies.records import CopyProgress, CopyState
@@ -28,7 +29,7 @@ from cdc.seeing.audits import decode_audit, last_audits
 from cdc.seeing.clock import LogClock
 from cdc.seeing.published import Published
 from cdc.seeing.record import Audit
-from cdc.store_notes import Build, Notes
+from cdc.store_notes import Build, Notes, Refusal
 from cdc.table_states import KEY as STATES_KEY
 from cdc.table_states import TableStates
 from cdc.table_states import decode as decode_states
@@ -60,6 +61,8 @@ class LogFacts:
     parked: Mapping[str, int] = field(default_factory=dict)
     paused: frozenset[str] = frozenset()
     builds: Mapping[str, Build] = field(default_factory=dict)
+    #: Who does not run because a person must decide: "capture", "store NAME".
+    refusals: Mapping[str, Refusal] = field(default_factory=dict)
     audits: Mapping[str, Audit] = field(default_factory=dict)
     ends: Mapping[str, list[int]] = field(default_factory=dict)
     published: Published = field(default_factory=Published)
@@ -84,6 +87,7 @@ class LogReader:
         self._copy_progress: dict[str, CopyProgress] = {}
         self._parked: dict[tuple[str, str, str], _ParkedNote] = {}
         self._notes = Notes()
+        self._progress_ms = 0  # when the broker appended the newest progress record
         self._audits: dict[bytes, AuditRecord] = {}
         self._ends: dict[str, list[int]] = {}
         self._published = Published()
@@ -119,6 +123,7 @@ class LogReader:
             parked=Counter(store for (store, _, _), note in self._parked.items() if not note.settled),
             paused=frozenset(note.store for note in self._notes.pauses.values() if note.paused),
             builds=dict(self._notes.builds),
+            refusals=self._refusals(),
             audits=last_audits(self._audits.values()),
             ends=self._ends,
             published=self._published,
@@ -176,9 +181,19 @@ class LogReader:
         self._places[topic] = (message.offset() or 0) + 1
         value = message.value()
         if value is not None:
-            self._learn(self._controls[topic], message.key() or b"", value)
+            self._learn(self._controls[topic], message.key() or b"", value, append_time_ms(message))
 
-    def _learn(self, control: str, key: bytes, value: bytes) -> None:
+    def _refusals(self) -> dict[str, Refusal]:
+        """Those that stand. A progress record that is newer than capture's shows that it went on, or was recovered."""
+        return {
+            where: note
+            for where, (appended_ms, note) in self._notes.refusals.items()
+            if not note.over and (where != "capture" or appended_ms > self._progress_ms)
+        }
+
+    def _learn(self, control: str, key: bytes, value: bytes, appended_ms: int) -> None:
+        if control == Control.PROGRESS.value:
+            self._progress_ms = max(self._progress_ms, appended_ms)
         if control in (Control.PROGRESS.value, Control.POSITIONS.value):
             self._learn_progress(progress_records.decode(value), newest=control == Control.PROGRESS.value)
         elif control == Control.SCHEMA.value:
@@ -193,7 +208,7 @@ class LogReader:
         elif control == Control.PARKED.value:
             self._learn_parked(msgspec.json.decode(value, type=_ParkedNote))
         elif control == Control.STORES.value:
-            self._notes.take(key, value)
+            self._notes.take(key, value, appended_ms)
         elif control == Control.AUDITS.value:
             audit = decode_audit(value)
             if audit is not None:

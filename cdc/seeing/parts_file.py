@@ -18,6 +18,8 @@ from cdc.seeing.history import state_folder
 from cdc.seeing.record import State, Trouble
 
 _OLD_SECONDS = 30.0
+#: How a refusal is said everywhere; its reason follows.
+REFUSED = "It refused: "
 
 
 def parts_path(config: Config) -> Path:
@@ -41,13 +43,22 @@ def read_troubles(path: Path) -> list[Trouble]:
         if time.time() - found["written"] > _OLD_SECONDS:
             return []
         parts = [
-            Trouble(where=part["name"], reason=_sentence(part), remedy=redact(part["remedy"]), state=_state(part))
+            Trouble(
+                where=part["name"],
+                reason=_sentence(part),
+                remedy=redact(part["remedy"]),
+                state=_state(part),
+                refused=part["condition"] == "refused",
+            )
             for part in found["parts"]
             if part["condition"] in ("refused", "waiting") or part["note"]
         ]
         return parts + [
             Trouble(
-                where=f"store {name}", reason=redact(f"It refused: {said['reason']}"), remedy=redact(said["remedy"])
+                where=f"store {name}",
+                reason=redact(f"{REFUSED}{said['reason']}"),
+                remedy=redact(said["remedy"]),
+                refused=True,
             )
             for name, said in found["refused_stores"].items()
         ]
@@ -60,5 +71,5 @@ def _state(part: Mapping[str, Any]) -> State:
 
 
 def _sentence(part: Mapping[str, Any]) -> str:
-    word = {"refused": "It refused", "waiting": "It died"}.get(part["condition"], "It tries again")
-    return redact(f"{word}: {part['note']}")
+    word = {"refused": REFUSED, "waiting": "It died: "}.get(part["condition"], "It tries again: ")
+    return redact(f"{word}{part['note']}")

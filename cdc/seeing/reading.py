@@ -18,6 +18,7 @@ from cdc.secrets import redact
 from cdc.seeing.assembling import Assembler, Readings
 from cdc.seeing.clock import LogClock
 from cdc.seeing.log_facts import LogReader
+from cdc.seeing.parts_file import parts_path, read_troubles
 from cdc.seeing.record import Record, Trouble
 from cdc.seeing.source_facts import SourceReader
 from cdc.seeing.store_facts import StoreReader
@@ -150,7 +151,7 @@ class Observer:
 
 
 def look_once(config: Config, stores: Sequence[str] | None = None) -> Record:
-    observer = Observer(config, stores)
+    observer = Observer(config, stores, troubles=lambda: read_troubles(parts_path(config)))
     try:
         return observer.look()
     finally:

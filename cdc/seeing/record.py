@@ -169,6 +169,8 @@ class Trouble:
     reason: str
     remedy: str = ""
     state: State = State.DOWN
+    #: It does not run because a person must decide.
+    refused: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

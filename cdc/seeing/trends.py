@@ -20,6 +20,10 @@ class Trend:
         while len(self._seen) > 2 and self._seen[1][0] < now - self._window_seconds:
             self._seen.popleft()
 
+    @property
+    def newest(self) -> float:
+        return self._seen[-1][1] if self._seen else 0.0
+
     def per_second(self) -> float | None:
         if len(self._seen) < 2:
             return None
@@ -28,10 +32,15 @@ class Trend:
 
 
 class Trends:
-    """Trends by name; those of figures that are no longer there go."""
+    """Trends by name; those of figures that are no longer there go.
 
-    def __init__(self, window_seconds: float) -> None:
+    `of_counters`: figures that only rise. One that has fallen was begun again (a topic was made again), so what was
+    seen of it before says nothing about its speed.
+    """
+
+    def __init__(self, window_seconds: float, *, of_counters: bool = False) -> None:
         self._window_seconds = window_seconds
+        self._of_counters = of_counters
         self._trends: dict[Hashable, Trend] = {}
 
     def rate(self, name: Hashable, now: float, value: float | None) -> float | None:
@@ -39,7 +48,9 @@ class Trends:
         if value is None:
             self._trends.pop(name, None)
             return None
-        trend = self._trends.setdefault(name, Trend(self._window_seconds))
+        trend = self._trends.get(name)
+        if trend is None or (self._of_counters and value < trend.newest):
+            trend = self._trends[name] = Trend(self._window_seconds)
         trend.add(now, value)
         return trend.per_second()
 

@@ -46,6 +46,8 @@ class CopyWatch:
 
     def __init__(self, config: Config, read: Callable[[Config], Status | None] = read_status) -> None:
         self.due = CopiesDue()
+        #: How often the pipeline has been recovered; None while that is not known.
+        self.recoveries: int | None = None
         self._config = config
         self._read = read
         self._forgotten = 0
@@ -67,13 +69,15 @@ class CopyWatch:
         """What was known stands while nobody can tell."""
         forgotten = self._forgotten
         try:
-            due = copies_due(self._read(self._config))
+            status = self._read(self._config)
+            due = copies_due(status)
         except TailraceError as error:
             log.debug("copies_due_unknown", reason=error.message)
             return
         except Exception as error:  # a library's own: looking must go on
             log.warning("copies_due_unknown", reason=f"{type(error).__name__}: {error}")
             return
+        self.recoveries = status.get("recoveries", 0) if status is not None else 0
         if forgotten == self._forgotten:
             self.due = due
 

@@ -20,7 +20,8 @@ GRACE_SECONDS = 25.0
 class Supervisor:
     """`steady`: parts that always run. `occasional`: those that run when there is something to do.
 
-    `stages`: the order of stopping; the parts of one stage stop together.
+    `stages`: the order of stopping; the parts of one stage stop together. `forgive`, `is_repaired`: give the parts that
+    refused another try, because a person asks for it, or because the cause is gone.
     """
 
     def __init__(
@@ -32,6 +33,7 @@ class Supervisor:
         show: Callable[[View], None],
         stop: threading.Event,
         forgive: threading.Event,
+        is_repaired: Callable[[], bool] = lambda: False,
         grace_seconds: float = GRACE_SECONDS,
     ) -> None:
         self._steady = tuple(steady)
@@ -40,6 +42,7 @@ class Supervisor:
         self._show = show
         self._stop = stop
         self._forgive = forgive
+        self._is_repaired = is_repaired
         self._grace_seconds = grace_seconds
 
     def run(self, view: View) -> int:
@@ -53,6 +56,9 @@ class Supervisor:
     def _attend(self, view: View) -> int:
         show_at = 0.0
         while True:
+            if self._is_repaired():
+                log.info("repaired", reason="what was refused has been repaired: trying again")
+                self._forgive.set()
             if self._forgive.is_set():
                 self._forgive.clear()
                 for part in self._parts:

@@ -11,12 +11,14 @@ from cdc.config import Config, Iceberg
 from cdc.config.stores import Fed
 from cdc.logs import get_logger
 from cdc.seeing.parts_file import parts_path, write_parts
+from cdc.store_notes import PauseWatch
 from cdc.supervisor.capture_part import CapturePart
 from cdc.supervisor.child import Child
 from cdc.supervisor.copies_due import CopyWatch
 from cdc.supervisor.hops import HopWatch
 from cdc.supervisor.lines import Lines
 from cdc.supervisor.part import Part
+from cdc.supervisor.repairs import Repairs
 from cdc.supervisor.report import CopyFigures, Report
 from cdc.supervisor.supervisor import Supervisor
 from cdc.supervisor.sync_part import SyncPart
@@ -55,6 +57,8 @@ class Pipeline:
         for name in sorted(set(config.stores) - set(self._stores)):
             log.warning("store_left_out", store=name, reason=f"{config.stores[name].kind} is not synced yet")
         self._copies = CopyWatch(config)
+        self._notes = PauseWatch(config)
+        self._repairs = Repairs(lambda: self._copies.recoveries, lambda name: self._notes.is_refused(f"store {name}"))
         common = ["--log-level", log_level]
         where = ["--config", str(config.file)]
         given: dict[str, Any] = {"start": Child, "write_line": lines.write, "clock": time.monotonic}
@@ -104,14 +108,22 @@ class Pipeline:
             show=lambda to: self._show(to, self._report(hops)),
             stop=stop,
             forgive=forgive,
+            is_repaired=self._is_repaired,
         )
         self._copies.start()
         hops.start()
         try:
-            return supervisor.run(view)
+            with self._notes:
+                return supervisor.run(view)
         finally:
             self._copies.stop()
             hops.stop()
+
+    def _is_repaired(self) -> bool:
+        return self._repairs.look(
+            is_capture_refused=self._capture.is_refused,
+            refused_stores=[name for sync in self._syncs for name in list(sync.refused)],
+        )
 
     def _show(self, view: View, report: Report) -> None:
         write_parts(parts_path(self._config), report.as_json())

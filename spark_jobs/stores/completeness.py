@@ -68,9 +68,14 @@ def reasons_after(
 
 
 def why_too_slow(elapsed_ms: int, retention_ms: int) -> str | None:
-    """Deletes that were written meanwhile may have been forgotten before they were read."""
-    if elapsed_ms < retention_ms:
+    """Deletes that were written meanwhile may have been forgotten before they were read. `elapsed_ms`: the broker's.
+
+    A broker's clock that was set back proves nothing.
+    """
+    if 0 <= elapsed_ms < retention_ms:
         return None
+    if elapsed_ms < 0:
+        return "the broker's clock was set back, so how long it took is not known"
     return (
         f"it took {elapsed_ms / 3_600_000:.2f} hours, and deletes are kept for {retention_ms / 3_600_000:g}:"
         " rows that were deleted meanwhile may have stayed"

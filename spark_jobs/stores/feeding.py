@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from cdc.config import Config
-from cdc.errors import RefusedError, TransientError
+from cdc.errors import TransientError
 from cdc.logs import get_logger
 from cdc.lsn import LSN, Version
 from sinks.contract import (
@@ -22,6 +22,7 @@ from sinks.contract import (
     Position,
     PositionLostError,
     Store,
+    caught_up_at,
     displaced,
 )
 from sinks.iceberg.store import IcebergStore
@@ -29,9 +30,11 @@ from spark_jobs.session import use_warehouse
 from spark_jobs.shape.fed import FedTables, chosen_tables
 from spark_jobs.stores.answers import Answers
 from spark_jobs.stores.batches import Batch, Ends
+from spark_jobs.stores.delete_retention import DeleteRetention
 from spark_jobs.stores.ledger import Ledger
 from spark_jobs.stores.parking import Parking
 from spark_jobs.stores.tasks import Applying
+from spark_jobs.stores.topic_facts import committed_ends
 from spark_jobs.warehouse.apply import WarehouseBatches
 
 if TYPE_CHECKING:
@@ -39,8 +42,6 @@ if TYPE_CHECKING:
 
 # An idle store's position is written again when heartbeats have moved the LSN, at most this often.
 _IDLE_SAVE_SECONDS = 0.5
-# And the proof that it has nothing to do, where nobody writes heartbeats (capture is down).
-_IDLE_PROOF_MS = 60_000
 _REAP_SECONDS = 600.0
 
 
@@ -67,14 +68,19 @@ class Feeding:
         self._fed = fed
         self._applying = applying
         self._spark = fed.spark
-        self._retention_ms = retention_ms
+        self._retention = DeleteRetention(
+            name,
+            caught_up_ms=position.caught_up_broker_ms,
+            retention_ms=retention_ms,
+            now_ms=ledger.broker_ms,
+            ends=lambda: committed_ends(
+                config, {topic: len(place.next_offsets) for topic, place in self.position.topics.items()}
+            ),
+        )
         self._markers: dict[str, bytes] = {}
         self._goal = ledger.newest()
         self._saved_at = 0.0
         self._reap_at = time.monotonic() + _REAP_SECONDS
-        self._batches = self._batches_seen = 0
-        self._at_end_ms = position.caught_up_ms
-        self._looked_ms = 0
         self._log = get_logger("sync").bind(store=name)
         self.generation = generation
         self.tables = fed.schemas
@@ -91,7 +97,6 @@ class Feeding:
     def batch(self, batch: Batch, ends: Ends) -> None:
         """Apply one batch, then move the position."""
         began = time.monotonic()
-        self._batches += 1
         self.compare()
         self._ledger.catch_up()
         self._compare_tables()
@@ -116,9 +121,8 @@ class Feeding:
         if time.monotonic() - self._saved_at < _IDLE_SAVE_SECONDS:
             return
         self.compare()
-        self._note_end()
-        moved = self._moved({topic: list(place.next_offsets) for topic, place in self.position.topics.items()})
-        if moved.lsn != self.position.lsn or moved.caught_up_ms > self.position.caught_up_ms + _IDLE_PROOF_MS:
+        moved = self._moved({topic: place.next_offsets for topic, place in self.position.topics.items()})
+        if moved != self.position:
             self._save(moved)
         else:
             self._saved_at = time.monotonic()
@@ -175,17 +179,11 @@ class Feeding:
             topic: msgspec.structs.replace(place, next_offsets=tuple(ends[topic]))
             for topic, place in self.position.topics.items()
         }
+        self._retention.look(ends, point)
+        moved = caught_up_at(msgspec.structs.replace(self.position, topics=topics), self._retention.caught_up_ms)
         if point is None or point.place < (self.position.version, self.position.lsn):
-            caught_up_ms = max(self.position.caught_up_ms, self._at_end_ms)
-            return msgspec.structs.replace(self.position, topics=topics, caught_up_ms=caught_up_ms)
-        self._refuse_too_slow()
-        return msgspec.structs.replace(
-            self.position,
-            topics=topics,
-            lsn=point.lsn,
-            version=point.version,
-            caught_up_ms=max(point.written_ms, self._at_end_ms),
-        )
+            return moved
+        return msgspec.structs.replace(moved, lsn=point.lsn, version=point.version)
 
     def _left_out(self) -> set[str]:
         """Topics that this store does not get: where they end is nothing to it."""
@@ -200,29 +198,9 @@ class Feeding:
         if reaped:
             self._log.info("tombstones_reaped", rows=reaped)
 
-    def _note_end(self) -> None:
-        """No batch since the last look: what was applied by then was all that the topics had."""
-        if self._batches == self._batches_seen:
-            self._at_end_ms = max(self._at_end_ms, self._looked_ms)
-        self._batches_seen, self._looked_ms = self._batches, _now_ms()
-
-    def _refuse_too_slow(self) -> None:
-        """Deletes that were written since it was last caught up may have been forgotten before they were read."""
-        away_ms = _now_ms() - max(self.position.caught_up_ms, self._at_end_ms)
-        if away_ms > self._retention_ms:
-            raise RefusedError(
-                f"Store {self._name} needed {away_ms / 3_600_000:.2f} hours to catch up, and deletes are kept for"
-                f" {self._retention_ms / 3_600_000:g}: some may be gone. It needs a bootstrap.",
-                remedy=f"Build the store anew: tailrace bootstrap {self._name}",
-            )
-
     def _save(self, position: Position) -> None:
         self.position = self.saved = self._store.save_position(self.generation, position)
         self._saved_at = time.monotonic()
-
-
-def _now_ms() -> int:
-    return time.time_ns() // 1_000_000
 
 
 class TablesChangedError(TransientError):

@@ -22,8 +22,8 @@ from cdc.logs import get_logger
 from cdc.lsn import LSN, Version
 from cdc.names import Control, control_topic
 from cdc.status import read_states
-from cdc.store_notes import BuildNotes
-from sinks.contract import Generation, Position, Store, TableSchema, TopicPosition
+from cdc.store_notes import BuildNotes, end_refusal
+from sinks.contract import Generation, Position, Store, TableSchema, TopicPosition, caught_up_at
 from sinks.iceberg.store import IcebergStore
 from spark_jobs.shape.fed import FedTables
 from spark_jobs.stores.completeness import Verdict, reasons_after, why_too_slow
@@ -132,7 +132,7 @@ class GenerationBuild:
         point = self._sources.point
         start = {topic: facts.starts for topic, facts in self._sources.facts.items()}
         rows = self._load(start, ends_for(point, start), count=True)
-        self._save(point, self._sources.began_ms)
+        self._save(point, self._sources.caught_up_ms)
         log.info("loaded", store=self._name, lsn=str(LSN(point.lsn)), rows=sum(rows.values()))
         return rows
 
@@ -143,7 +143,7 @@ class GenerationBuild:
     def _hand_over_history(self, before: Position | None) -> None:
         """Only a warehouse has one; it is kept from generation to generation."""
         if isinstance(self._store, IcebergStore):
-            take_over_history(self._store, self.generation, self._applying(), self._fed, before, self._sources.point)
+            take_over_history(self._store, self.generation, self._applying(), self._fed, before, self._sources)
 
     def _load(self, start: dict[str, list[int]], end: dict[str, list[int]], *, count: bool) -> dict[str, int]:
         loaded = self._loading.load(self._applying(), start, end, self._markers, count=count)
@@ -167,8 +167,9 @@ class GenerationBuild:
     def _catch_up(self) -> None:
         """Until what is left is little. Tables that come meanwhile are the sync's."""
         for _ in range(_MOST_ROUNDS):
-            looked_ms = time.time_ns() // 1_000_000
+            looked_ms = self._ledger.broker_ms()
             self._ledger.catch_up()
+            has_read_all = self._ledger.has_read_all()
             newest = self._ledger.newest()
             if newest is None:
                 return
@@ -177,7 +178,7 @@ class GenerationBuild:
             behind = sum(sum(end[topic]) - sum(start[topic]) for topic in start)
             if behind:
                 self._load(start, end, count=False)
-                self._save(newest, looked_ms)
+                self._save(newest, looked_ms if has_read_all else newest.broker_ms)
             if behind <= _NEARLY_THERE:
                 return
         raise TransientError("The new generation does not catch up: more is written than it can take.")
@@ -199,7 +200,7 @@ class GenerationBuild:
     def _why_too_slow(self) -> str | None:
         after = read_topic_facts(self._config, self._sources.tables)
         seen = [*self._sources.facts.values(), *after.values()]
-        elapsed_ms = time.time_ns() // 1_000_000 - self._sources.began_ms
+        elapsed_ms = self._ledger.broker_ms() - self._sources.began_ms
         return why_too_slow(elapsed_ms, min(facts.delete_retention_ms for facts in seen))
 
     def _count(self) -> dict[str, int]:
@@ -228,21 +229,20 @@ class GenerationBuild:
         if self._notes is not None:
             self._notes.end()
         log.info("switched", store=self._name, generation=self.generation.number)
+        end_refusal(self._config, f"store {self._name}")
         if old is not None and not keep_old:
             self._store.drop(old)
 
-    def _save(self, point: Point, looked_ms: int) -> None:
-        """`looked_ms`: when this was the newest point, so that a reader of it had everything."""
+    def _save(self, point: Point, caught_up_ms: int) -> None:
+        """`caught_up_ms`: the point covers everything that the broker appended before this time."""
         start = {topic: facts.starts for topic, facts in self._sources.facts.items()}
         ends = ends_for(point, start)
         topics = {
             topic: TopicPosition(facts.topic.id, tuple(ends[topic]), self._fed.texts[topic])
             for topic, facts in self._sources.facts.items()
         }
-        position = msgspec.structs.replace(
-            self._position, topics=topics, version=point.version, lsn=point.lsn, caught_up_ms=looked_ms
-        )
-        self._position = self._store.save_position(self.generation, position)
+        position = msgspec.structs.replace(self._position, topics=topics, version=point.version, lsn=point.lsn)
+        self._position = self._store.save_position(self.generation, caught_up_at(position, caught_up_ms))
 
     def _between(self, progress: LoadProgress) -> None:
         self._show(progress)

@@ -21,6 +21,7 @@ from confluent_kafka import (
 from confluent_kafka.admin import AdminClient, OffsetSpec  # type: ignore[attr-defined]
 
 from cdc import progress as progress_records
+from cdc.broker_clock import BrokerClock, append_time_ms
 from cdc.config import Config
 from cdc.control import committed_reader
 from cdc.errors import TailraceError, TransientError
@@ -57,6 +58,8 @@ class Ledger:
         self._schemas: dict[str, tuple[str, TableSchema]] = {}
         self._read_to: dict[str, int] = {}
         self._admin = self._new_admin()
+        self._clock = BrokerClock(config)
+        self._clock_turn = threading.Lock()
         self._refused: TailraceError | None = None
         self._thread = threading.Thread(target=self._run, name="tailrace-ledger", daemon=True)
 
@@ -71,6 +74,8 @@ class Ledger:
         self._thread.join(10)
         # Not left to the garbage collector: it may run in a thread of the client's own, which librdkafka aborts on.
         self._admin.__exit__(None, None, None)
+        with self._clock_turn:
+            self._clock.close()
 
     # -- what is asked -----------------------------------------------------------------------------------------
 
@@ -95,6 +100,22 @@ class Ledger:
         with self._changed:
             return self._points.newest
 
+    def broker_ms(self) -> int:
+        """What time it is by the broker's clock. Asks it, so not for each batch."""
+        with self._clock_turn:
+            now_ms = self._clock.now_ms()
+        newest = self.newest()
+        return max(now_ms, newest.broker_ms if newest is not None else 0)
+
+    def has_read_all(self) -> bool:
+        """The newest point stands for all that was published when this was called: nothing follows it, nothing is open.
+
+        Every record of a table is published together with a progress record.
+        """
+        _, end = self._ends(self._progress_topic)
+        with self._changed:
+            return self._read_to.get(self._progress_topic, -1) >= end
+
     def catch_up(self, deadline_seconds: float = _STALE_SECONDS) -> None:
         """Until every schema that is published now is known here.
 
@@ -102,7 +123,7 @@ class Ledger:
         A transaction becomes visible partition by partition, so its records are waited for, though not for ever: it may
         be another one, which has just begun.
         """
-        committed, end = self._schema_ends()
+        committed, end = self._ends(self._schema_topic)
         began = time.monotonic()
         with self._changed:
             while (
@@ -116,9 +137,9 @@ class Ledger:
                 self._changed.wait(0.2)
                 self._raise_refused()
 
-    def _schema_ends(self) -> tuple[int, int]:
+    def _ends(self, topic: str) -> tuple[int, int]:
         """Of what is committed, and of all there is."""
-        place, latest = TopicPartition(self._schema_topic, 0), OffsetSpec.latest()  # type: ignore[no-untyped-call]
+        place, latest = TopicPartition(topic, 0), OffsetSpec.latest()  # type: ignore[no-untyped-call]
         asked = [
             self._admin.list_offsets({place: latest}, isolation_level=level, request_timeout=_STALE_SECONDS)[place]
             for level in (IsolationLevel.READ_COMMITTED, IsolationLevel.READ_UNCOMMITTED)
@@ -193,18 +214,18 @@ class Ledger:
                     raise KafkaException(error)
                 self._read_to[topic] = offset
             else:
-                self._learn(topic, message.key() or b"", message.value())
+                self._learn(topic, message.key() or b"", message.value(), append_time_ms(message))
                 if topic == self._schema_topic:
                     self._read_to[topic] = offset + 1
             self._changed.notify_all()
 
-    def _learn(self, topic: str, key: bytes, value: bytes | None) -> None:
+    def _learn(self, topic: str, key: bytes, value: bytes | None, broker_ms: int) -> None:
         if value is None:
             return
         if topic == self._progress_topic:
             if key == progress_records.KEY:
                 self._progress = progress_records.decode(value)
-                point = Point.of(self._progress)
+                point = Point.of(self._progress, broker_ms)
                 if point is not None:
                     self._points.add(point)
             return

@@ -23,9 +23,12 @@ class Point:
     end_offsets: Mapping[str, Sequence[int]]
     commit_time_us: int
     written_ms: int
+    #: When the broker appended the progress record; 0 where that is not known. Records that the point does not cover
+    #: were appended later, since capture's transactions follow each other.
+    broker_ms: int = 0
 
     @classmethod
-    def of(cls, progress: Progress) -> Point | None:
+    def of(cls, progress: Progress, broker_ms: int = 0) -> Point | None:
         """None while a first copy is under way: its rows are not in the record yet."""
         if progress.state != "streaming":
             return None
@@ -35,6 +38,7 @@ class Point:
             progress.end_offsets,
             progress.commit_time_us,
             progress.written_ms,
+            broker_ms,
         )
 
     @property

@@ -30,18 +30,23 @@ class Sources:
     others: dict[str, TableSchema]
     facts: dict[str, TopicFacts]
     reasons: list[str]
+    #: By the broker's clock, as is `caught_up_ms`: everything that was appended before it is covered by `point`.
     began_ms: int
+    caught_up_ms: int
 
     @classmethod
     def read(cls, config: Config, name: str, ledger: Ledger) -> Sources:
-        began_ms = time.time_ns() // 1_000_000
         give_up_at = time.monotonic() + _FIRST_PROGRESS_SECONDS
         while ledger.progress() is None and time.monotonic() < give_up_at:
             time.sleep(0.05)
         progress = ledger.progress()
         if progress is None:
             raise RefusedError("Capture has published nothing yet.", remedy="Start it first: tailrace capture")
+        began_ms = ledger.broker_ms()
         ledger.catch_up()
+        has_read_all = ledger.has_read_all()
+        progress = ledger.progress() or progress
+        streaming = ledger.newest() if progress.state == "streaming" else None
         known = ledger.tables()
         if not known:
             raise RefusedError("Capture has published no table yet.", remedy="Start it first: tailrace capture")
@@ -55,12 +60,13 @@ class Sources:
         finally:
             topics.close()
         return cls(
-            point=Point.of(progress) or _whatever_is_there(facts),
+            point=streaming or _whatever_is_there(facts),
             tables=tables,
             others={topic: table for topic, table in known.items() if topic not in tables},
             facts=facts,
             reasons=reasons_before(progress, facts, policies),
             began_ms=began_ms,
+            caught_up_ms=streaming.broker_ms if streaming is not None and not has_read_all else began_ms,
         )
 
 

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from cdc.errors import RefusedError
 from cdc.topics import Topic
 from sinks.contract import Position, TopicPosition
+from spark_jobs.stores.delete_retention import is_too_old, needs_bootstrap
 
 _NONE_REMADE: Mapping[str, str] = {}
 
@@ -34,22 +35,28 @@ def starting_position(
 
     Refuses where going on could keep rows that were deleted, or leave rows out. `remade`: topics that a recovery has
     made anew, and their ids: a whole copy of the table is in them, so whoever knew the old one begins at the beginning.
+    `now_ms`: the broker's time, asked before `topics`.
     """
-    fresh = not position.topics
     known = {
         name: place
         for name, place in position.topics.items()
         if name not in topics or place.topic_id == topics[name].topic.id or remade.get(name) != topics[name].topic.id
     }
     places = {name: _place(store, known.get(name), name, facts) for name, facts in topics.items()}
-    caught_up_ms = now_ms if fresh else position.caught_up_ms
-    _refuse_too_old(store, places, topics, caught_up_ms, now_ms)
+    half_read = [name for name, place in places.items() if _is_half_read(place, topics[name])]
+    # Topics of which nothing was applied yet, and those that are read to their end, have hidden no delete until now.
+    caught_up_ms = position.caught_up_broker_ms if half_read else now_ms
+    for name in half_read:
+        retention_ms = topics[name].delete_retention_ms
+        if is_too_old(caught_up_ms, now_ms, retention_ms):
+            raise needs_bootstrap(store, caught_up_ms, now_ms, retention_ms, name)
     return Position(
         owner=position.owner,
         topics=places,
         version=position.version,
         lsn=position.lsn,
         caught_up_ms=caught_up_ms,
+        caught_up_broker_ms=caught_up_ms,
         written_ms=position.written_ms,
     )
 
@@ -82,17 +89,7 @@ def _place(store: str, place: TopicPosition | None, name: str, facts: TopicFacts
     return place
 
 
-def _refuse_too_old(
-    store: str, places: Mapping[str, TopicPosition], topics: Mapping[str, TopicFacts], caught_up_ms: int, now_ms: int
-) -> None:
-    for name, place in places.items():
-        facts = topics[name]
-        behind = any(offset < end for offset, end in zip(place.next_offsets, facts.ends, strict=True))
-        begun = any(offset > start for offset, start in zip(place.next_offsets, facts.starts, strict=True))
-        if behind and begun and now_ms - caught_up_ms > facts.delete_retention_ms:
-            hours = (now_ms - caught_up_ms) / 3_600_000
-            raise RefusedError(
-                f"Store {store} was last caught up {hours:.1f} hours ago, and {name} keeps deletes for"
-                f" {facts.delete_retention_ms / 3_600_000:g}: some may be gone. It needs a bootstrap.",
-                remedy=f"Build the store anew: tailrace bootstrap {store}",
-            )
+def _is_half_read(place: TopicPosition, facts: TopicFacts) -> bool:
+    behind = any(offset < end for offset, end in zip(place.next_offsets, facts.ends, strict=True))
+    begun = any(offset > start for offset, start in zip(place.next_offsets, facts.starts, strict=True))
+    return behind and begun

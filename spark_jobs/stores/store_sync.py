@@ -16,13 +16,24 @@ from cdc.errors import RefusedError, TailraceError, TransientError, UsageError
 from cdc.logs import get_logger
 from cdc.lsn import LSN
 from cdc.names import Control, control_topic
-from sinks.contract import Generation, PositionLostError, Store, StoreCheck, TableSchema, TakenOverError
+from cdc.store_notes import end_refusal, note_refusal
+from sinks.contract import (
+    Generation,
+    Position,
+    PositionLostError,
+    Store,
+    StoreCheck,
+    TableSchema,
+    TakenOverError,
+    caught_up_at,
+)
 from sinks.registry import open_store
 from spark_jobs.session import warehouse_session
 from spark_jobs.shape.fed import FedTables, chosen_tables, fed_tables
 from spark_jobs.stores.batches import Reading
 from spark_jobs.stores.feeding import Feeding, TablesChangedError, applying_for
 from spark_jobs.stores.ledger import Ledger
+from spark_jobs.stores.past_points import appended_ms
 from spark_jobs.stores.start import starting_position
 from spark_jobs.stores.topic_facts import read_topic_facts
 from spark_jobs.stores.topic_stream import TopicStream
@@ -32,7 +43,7 @@ if TYPE_CHECKING:
 
 BOOTSTRAP_OWNER = "bootstrap:"
 # A bootstrap writes its position about every ten seconds while it lives.
-_BOOTSTRAP_SILENCE_MS = 60_000
+_BOOTSTRAP_SILENCE_SECONDS = 60.0
 _TICK_SECONDS = 0.5
 _SHORTEST_PAUSE_SECONDS, _LONGEST_PAUSE_SECONDS = 0.5, 30.0
 
@@ -59,9 +70,12 @@ class StoreSync:
         stop: threading.Event,
         number: int | None,
         is_paused: Callable[[], bool] = lambda: False,
+        is_refused: Callable[[], bool] = lambda: False,
     ) -> None:
+        """`is_refused`: whether a note says that this store's sync has refused."""
         self.name = name
         self._is_paused = is_paused
+        self._is_refused = is_refused
         self.refused: RefusedError | None = None
         self._config = config
         self._settings = settings
@@ -74,6 +88,7 @@ class StoreSync:
         self._pause_seconds = _SHORTEST_PAUSE_SECONDS
         self._warned: set[StoreCheck] = set()
         self._told_due: set[str] = set()
+        self._bootstrap_seen: tuple[Position, float] | None = None
         self.thread = threading.Thread(target=self._run, name=f"tailrace-sync-{name}", daemon=True)
 
     def _run(self) -> None:
@@ -89,6 +104,8 @@ class StoreSync:
                 self.refused = error if isinstance(error, RefusedError) else RefusedError(error.message)
                 taken_over = isinstance(error, TakenOverError)
                 self._log.error("refused", reason=error.message, remedy=error.remedy, taken_over=taken_over)
+                if not taken_over and self._number is None:
+                    note_refusal(self._config, f"store {self.name}", error)
                 return
             except TailraceError as error:
                 self._retry(str(error))
@@ -152,7 +169,7 @@ class StoreSync:
         if existing:
             newest = existing[-1]
             position = store.position(newest)
-            if position is not None and position.owner.startswith(BOOTSTRAP_OWNER) and _is_recent(position.written_ms):
+            if position is not None and self._is_bootstrap_alive(position):
                 self._log.info("waiting_for_bootstrap", generation=newest.number)
                 self._stop.wait(1.0)
                 return None
@@ -161,6 +178,14 @@ class StoreSync:
         fed = fed_tables(self._config, self.name, self._spark, tables)
         return store.create_generation(fed.schemas.values())
 
+    def _is_bootstrap_alive(self, position: Position) -> bool:
+        """It writes its position again and again. Its own clock may be wrong, so only a change counts."""
+        if not position.owner.startswith(BOOTSTRAP_OWNER):
+            return False
+        if self._bootstrap_seen is None or self._bootstrap_seen[0] != position:
+            self._bootstrap_seen = position, time.monotonic()
+        return time.monotonic() - self._bootstrap_seen[1] < _BOOTSTRAP_SILENCE_SECONDS
+
     def _feed(self, store: Store, generation: Generation) -> None:
         progress = self._ledger.progress()
         if progress is not None and progress.state == "recovering":
@@ -168,9 +193,10 @@ class StoreSync:
         taken = store.take(generation, self._owner)
         fed = fed_tables(self._config, self.name, self._spark, self._ledger.tables(), taken)
         self._tell_due(fed)
+        now_ms = self._ledger.broker_ms()
         facts = read_topic_facts(self._config, fed.source)
         remade = progress.remade if progress is not None else {}
-        position = starting_position(self.name, taken, facts, now_ms=time.time_ns() // 1_000_000, remade=remade)
+        position = starting_position(self.name, self._with_evidence(taken), facts, now_ms=now_ms, remade=remade)
         parked_topic = control_topic(self._config.kafka.prefix, Control.PARKED)
         applying = applying_for(self.name, self._config, store, generation, fed, parked_topic)
         feeding = Feeding(
@@ -202,6 +228,12 @@ class StoreSync:
         finally:
             stream.close()
 
+    def _with_evidence(self, position: Position) -> Position:
+        """The broker's time of the progress record that it stands for, where an older Tailrace wrote the position."""
+        if position.caught_up_broker_ms or not position.topics:
+            return position
+        return caught_up_at(position, appended_ms(self._config, (position.version, position.lsn)))
+
     def _tell_due(self, fed: FedTables) -> None:
         for what in fed.due:
             if what not in self._told_due:
@@ -211,6 +243,7 @@ class StoreSync:
     def _attend(self, store: Store, feeding: Feeding, stream: TopicStream) -> None:
         """Until it is stopped, or there is trouble."""
         serves = self._number is not None
+        is_noted = False
 
         def look() -> None:
             nonlocal serves
@@ -223,6 +256,9 @@ class StoreSync:
         while not self._stop.wait(_TICK_SECONDS):
             if self._is_paused():
                 raise PausedError("It is paused.")
+            if self._is_refused() and not is_noted:
+                is_noted = True
+                end_refusal(self._config, f"store {self.name}")
             stream.idle(look)
             trouble = stream.trouble()
             if trouble is not None:
@@ -253,7 +289,3 @@ def _serving_moved(store: Store, generation: Generation) -> bool:
     if serving is None:
         raise PositionLostError("The store serves nothing any more.")
     return serving.number != generation.number
-
-
-def _is_recent(written_ms: int) -> bool:
-    return time.time_ns() // 1_000_000 - written_ms < _BOOTSTRAP_SILENCE_MS

@@ -26,18 +26,24 @@ def read_topic_facts(config: Config, names: Iterable[str]) -> dict[str, TopicFac
         settings = topics.settings(wanted, "delete.retention.ms")
     finally:
         topics.close()
-    missing = [name for name in wanted if name not in described]
+    missing = [name for name in wanted if name not in described or name not in settings]
     if missing:
         # A table that is being removed loses its topic a moment before capture says so.
         raise TransientError(
             f"Topic {missing[0]} is gone.",
-            remedy="If it stays so, `tailrace check` says what capture needs; then `tailrace bootstrap` the stores.",
+            remedy="If it was deleted, capture refuses to go on: run `tailrace recover`, which makes it again.",
         )
     starts, ends = offsets(config, {name: topic.partitions for name, topic in described.items()})
     return {
         name: TopicFacts(topic=topic, starts=starts[name], ends=ends[name], delete_retention_ms=int(settings[name]))
         for name, topic in described.items()
     }
+
+
+def committed_ends(config: Config, partitions: dict[str, int]) -> dict[str, list[int]]:
+    """Where each partition ends for a reader of committed records."""
+    with AdminClient({**config.kafka.client_options(), "log_level": 0}) as admin:
+        return _asked(admin, partitions, OffsetSpec.latest())  # type: ignore[no-untyped-call]
 
 
 def offsets(config: Config, partitions: dict[str, int]) -> tuple[dict[str, list[int]], dict[str, list[int]]]:

@@ -18,7 +18,7 @@ from sinks.iceberg.state import Gap
 from sinks.iceberg.statements import Marker
 from sinks.iceberg.store import IcebergStore
 from spark_jobs.shape.fed import FedTables
-from spark_jobs.stores.points import Point
+from spark_jobs.stores.sources import Sources
 from spark_jobs.stores.tasks import Applying
 from spark_jobs.warehouse.apply import WarehouseBatches, run_in
 
@@ -34,14 +34,15 @@ def take_over_history(
     applying: Applying | WarehouseBatches,
     fed: FedTables,
     before: Position | None,
-    point: Point,
+    sources: Sources,
 ) -> None:
-    """`before`: where the serving generation stood as the build began; `point`: what the new one was loaded as of."""
+    """`before`: where the serving generation stood as the build began; `sources`: what the new one was loaded from."""
     if not isinstance(applying, WarehouseBatches):
         return
-    if before is not None and before.topics and _now_ms() - before.caught_up_ms < _RECENT_MS:
+    if before is not None and before.topics and 0 <= sources.began_ms - before.caught_up_broker_ms < _RECENT_MS:
         store.resume_history(generation)
         return
+    point = sources.point
     markers = store.state().markers
     end = Marker(point.version.position, point.version.seq, point.commit_time_us)
     gaps = []

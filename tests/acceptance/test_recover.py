@@ -5,11 +5,15 @@ from __future__ import annotations
 import json
 import signal
 import sys
+from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 import pytest
 
+from cdc.config import load_config
 from cdc.names import Control, control_topic
+from cdc.seeing.reading import Observer
+from cdc.seeing.record import Record, State
 from tests.harness.audit import assert_clean
 from tests.harness.command import run_command
 from tests.harness.first_copy import Copying
@@ -68,6 +72,56 @@ def _assert_mended(pipeline: Pipeline, spark: SparkSession) -> None:
     pipeline.assert_same("a", "b", while_running=capture)
     assert_clean(pipeline.config, spark)
     capture.stop()
+
+
+def test_a_refusal_is_shown_with_its_own_remedy_until_it_is_repaired(
+    make_pipeline: MakePipeline, tailrace: StartProcess
+) -> None:
+    """A deleted topic: whoever looks, on any host, reads capture's own reason and remedy, and not "start capture".
+
+    After the recovery that is over, and no speed is below zero although topics were made again.
+    """
+    pipeline = make_pipeline()
+    pipeline.database.execute(_TABLES[0])
+    capture = pipeline.start()
+    pipeline.database.execute("INSERT INTO a SELECT n, 'old' FROM generate_series(1, 20) n")
+    pipeline.fence(while_running=capture)
+    observer = Observer(load_config(pipeline.config))
+    try:
+        _shown(observer, lambda record: record.topics.health.state is State.OK)
+        delete_topic(pipeline.bootstrap, pipeline.topic("a"))
+        capture.expect_exit(3, 60)
+        refused = _shown(observer, lambda record: "It refused: Topic" in record.topics.health.reason)
+        assert refused.topics.health.state is State.DOWN
+        assert "tailrace recover" in refused.topics.health.remedy
+        lag = tailrace("lag", "--config", str(pipeline.config))
+        lag.expect_exit(1, 60)
+        assert "tailrace recover" in lag.output
+        assert "tailrace run" not in lag.output
+        status = json.loads(run_command("capture", pipeline.config, "--status", "--json").stdout)
+        assert "tailrace recover" in status["refusal"]["remedy"]
+        _recover(pipeline)
+        _shown(observer, lambda record: record.topics.health.remedy == "tailrace run")
+        capture = pipeline.start()
+        pipeline.database.execute("INSERT INTO a VALUES (100, 'new')")
+        pipeline.fence(while_running=capture)
+        _shown(observer, lambda record: record.topics.health.state is State.OK)
+    finally:
+        observer.close()
+
+
+def _shown(observer: Observer, holds: Callable[[Record], bool]) -> Record:
+    """The first record for which this holds. Nothing ever moves backwards."""
+
+    def look() -> Record | None:
+        record = observer.look()
+        speeds = [record.topics.records_per_second, *(table.records_per_second for table in record.tables)]
+        assert all(speed is None or speed >= 0 for speed in speeds), speeds
+        return record if holds(record) else None
+
+    found: Record | None = eventually(look, 60, "the pipeline to be shown so")
+    assert found is not None
+    return found
 
 
 def test_a_lost_slot_is_mended_and_rows_that_went_meanwhile_vanish(

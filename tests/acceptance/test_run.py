@@ -19,6 +19,7 @@ from tests.harness.pipeline import MakePipeline, Pipeline
 from tests.harness.process import Process, StartProcess
 from tests.harness.proxy import Proxy
 from tests.harness.store_sync import StorePipeline
+from tests.harness.topics import delete_topic
 from tests.harness.waiting import eventually
 
 
@@ -157,6 +158,32 @@ def test_parts_live_and_die_alone(make_pipeline: MakePipeline, redis_url: str, t
     assert any("java" in each.name() for each in family)
     run.signal(SIGKILL)
     _wait_until_gone(family)
+
+
+@pytest.mark.slow
+def test_run_goes_on_by_itself_after_a_recovery(
+    make_pipeline: MakePipeline, redis_url: str, tailrace: StartProcess
+) -> None:
+    """A topic is deleted: capture refuses, the sync says which topic is gone. `tailrace recover`, and nothing else:
+    capture is started again, the tables are copied again, and the store equals the source."""
+    pipeline = make_pipeline()
+    pipeline.database.execute("CREATE TABLE t (id int PRIMARY KEY, v text)")
+    stores = StorePipeline(pipeline, None, {"cache": {"kind": "redis", "url": redis_url}})  # type: ignore[arg-type]
+    run = _start(pipeline, tailrace)
+    run.wait_for(lambda: (_state(run).get("slot") or {}).get("confirmed"), 90, "the slot's position")
+    pipeline.database.execute("INSERT INTO t SELECT i, 'one' FROM generate_series(1, 100) i")
+    stores.assert_same("t", deadline_seconds=180)
+    delete_topic(pipeline.bootstrap, pipeline.topic("t"))
+    assert "tailrace recover" in _wait_for_part(run, "capture", "refused")["remedy"]
+    gone = f"Topic {pipeline.topic('t')} is gone"
+    run.wait_for(lambda: gone in _part(run, "sync")["note"], 120, "the sync to say so")
+    pipeline.database.execute("DELETE FROM t WHERE id > 50")
+    done = pipeline.run("recover", "--yes")
+    done.expect_exit(0, 120)
+    _wait_for_part(run, "capture", "running")
+    run.wait_for(lambda: run.errors.count('"part_done"') == 1, 240, "the copy")
+    stores.assert_same("t", deadline_seconds=240)
+    assert "KeyError" not in run.errors
 
 
 @pytest.mark.slow

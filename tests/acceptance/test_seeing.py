@@ -251,3 +251,49 @@ def _assert_names_exist(scrape: str) -> None:
     for place, used in names_used().items():
         assert used, f"{place} uses no metric"
         assert used <= scraped, f"{place} uses {sorted(used - scraped)}, which nobody exposes"
+
+
+def test_readiness_is_red_while_a_store_takes_connections_and_never_answers(watched: Watched) -> None:
+    """Nothing crashes and no connection breaks. `/readyz` says which hop it is, and is green when the store answers."""
+    visitor = watched.visitor
+    with watched.stores.syncing():
+        watched.stores.wait()
+        watched.shows_in_step()
+        watched.redis.freeze()
+        watched.written()
+        eventually(lambda: visitor.get("/readyz").status == 503, 60, "readiness to be red")
+        (line,) = [line for line in visitor.get("/readyz").text.splitlines() if line.startswith("store cache: ")]
+        assert line != "store cache: ok"
+        watched.redis.thaw()
+        eventually(lambda: visitor.get("/readyz").status == 200, 60, "readiness to be green")
+        watched.shows_in_step()
+
+
+@pytest.mark.slow
+def test_readiness_is_red_while_a_sync_hangs(
+    make_pipeline: MakePipeline, redis_url: str, tailrace: StartProcess
+) -> None:
+    """SIGSTOP to the sync of a real `tailrace run`: alive for the supervisor, and nothing moves. Then it goes on."""
+    pipeline = make_pipeline(
+        dashboard={"port": 0, "token": TOKEN},
+        lag={"interval_seconds": 0.5, "max_seconds": 4, "stalled_seconds": 5},
+    )
+    pipeline.database.execute("CREATE TABLE t (id int PRIMARY KEY, v text)")
+    stores = StorePipeline(pipeline, None, {"cache": {"kind": "redis", "url": redis_url}})  # type: ignore[arg-type]
+    run = tailrace("run", "--json", "--config", str(pipeline.config))
+    visitor = Visitor(run.wait_for_line(r"Dashboard: (http[\d.:/]+)/", 90)[1], TOKEN)
+    run.wait_for_line('"streaming"', 90)
+    pipeline.database.execute("INSERT INTO t VALUES (1, 'a')")
+    stores.assert_same("t", deadline_seconds=180)
+    eventually(lambda: visitor.get("/readyz").status == 200, 60, "readiness to be green")
+    sync = int(run.wait_for_line(r'"part": "sync", "pid": (\d+)')[1])
+    os.killpg(sync, signal.SIGSTOP)
+    try:
+        pipeline.database.execute("INSERT INTO t VALUES (2, 'b')")
+        eventually(lambda: visitor.get("/readyz").status == 503, 60, "readiness to be red")
+        assert "store cache: stalled" in visitor.get("/readyz").text
+        assert '"part_died"' not in run.errors
+    finally:
+        os.killpg(sync, signal.SIGCONT)
+    eventually(lambda: visitor.get("/readyz").status == 200, 60, "readiness to be green again")
+    stores.assert_same("t")

@@ -9,6 +9,7 @@ from urllib.parse import urlsplit
 
 import pytest
 
+from sinks.contract import caught_up_at
 from spark_jobs.stores.parked_rows import read_parked
 from spark_jobs.stores.retry import retry
 from tests.harness.audit import assert_clean
@@ -124,7 +125,8 @@ def test_a_replay_changes_nothing(make_stores: MakeStores, redis_url: str, elast
                 topic: type(place)(place.topic_id, tuple(0 for _ in place.next_offsets))
                 for topic, place in position.topics.items()
             }
-            store.save_position(serving, type(position)(topics=topics, caught_up_ms=position.caught_up_ms))
+            long_ago = type(position)(topics=topics)
+            store.save_position(serving, caught_up_at(long_ago, position.caught_up_broker_ms))
     with stores.syncing():
         stores.assert_same("t")
     assert {name: _versions(stores, name) for name in stores.names} == held
@@ -155,31 +157,6 @@ def test_a_row_that_the_store_denies_is_parked_alone(make_stores: MakeStores, el
         (settled,) = retry(stores.config, "search", [parked])
         assert settled.settled
         assert read_parked(stores.config) == []
-
-
-def test_a_store_that_was_away_too_long_asks_for_a_bootstrap(
-    make_pipeline: MakePipeline, spark: SparkSession, redis_url: str
-) -> None:
-    """Deletes may be forgotten after delete.retention.ms: going on could keep ghosts, so it refuses."""
-    pipeline = make_pipeline(kafka={"delete_retention_hours": 0.1})
-    pipeline.database.execute("CREATE TABLE t (id int PRIMARY KEY, v text)")
-    stores = StorePipeline(pipeline, spark, {"cache": {"kind": "redis", "url": redis_url}})
-    capture = pipeline.start()
-    with stores.syncing():
-        pipeline.database.execute("INSERT INTO t VALUES (1, 'one')")
-        stores.assert_same("t")
-    with stores.opened("cache") as (store, serving):
-        position = store.take(serving, "test")
-        long_ago = position.caught_up_ms - 3_600_000
-        store.save_position(serving, type(position)(topics=position.topics, lsn=position.lsn, caught_up_ms=long_ago))
-    pipeline.database.execute("DELETE FROM t")
-    pipeline.fence(while_running=capture)
-    with stores.syncing() as syncs:
-        eventually(lambda: syncs["cache"].refused, 60, "the sync to refuse")
-        assert "needs a bootstrap" in str(syncs["cache"].refused)
-    assert stores.bootstrap("cache").verdict.complete
-    with stores.syncing():
-        stores.assert_same("t")
 
 
 def _versions(stores: StorePipeline, name: str) -> dict[str, tuple[object, bytes | None]]:

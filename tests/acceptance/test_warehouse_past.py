@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import msgspec
 import pytest
 
-from sinks.contract import Position
+from sinks.contract import Position, caught_up_at
 from sinks.iceberg.state import State
 from sinks.iceberg.store import IcebergStore
 from spark_jobs.session import warehouse_session
@@ -88,8 +88,6 @@ def _away(state: State) -> State:
     """As if nobody had fed it for a while."""
     number = state.serving or 0
     known = state.generations[number]
-    position: Position = msgspec.structs.replace(
-        known.position, caught_up_ms=known.position.caught_up_ms - _LONG_AGO_MS
-    )
+    position: Position = caught_up_at(known.position, known.position.caught_up_broker_ms - _LONG_AGO_MS)
     changed = msgspec.structs.replace(known, position=position)
     return msgspec.structs.replace(state, generations={**state.generations, number: changed})

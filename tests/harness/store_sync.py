@@ -70,6 +70,7 @@ class StorePipeline:
                     stop=stop,
                     number=generation,
                     is_paused=partial(pauses.is_paused, name),
+                    is_refused=partial(pauses.is_refused, f"store {name}"),
                 )
                 for name in names or self.names
             }

@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 from confluent_kafka import Producer
 
+from cdc.config import load_config
 from cdc.errors import RefusedError, TransientError
 from spark_jobs.stores.range_tasks import _of_one
+from spark_jobs.stores.topic_facts import read_topic_facts
 from spark_jobs.stores.topic_range import TopicRange, read_ranges
 from tests.harness.topics import create_topic
 
@@ -76,3 +80,19 @@ def test_a_record_without_a_version_is_refused_with_its_place(kafka_bootstrap: s
     with pytest.raises(RefusedError, match=r"public\.t, partition 1, offset 1: a record without a version") as refusal:
         list(_of_one(some))
     assert "audit --topic --repair" in str(refusal.value.remedy)
+
+
+def test_a_topic_that_is_gone_is_named_with_its_remedy(
+    kafka_bootstrap: str, prefix: str, topic: str, tmp_path: Path
+) -> None:
+    """Kafka describes the settings of a topic that does not exist as none at all."""
+    path = tmp_path / "tailrace.toml"
+    path.write_text(
+        f'[source]\ndsn = "postgresql://nobody@127.0.0.1:1/x"\n[kafka]\nbootstrap = "{kafka_bootstrap}"\n'
+        f'prefix = "{prefix}"\n'
+    )
+    config = load_config(path)
+    assert read_topic_facts(config, [topic])[topic].starts == [0, 0]
+    with pytest.raises(TransientError, match=f"Topic {prefix}.public.gone is gone") as missing:
+        read_topic_facts(config, [topic, f"{prefix}.public.gone"])
+    assert "tailrace recover" in str(missing.value)

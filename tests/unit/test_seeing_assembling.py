@@ -14,9 +14,10 @@ from cdc.seeing.assembling import Assembler, Readings
 from cdc.seeing.clock import LogClock
 from cdc.seeing.log_facts import LogFacts
 from cdc.seeing.published import Published
-from cdc.seeing.record import Record, State, Store
+from cdc.seeing.record import Record, State, Store, Trouble
 from cdc.seeing.source_facts import SlotRow, SourceFacts
 from cdc.seeing.store_facts import StoreFacts
+from cdc.store_notes import Refusal
 from cdc.table_states import TableState, TableStates
 from sinks.contract import Generation, Position, TopicPosition
 from tests.harness.scenes import shop_config
@@ -116,6 +117,34 @@ def test_when_capture_is_dead_everything_grows_older(config: Config) -> None:
         ages.append((record.topics.seconds, _cache(record).seconds))
         assert record.topics.health.state is State.DOWN
     assert ages == [(10.0, 10.0), (50.0, 50.0)]
+
+
+def test_a_refusal_comes_before_what_is_seen_from_outside(config: Config) -> None:
+    """Of capture and of a store's sync, from the note in Kafka; over once another capture reads the slot."""
+    notes = {
+        "capture": Refusal(where="capture", reason="Topic t is gone.", remedy="tailrace recover"),
+        "store cache": Refusal(where="store cache", reason="It may lack deletes.", remedy="tailrace bootstrap cache"),
+    }
+    log, store = _log(1000, 100.0, [9, 5], refusals=notes), _store(1000, [6, 6], 100.0)
+    record = _look(Assembler(config, LogClock()), 900.0, _source(9000, 900.0, active=False), log, store)
+    assert record.topics.health.reason == "It refused: Topic t is gone."
+    assert record.topics.health.remedy == "tailrace recover"
+    assert _cache(record).health.remedy == "tailrace bootstrap cache"
+    assert not record.is_ready
+    record = _look(Assembler(config, LogClock()), 110.0, _source(1000, 110.0), _log(1000, 109.0, [5, 5]), store)
+    assert record.topics.health.state is State.OK
+
+
+def test_what_run_knows_of_a_refusal_is_shown_while_kafka_is_away(config: Config) -> None:
+    """It is told by the supervisor on this host; trouble that is tried again is no refusal."""
+    said = Trouble(where="capture", reason="It refused: Slot s is gone.", remedy="tailrace recover", refused=True)
+    again = Trouble(where="capture", reason="It tries again: Kafka did not answer.")
+    for troubles, remedy in (([said], "tailrace recover"), ([again], "Bring the brokers back.")):
+        readings = Readings(
+            now=900.0, source=_source(9000, 900.0, active=False), log=None, stores={}, problems={"log": "no answer"},
+            troubles=troubles,
+        )  # fmt: skip
+        assert Assembler(config, LogClock()).assemble(readings).topics.health.remedy == remedy
 
 
 def test_while_the_source_is_away_what_was_seen_of_it_counts(config: Config) -> None:

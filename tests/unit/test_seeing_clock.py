@@ -70,6 +70,14 @@ def test_speed_is_measured_over_the_window() -> None:
     assert trends.rate("x", 31.0, None) is None
 
 
+def test_a_counter_that_begins_again_has_no_speed_below_zero() -> None:
+    """A topic that was made again ends at a lower offset; what falls for good reason still has its speed."""
+    counters, levels = Trends(10.0, of_counters=True), Trends(10.0)
+    figures = [100.0, 110.0, 3.0, 13.0]
+    assert [counters.rate("x", float(at), value) for at, value in enumerate(figures)] == [None, 10.0, None, 10.0]
+    assert [levels.rate("x", float(at), value) for at, value in enumerate(figures[:3])][-1] == -48.5
+
+
 def test_standing_still_counts_only_while_there_is_something_to_do() -> None:
     """An idle store does not stand still, and one that moves begins anew."""
     motion = Motion()

@@ -46,6 +46,7 @@ def test_each_lack_is_named() -> None:
 def test_a_slow_build_is_never_complete() -> None:
     """Deletes that were written meanwhile may have been forgotten before they were read."""
     assert why_too_slow(999, 1000) is None
+    assert "set back" in (why_too_slow(-1, 1000) or "")
     reason = why_too_slow(1000, 1000)
     assert reason is not None
     verdict = Verdict(lsn=8, rows=1, parked=0, reasons=reasons_after(None, too_slow=reason, expected={}, found={}))
