@@ -30,6 +30,7 @@ from cdc.relations import Shape
 from cdc.replication import CreatedSlot, ReplicationStream
 from cdc.slot_waiting import tell_open_transactions
 from cdc.table_catalog import read_states
+from cdc.table_settings import digests, learn_settings, name_of, pipeline_digest
 from cdc.table_states import KEY as STATES_KEY
 from cdc.table_states import TableState, TableStates
 from cdc.topics import Topics
@@ -73,6 +74,7 @@ class FirstStart:
             publication_tables=publication.tables,
             topic_ids={},
             end_offsets={},
+            settings=pipeline_digest(self._config),
         )
         states = self._read_states(publication)
         progress = self._with_topics(progress, states)
@@ -84,7 +86,7 @@ class FirstStart:
             states = self._read_states(publication)
             progress = self._with_base(self._with_topics(progress, states), created.point)
             progress = progress.streaming_from(created.point)
-            self._write(progress, TableStates(tables=states))
+            self._write(progress, learn_settings(self._config, TableStates(tables=states)))
             return progress
         return self._copy_first(stream, progress, created)
 
@@ -120,10 +122,11 @@ class FirstStart:
     def _copy_first(self, stream: ReplicationStream, progress: Progress, created: CreatedSlot) -> Progress | None:
         point = created.point
         seen = first.look_at_snapshot(self._config, created.snapshot, list(progress.publication_tables))
-        states = TableStates(tables=seen.states)
+        states = learn_settings(self._config, TableStates(tables=seen.states))
         progress = self._with_base(self._with_topics(progress, seen.states), point)
         progress = self._write_schemas(progress, point, seen.described)
-        copy = first.opened(created.snapshot, point, progress.base, seen.filled)
+        settings = digests(self._config, {oid: name_of(seen.states[oid]) for oid in seen.filled})
+        copy = first.opened(created.snapshot, point, progress.base, settings)
         if not seen.filled:
             return self._begin_streaming(
                 progress.copying_from(point, copy.id), states, first.Outcome(copy, {}, rows=0, is_through=True)

@@ -34,7 +34,11 @@ def masks_of(masks: Masks, table: TableName, columns: Iterable[str], seen: Colle
     A column of another name is one that was renamed there and back meanwhile, or is gone: hashed, where others are
     masked, since nobody can say what it was.
     """
-    of_table = {name.column: mask for name, mask in masks.items() if (name.schema, name.table) == table}
+    of_table = {
+        name.column: mask
+        for name, mask in masks.items()
+        if (name.schema, name.table) == table and mask.kind is not MaskKind.NONE
+    }
     found = {}
     for column in columns:
         if column in of_table:
@@ -53,7 +57,8 @@ def refuse_lost_mask(masks: Masks, before: TableState | None, now: TableState) -
         old = ColumnName(before.schema, before.table, column.name)
         name = names.get(column.number)
         new = ColumnName(now.schema, now.table, name) if name is not None else None
-        if old in masks and new is not None and new not in masks:
+        is_masked = old in masks and masks[old].kind is not MaskKind.NONE
+        if is_masked and new is not None and new not in masks:
             raise RefusedError(
                 f"Column {old} is masked and is now {new}, which is not.",
                 remedy=f"Add '{new}' to [mask]; keep the old line until everything written before is published.",
@@ -66,7 +71,11 @@ def refuse_unfit(config: Config, tables: Collection[TableState]) -> None:
         _refuse_unfit_for_key(config, TableName(each.schema, each.table), each.key)
     columns = {TableName(each.schema, each.table): {column.name for column in each.columns} for each in tables}
     named = [("mask", str(name), TableName(name.schema, name.table), name.column) for name in config.mask]
-    named += [("columns", f"{table}: {name}", table, name) for table, names in config.columns.items() for name in names]
+    named += [
+        ("columns", f"{table}: {name}", table, name)
+        for table in config.columns
+        for name in config.columns_of(table) or ()
+    ]
     for section, text, table, column in named:
         if table not in columns:
             problem = f"{table} is not a captured table"
@@ -82,10 +91,11 @@ def refuse_unfit(config: Config, tables: Collection[TableState]) -> None:
 
 def _refuse_unfit_for_key(config: Config, table: TableName, key: Iterable[str]) -> None:
     for name in key:
-        mask = config.mask.get(ColumnName(*table, name))
+        mask = config.masks_of(table).get(name)
         if mask is not None:
             refuse_unfit_mask(table, name, mask)
-        if name not in config.columns.get(table, [name]):
+        columns = config.columns_of(table)
+        if columns is not None and name not in columns:
             raise RefusedError(
                 f"[columns] of {table} leaves out a column of its key.", remedy=f"It must have {', '.join(key)}."
             )

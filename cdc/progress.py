@@ -17,7 +17,8 @@ from cdc.lsn import LSN, Version
 replace = msgspec.structs.replace
 
 # 2: `slot`, `base_from`, `remade` and the state "recovering". A record of format 1 is one where none of that was used.
-FORMAT = 2
+# 3: `settings`.
+FORMAT = 3
 KEY = b"progress"
 
 
@@ -47,6 +48,7 @@ class Progress(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     schemas: dict[str, str] = {}  # topic -> digest of the last record on __schema
     # topic -> the id that it got when a recovery made it anew: whoever has read an earlier one begins at its beginning
     remade: dict[str, str] = {}
+    settings: str = ""  # digest of all that the config says about events (`table_settings`); "": an older Tailrace
     written_ms: int = 0
     recoveries: int = 0  # how often `tailrace recover` has recovered the pipeline: `tailrace run` notices a new one
 
@@ -116,6 +118,9 @@ class Progress(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
 
     def with_end_offsets(self, ends: dict[str, list[int]]) -> Progress:
         return replace(self, end_offsets={**self.end_offsets, **ends}) if ends else self
+
+    def with_settings(self, digest: str) -> Progress:
+        return replace(self, settings=digest)
 
     def with_schema(self, topic: str, digest: str) -> Progress:
         return replace(self, schemas={**self.schemas, topic: digest})

@@ -25,10 +25,12 @@ from cdc.logs import get_logger
 from cdc.lsn import LSN
 from cdc.names import Control, control_topic
 from cdc.postgres import connect
+from cdc.progress import KEY as PROGRESS_KEY
 from cdc.progress import Progress, read_progress
 from cdc.publisher import Publisher
 from cdc.replication import ReplicationStream, SlotInUse
-from cdc.table_settings import follow_settings
+from cdc.table_catalog import read_states
+from cdc.table_settings import follow_settings, pipeline_digest, refuse_removed
 from cdc.table_states import KEY as STATES_KEY
 from cdc.table_states import TableStates
 from cdc.table_states import decode as decode_states
@@ -134,17 +136,32 @@ class _Start:
             self._made.abandon()
 
     def _started(self, stream: ReplicationStream, publisher: Publisher, progress: Progress) -> Started:
+        known = self._attend(self._read_states, stream)
+        states = self._followed(known)
+        settings = pipeline_digest(self._config)
+        if states != known or progress.settings != settings:
+            progress = progress.with_settings(settings)
+            # Before anything else: jobs compare their settings with these.
+            self._attend(lambda: self._write(publisher, progress, states), stream)
         return Started(
             stream=stream,
             publisher=publisher,
             topics=self._topics,
             catalog=self._connection,
             progress=progress,
-            states=self._followed(self._attend(self._read_states, stream)),
+            states=states,
         )
+
+    def _write(self, publisher: Publisher, progress: Progress, states: TableStates) -> None:
+        publisher.begin()
+        publisher.send(self._schema_topic, STATES_KEY, states.encode(), [])
+        publisher.send(self._progress_topic, PROGRESS_KEY, progress.encode(), [("v", str(progress.version).encode())])
+        publisher.commit(_FENCE_SECONDS)
 
     def _followed(self, states: TableStates) -> TableStates:
         """What the config says now, against what it said when the tables were published."""
+        now = read_states(self._connection, states.tables, prefix=self._config.kafka.prefix)
+        refuse_removed(self._config, states, now)
         for state in states.tables.values():
             if not any(selector.matches(state.schema, state.table) for selector in self._source.tables):
                 log.warning(

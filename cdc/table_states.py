@@ -13,8 +13,8 @@ import msgspec
 
 from cdc.errors import RefusedError
 
-# 2: `settings`. A record of format 1 knows none.
-FORMAT = 2
+# 2: `settings`. A record of format 1 knows none. 3: `protected`, and the digests of `settings` are of another form.
+FORMAT = 3
 KEY = b'{"state":"tables"}'
 
 
@@ -69,12 +69,23 @@ class Gone(msgspec.Struct, frozen=True):
     seen: int
 
 
+class Protected(msgspec.Struct, frozen=True, array_like=True):
+    """What the config keeps back of a table: its masked columns, and whether a list holds columns back."""
+
+    masks: list[str] = []
+    has_list: bool = False
+
+    def __bool__(self) -> bool:
+        return bool(self.masks) or self.has_list
+
+
 class TableStates(msgspec.Struct, frozen=True, kw_only=True):
     format: int = FORMAT
     tables: dict[str, TableState] = {}  # by oid
     pending: dict[str, Pending] = {}  # by topic
     emptying: dict[str, Gone] = {}  # by topic: emptied by the next heartbeat
-    settings: dict[str, str] = {}  # by topic: digest of the masks and columns under which it is published
+    settings: dict[str, str] = {}  # by topic: digest of the settings under which it is published (`table_settings`)
+    protected: dict[str, Protected] = {}  # by topic; older records have none
     strays: dict[str, Gone] = {}  # by topic: a name under which rows came between two looks; it may be gone by now
     away: dict[str, list[str]] = {}  # by topic: columns that had another name in rows between two looks
 
@@ -132,6 +143,9 @@ class TableStates(msgspec.Struct, frozen=True, kw_only=True):
 
     def with_settings(self, topic: str, digest: str) -> TableStates:
         return msgspec.structs.replace(self, settings={**self.settings, topic: digest})
+
+    def with_protected(self, protected: dict[str, Protected]) -> TableStates:
+        return self if protected == self.protected else msgspec.structs.replace(self, protected=protected)
 
     def emptied(self, topics: Collection[str]) -> TableStates:
         left = {topic: gone for topic, gone in self.emptying.items() if topic not in topics}

@@ -87,7 +87,7 @@ class Tables:
         # A renamed table: rows that were written before carry the old name, and belong to the old topic.
         schema, table = (now.schema, now.table) if is_partition else (relation.schema, relation.table)
         source = TableName(schema, table)
-        wanted = self._config.columns.get(source)
+        wanted = self._config.columns_of(source)
         columns = _column_order(relation, now, known) if is_partition else None
         if wanted is not None:
             order = columns or tuple(column.name for column in relation.columns)

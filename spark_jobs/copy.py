@@ -31,6 +31,7 @@ from cdc.logs import get_logger
 from cdc.names import Control, control_topic
 from cdc.postgres import connect, explain
 from cdc.publisher import Publisher
+from cdc.table_settings import refuse_other
 from spark_jobs.chunk_queue import ChunkQueue, run_on_spark
 
 if TYPE_CHECKING:
@@ -134,6 +135,7 @@ class CopyDriver:
         try:
             with at_snapshot(self._config.source.conninfo(), copy.snapshot) as connection:
                 tables = describe_tables(connection, self._config, copy.tables)
+                refuse_other(self._config, copy.settings, {oid: table.name for oid, table in tables.items()})
                 if copy.state == "open":
                     copy = self._plan(copy, connection, tables)
                 chunks = self._log.refresh_to_end().chunks.get(copy.id, {})

@@ -21,7 +21,7 @@ from psycopg import sql
 from cdc import catalog
 from cdc.config import Config
 from cdc.copies import marks
-from cdc.copies.beside import BesideTask
+from cdc.copies.beside import BesideTask, refuse_other_settings
 from cdc.copies.chunk import Attempt, Ending
 from cdc.copies.described import DescribedTable, describe_tables
 from cdc.copies.log import CopyLog
@@ -34,6 +34,7 @@ from cdc.logs import get_logger
 from cdc.names import Control, control_topic
 from cdc.postgres import explain
 from cdc.progress import read_progress
+from cdc.table_settings import digests, other_settings
 from spark_jobs.chunk_queue import ChunkQueue, run_on_spark
 from spark_jobs.copy import CopyDriver, CopyRun, Watcher
 
@@ -98,19 +99,24 @@ class LaterDriver(CopyDriver):
         known = self._log.refresh_to_end()
         began = catalog.current_lsn(self._connection)
         tables = describe_tables(self._connection, self._config, sorted(oids))
+        refuse_other_settings(self._config, tables)
+        settings = digests(self._config, {oid: table.name for oid, table in tables.items()})
         if where:
             self._check_where(tables, where)
         base = self._outcomes.base()
         earlier = [copy for copy in known.copies.values() if copy.kind == "later" and copy.state == "planned"]
         for copy in earlier:
-            if set(copy.tables) == set(tables) and copy.where == where and copy.base == base:
+            is_same = set(copy.tables) == set(tables) and copy.where == where and copy.base == base
+            if is_same and copy.settings == settings:
                 chunks = known.chunks.get(copy.id, {})
                 return _Later(copy=copy, chunks=tuple(chunks[number] for number in sorted(chunks)), tables=tables)
         for copy in earlier:
             self._give_up(copy, "another copy was begun")
-        return self._plan_later(tables, int(began), base, where)
+        return self._plan_later(tables, settings, int(began), base, where)
 
-    def _plan_later(self, tables: Mapping[str, DescribedTable], began: int, base: int, where: str) -> _Later:
+    def _plan_later(
+        self, tables: Mapping[str, DescribedTable], settings: dict[str, str], began: int, base: int, where: str
+    ) -> _Later:
         sizes = read_sizes(self._connection, tables.values())
         total = sum(size.heap_bytes + size.toast_bytes for size in sizes.values())
         copy_id = uuid.uuid4().hex[:12]
@@ -128,6 +134,7 @@ class LaterDriver(CopyDriver):
             size_bytes=total,
             started_ms=time.time_ns() // 1_000_000,
             where=where,
+            settings=settings,
         )
         records: list[ChunkState | CopyState] = [*chunks, copy]
         for record in records:
@@ -167,12 +174,16 @@ class LaterDriver(CopyDriver):
 
     def _end(self, later: _Later, left_out: Mapping[str, str]) -> None:
         whole = {} if later.copy.where else {oid: later.copy.point for oid in later.tables if oid not in left_out}
-        mark = marks.End(pipeline=marks.pipeline_of(self._config), copy=later.copy, whole=whole)
+        mark = marks.End(
+            pipeline=marks.pipeline_of(self._config), copy=later.copy, whole=whole, settings=later.copy.settings
+        )
         at = marks.emit(self._connection, mark)
         while not self._stop.wait(_LOOK_SECONDS):
             state = self._outcomes.copy(later.copy.id)
             if state is not None and state.state == "complete":
                 return
+            if state is not None and state.state == "abandoned":
+                raise other_settings(state.reason)
             if self._outcomes.has_passed(at) and self._outcomes.copy(later.copy.id) == state:
                 raise TransientError("Capture went past the end of the copy without a word.")
 
@@ -232,6 +243,11 @@ class LaterDriver(CopyDriver):
             chunk = self._outcomes.chunk(task.chunk, task.attempt)
             if chunk is not None and chunk.done:
                 return Attempt(number=chunk.number, ending=Ending.DONE, chunk=chunk)
+            if chunk is not None and chunk.refused:
+                refusal = other_settings(chunk.repeat)
+                return Attempt(
+                    number=chunk.number, ending=Ending.REFUSED, message=refusal.message, remedy=refusal.remedy
+                )
             if chunk is not None:
                 return Attempt(number=chunk.number, ending=Ending.FAILED, message=chunk.repeat)
             if passed:

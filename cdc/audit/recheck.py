@@ -23,6 +23,7 @@ from cdc.errors import TransientError
 from cdc.lsn import Version
 from cdc.names import Control, control_topic
 from cdc.status import incomplete, read_states
+from cdc.table_settings import name_of, why_other
 from cdc.table_states import why_incomplete
 from sinks.contract import StoredRow, TableSchema
 from sinks.scanning import StoreScan
@@ -189,7 +190,7 @@ def why_unjudged(config: Config, oid: str, topic: str, seen: SourceLook) -> str:
     before = states.tables.get(oid)
     if before is None or seen.state is None:
         return "capture does not know the table"
-    return why_incomplete(before, seen.state) or ""
+    return why_other(config, states, {oid: name_of(before)}) or why_incomplete(before, seen.state) or ""
 
 
 def read_schemas_of(config: Config) -> Mapping[str, Schemas]:

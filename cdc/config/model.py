@@ -13,7 +13,7 @@ from cdc.config.seeing import Alerts, Dashboard, Lag, Slot
 from cdc.config.settings import Problem, about, at_least, between, matching, not_empty
 from cdc.config.source import Source
 from cdc.config.stores import Store
-from cdc.config.tables import ColumnName, Mask, TableName
+from cdc.config.tables import ALL_COLUMNS, ColumnName, Mask, MaskKind, TableName
 from cdc.secrets import Options, Secret
 
 
@@ -73,6 +73,19 @@ class Config:
     dashboard: Dashboard = field(default_factory=Dashboard, metadata=about("Where the page is served"))
     #: The file that this was read from; not a key.
     file: Path | None = None
+
+    def masks_of(self, table: TableName) -> dict[str, Mask]:
+        """By column; without those that say `none`."""
+        return {
+            name.column: mask
+            for name, mask in self.mask.items()
+            if (name.schema, name.table) == table and mask.kind is not MaskKind.NONE
+        }
+
+    def columns_of(self, table: TableName) -> tuple[str, ...] | None:
+        """None: all of them."""
+        columns = self.columns.get(table)
+        return None if columns == ALL_COLUMNS else columns
 
     def problems(self) -> Iterator[Problem]:
         if self.slot.action == "webhook" and self.alerts.webhook is None:

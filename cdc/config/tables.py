@@ -81,10 +81,16 @@ class TableName(NamedTuple):
         return ".".join(map(quote_identifier, self))
 
 
+#: Instead of a table's columns: all of them, said on purpose.
+ALL_COLUMNS = ("*",)
+
+
 class MaskKind(Enum):
     HASH = "hash"
     NULL = "null"
     FIXED = "fixed"
+    #: No mask, said on purpose: without such a line a mask cannot be removed.
+    NONE = "none"
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,11 +102,11 @@ class Mask:
 
     @classmethod
     def parse(cls, text: str) -> Mask:
-        if text in ("hash", "null"):
+        if text in ("hash", "null", "none"):
             return cls(MaskKind(text))
         if text.startswith("fixed:"):
             return cls(MaskKind.FIXED, text.removeprefix("fixed:"))
-        raise ValueError("expected hash, null or fixed:TEXT")
+        raise ValueError("expected hash, null, fixed:TEXT or none")
 
     def __str__(self) -> str:
         return f"fixed:{self.text}" if self.kind is MaskKind.FIXED else self.kind.value

@@ -20,6 +20,7 @@ import psycopg
 from confluent_kafka import KafkaError, KafkaException, Message, Producer
 
 from cdc.config import Config
+from cdc.config.tables import TableName
 from cdc.copies import marks
 from cdc.copies.by_key import rows_by_key
 from cdc.copies.chunk import Attempt, Ending, Pace, attempted
@@ -32,6 +33,9 @@ from cdc.errors import TransientError
 from cdc.names import TOPIC_BYTES, Control, control_topic
 from cdc.postgres import connect
 from cdc.publisher import largest_record, producer_settings
+from cdc.status import read_states
+from cdc.table_settings import digests, other_settings, why_other
+from cdc.table_states import TableStates
 
 _FLUSH_SECONDS = 120.0
 
@@ -58,12 +62,28 @@ def run_beside(task: BesideTask) -> Attempt:
     return attempted(task.chunk.number, lambda: read_beside(task))
 
 
+def refuse_other_settings(config: Config, tables: Mapping[str, DescribedTable]) -> None:
+    """Before a row is written to `__copy`: are these the settings that capture publishes the tables with?"""
+    reason = why_other(config, read_states(config) or TableStates(), _names(tables))
+    if reason is not None:
+        raise other_settings(reason)
+
+
+def _names(tables: Mapping[str, DescribedTable]) -> dict[str, TableName]:
+    return {oid: table.name for oid, table in tables.items()}
+
+
 def read_beside(task: BesideTask) -> Attempt:
+    refuse_other_settings(task.config, task.tables)
     oids = sorted({piece.table for piece in task.chunk.pieces})
+    settings = digests(task.config, _names(task.tables))
     chunk = task.chunk
     with connect(task.config.source.conninfo(), application_name="tailrace copy") as marking:
         mine, attempt = marks.pipeline_of(task.config), task.attempt
-        marks.emit(marking, marks.Low(pipeline=mine, copy=chunk.copy, chunk=chunk.number, attempt=attempt, tables=oids))
+        low = marks.Low(
+            pipeline=mine, copy=chunk.copy, chunk=chunk.number, attempt=attempt, tables=oids, settings=settings
+        )
+        marks.emit(marking, low)
         rows = _Rows(task)
         writers = _writers(marking, task.tables.values())
         with at_snapshot(task.config.source.conninfo(), None) as connection:
@@ -80,6 +100,7 @@ def read_beside(task: BesideTask) -> Attempt:
             first=rows.first,
             end=rows.end,
             writers=writers,
+            settings=settings,
         )
         at = marks.emit(marking, high)
         return Attempt(number=chunk.number, ending=Ending.DONE, chunk=chunk, high=int(at))

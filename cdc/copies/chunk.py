@@ -37,6 +37,7 @@ from cdc.lsn import Version
 from cdc.names import Control, control_topic
 from cdc.postgres import explain
 from cdc.publisher import Publisher
+from cdc.table_settings import refuse_other
 
 # Brokers allow up to 15 minutes. A chunk takes seconds; an attempt that is dead without a word is waited for as long.
 _TRANSACTION_SECONDS = 600
@@ -116,6 +117,7 @@ class _Chunk:
 
     def run(self) -> Attempt:
         task = self._task
+        refuse_other(task.config, task.copy.settings, {oid: table.name for oid, table in task.tables.items()})
         self._publisher.fence(_FENCE_SECONDS)
         try:
             found = self._look()

@@ -14,6 +14,7 @@ import psycopg
 
 from cdc import catalog
 from cdc.config import Config
+from cdc.config.tables import TableName
 from cdc.messages import Column, Relation, ReplicaIdentity
 from cdc.relations import Shape, Table
 from cdc.table_catalog import read_states
@@ -40,6 +41,10 @@ class DescribedTable:
     relation: Relation  # of any leaf, or of the partitioned table where it has none: they publish the same
     leaves: tuple[Leaf, ...]
     types: Mapping[int, TypeInfo]
+
+    @property
+    def name(self) -> TableName:
+        return TableName(self.shape.schema, self.shape.table)
 
     def table(self, relation: Relation) -> Table:
         """For the rows of one leaf: each may have its columns in an order of its own."""

@@ -9,7 +9,7 @@ from __future__ import annotations
 import threading
 import time
 import uuid
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import NamedTuple
@@ -54,12 +54,14 @@ class Outcome:
     is_through: bool
 
 
-def opened(snapshot: str, point: LSN, base: int, oids: Iterable[str]) -> CopyState:
+def opened(snapshot: str, point: LSN, base: int, settings: Mapping[str, str]) -> CopyState:
+    """`settings`: a digest for each of the tables (by oid); a job with other settings must not write a row."""
     return CopyState(
         id=uuid.uuid4().hex[:12],
         kind="first",
         state="open",
-        tables=sorted(oids),
+        tables=sorted(settings),
+        settings=dict(settings),
         snapshot=snapshot,
         point=int(point),
         base=base,

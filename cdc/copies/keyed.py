@@ -23,6 +23,7 @@ from cdc.copies.records import ChunkState, Piece
 from cdc.errors import RefusedError, TransientError, UsageError
 from cdc.messages import Column
 from cdc.postgres import connect, explain
+from cdc.table_settings import other_settings
 
 _KEYS_AT_ONCE = 5000
 _LOOK_SECONDS = 0.1
@@ -58,6 +59,8 @@ def _copy(
         found = _outcome(log, chunk, attempt, timeout_seconds)
         if found.done:
             return found.rows
+        if found.refused:
+            raise other_settings(found.repeat)
         reason = found.repeat
     raise TransientError(f"{len(keys)} keys could not be copied: {reason}.")
 

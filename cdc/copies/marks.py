@@ -31,6 +31,7 @@ class Low(msgspec.Struct, frozen=True, kw_only=True, tag="low"):
     chunk: int
     attempt: int
     tables: list[str]
+    settings: dict[str, str] = {}  # by table: digest of the job's settings (`table_settings`)
 
 
 class High(msgspec.Struct, frozen=True, kw_only=True, tag="high"):
@@ -43,6 +44,7 @@ class High(msgspec.Struct, frozen=True, kw_only=True, tag="high"):
     first: int
     end: int
     writers: list[int] = []  # transactions that held a lock on the tables right before that
+    settings: dict[str, str] = {}
 
 
 class End(msgspec.Struct, frozen=True, kw_only=True, tag="end"):
@@ -51,6 +53,7 @@ class End(msgspec.Struct, frozen=True, kw_only=True, tag="end"):
     pipeline: str = ""
     copy: CopyState
     whole: dict[str, int] = {}
+    settings: dict[str, str] = {}
 
 
 Mark = Low | High | End

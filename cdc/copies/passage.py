@@ -7,7 +7,7 @@ into the same Kafka transaction, so the job that waits for it and a capture that
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Mapping
 from typing import NamedTuple, Protocol, TypeVar
 
 import msgspec
@@ -28,6 +28,7 @@ from cdc.publisher import largest_record, too_large
 from cdc.records import Record
 from cdc.relations import Shape
 from cdc.snapshots import Snapshot
+from cdc.table_settings import name_of, why_different
 from cdc.table_states import TableState, TableStates
 
 T = TypeVar("T")
@@ -76,6 +77,7 @@ class Passage:
         settle: Callable[[], None],
         introduce: Callable[[Collection[str]], None],
     ) -> None:
+        self._config = config
         self._kafka = config.kafka
         self._prefix = config.kafka.prefix
         self._pipeline = marks.pipeline_of(config)
@@ -101,6 +103,9 @@ class Passage:
         elif self._changes.is_replaying_copies:
             pass  # it was passed before the restart
         elif isinstance(mark, marks.Low):
+            if (reason := self._why_refused(mark.tables, mark.settings, states)) is not None:
+                log.warning("mark_refused", reason=reason, copy=mark.copy, chunk=mark.chunk, lsn=str(lsn))
+                return states
             topics = [states.tables[oid].topic for oid in mark.tables if oid in states.tables]
             self._changes.windows.low((mark.copy, mark.chunk), mark.attempt, topics, lsn)
             self._changes.watch_windows()
@@ -110,16 +115,26 @@ class Passage:
             return self._on_end(mark, lsn, states)
         return states
 
+    def _why_refused(self, oids: Collection[str], settings: Mapping[str, str], states: TableStates) -> str | None:
+        """A job with other settings encodes rows otherwise; so may one of an older Tailrace, which does not say."""
+        tables = {oid: name_of(states.tables[oid]) for oid in oids if oid in states.tables}
+        return why_different(self._config, settings, tables)
+
     def _on_high(self, mark: marks.High, lsn: LSN, states: TableStates) -> None:
         chunk = msgspec.structs.replace(mark.chunk, attempt=mark.attempt, repeat="")
         windows = self._changes.windows
         if not self._call(lambda: self._announced.has_chunk(chunk.copy, chunk.number)):
             log.warning("mark_ignored", reason="nobody has announced its chunk", copy=chunk.copy, lsn=str(lsn))
             return
+        tables = {piece.table for piece in chunk.pieces}
+        if (reason := self._why_refused(tables, mark.settings, states)) is not None:
+            log.warning("mark_refused", reason=reason, copy=chunk.copy, chunk=chunk.number, lsn=str(lsn))
+            self._note(msgspec.structs.replace(chunk, rows=0, done=False, repeat=reason, refused=True))
+            return
         snapshot = Snapshot.parse(mark.snapshot)
         verdict = windows.high((chunk.copy, chunk.number), mark.attempt, snapshot, mark.writers)
         self._changes.watch_windows()
-        self._introduce({piece.table for piece in chunk.pieces})
+        self._introduce(tables)
         self._settle()
         tag = chunk_tag(chunk.copy, chunk.number, mark.attempt)
         waiting = WaitingRows(self._kafka, mark.first, mark.end, tag)
@@ -180,6 +195,13 @@ class Passage:
             return states
         if any(began > lsn for began in mark.whole.values()):
             log.warning("mark_ignored", reason="it would end what comes after it", copy=mark.copy.id, lsn=str(lsn))
+            return states
+        reason = self._why_refused(mark.whole, mark.settings, states)
+        if reason is not None:
+            log.warning("mark_refused", reason=reason, copy=mark.copy.id, lsn=str(lsn))
+            self._note(
+                msgspec.structs.replace(plan, state="abandoned", reason=reason, ended_ms=self._changes.commit_ms)
+            )
             return states
         self._introduce(mark.whole)
         for oid, began in mark.whole.items():

@@ -34,6 +34,7 @@ class CopyState(msgspec.Struct, frozen=True, kw_only=True):
     ended_ms: int = 0
     reason: str = ""
     where: str = ""  # of a later copy: SQL that narrows it
+    settings: dict[str, str] = {}  # by table: digest of the settings that its rows are published under; older: none
 
     @property
     def is_planned(self) -> bool:
@@ -71,6 +72,7 @@ class ChunkState(msgspec.Struct, frozen=True, kw_only=True):
     left_out: dict[str, str] = {}
     attempt: int = 0  # of a later copy: which reading of the chunk this record is about
     repeat: str = ""  # why that reading does not hold, and another one is due
+    refused: bool = False  # another reading by the same job would not hold either
 
     @property
     def key(self) -> bytes:

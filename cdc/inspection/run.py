@@ -178,4 +178,6 @@ def _judge_topics(config: Config, kafka: Topics, names: list[str], recorded: Rec
     yield from topics.judge_tables_topics(config.kafka, names, found, recorded)
     if recorded.progress is not None:
         yield topics.judge_content(recorded.progress, kafka)
-        yield from topics.judge_completeness(config.kafka, recorded.progress, read_states(config))
+        states = read_states(config)
+        yield from topics.judge_completeness(config.kafka, recorded.progress, states)
+        yield from topics.judge_settings(config, recorded.progress, states)

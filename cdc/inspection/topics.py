@@ -8,13 +8,14 @@ from dataclasses import dataclass
 from kafka.admin import ConfigResource, ConfigResourceType
 
 from cdc import checks
-from cdc.config import Kafka
+from cdc.config import Config, Kafka
 from cdc.errors import RefusedError
 from cdc.inspection.findings import Finding, fail, ok, refusal, warn
 from cdc.kafka_admin import Admin
 from cdc.names import Control, control_topic
 from cdc.progress import Progress, read_progress
 from cdc.status import incomplete
+from cdc.table_settings import name_of, pipeline_digest, refuse_removed, why_other
 from cdc.table_states import TableStates
 from cdc.topics import Topic, Topics
 
@@ -184,3 +185,22 @@ def judge_completeness(kafka: Kafka, progress: Progress, states: TableStates | N
         yield refusal(f"topic {name}", checks.lost_states(name), _RECOVER)
     for name, mark in (states.pending if states is not None else {}).items():
         yield warn(f"topic {name}", incomplete(mark), "Run, beside capture: tailrace snapshot")
+
+
+def judge_settings(config: Config, progress: Progress, states: TableStates | None) -> Iterator[Finding]:
+    """Whether this config would publish tables otherwise than capture does now."""
+    if states is None or progress.settings == pipeline_digest(config):
+        return
+    try:
+        refuse_removed(config, states, states.tables)
+    except RefusedError as error:
+        yield refusal("masks", error, _RECOVER)
+        return
+    for oid, state in states.tables.items():
+        reason = why_other(config, states, {oid: name_of(state)})
+        if reason is not None:
+            yield warn(
+                f"table {name_of(state)}",
+                f"{reason[:1].upper()}{reason[1:]}: a copy or a repair with this config is refused.",
+                "Use capture's config. If it was changed on purpose, restart capture: the table is copied again then.",
+            )

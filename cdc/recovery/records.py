@@ -20,7 +20,7 @@ from cdc.progress import Progress, replace
 from cdc.published_versions import base_above
 from cdc.publisher import Publisher
 from cdc.recovery.findings import Findings
-from cdc.table_settings import learn_settings
+from cdc.table_settings import learn_settings, pipeline_digest
 from cdc.table_states import KEY as STATES_KEY
 from cdc.table_states import Gone, TableStates
 from cdc.topics import Topics
@@ -79,6 +79,7 @@ class RecoveryRecords:
             end_offsets=self._topics.end_offsets({name: topic.partitions for name, topic in topics.items()}),
             remade={**noted.remade, **{name: ids[name] for name in ids if ids[name] != noted.topic_ids.get(name)}},
             schemas={},
+            settings=pipeline_digest(self._config),
             written_ms=_now_ms(),
             recoveries=noted.recoveries + 1,
         )

@@ -40,6 +40,7 @@ from cdc.setup.pipeline_hold import capture_runs
 from cdc.setup.steps import Step
 from cdc.slot_waiting import tell_open_transactions
 from cdc.startup import drop_when_free, first_start_lock, make_publisher
+from cdc.table_settings import refuse_removed
 
 log = get_logger("recover")
 
@@ -98,6 +99,7 @@ class Recovery:
     # -- the steps ---------------------------------------------------------------------------------------------
 
     def _mend(self, found: Findings, highest: Highest, tell: _Telling) -> None:
+        refuse_removed(self._config, found.states, found.tables)
         for name in found.control_policies:
             self._topics.compact(name)
             tell(RecoveryAction.SET_POLICY, name)

@@ -48,7 +48,7 @@ _STORES = """
 # username = "tailrace"
 # password = "${KAFKA_PASSWORD}"
 
-# [mask]                              # columns that leave the database only masked: hash, null or fixed:TEXT
+# [mask]                              # columns that leave the database only masked: hash, null, fixed:TEXT
 # "public.customers.email" = "hash"
 
 # [stores.search]

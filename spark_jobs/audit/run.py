@@ -21,6 +21,7 @@ from cdc.logs import get_logger
 from cdc.lsn import LSN
 from cdc.secrets import Options as SparkOptions
 from cdc.status import incomplete, read_states
+from cdc.table_settings import name_of, why_other
 from cdc.table_states import TableStates
 from sinks.contract import Position, TableSchema
 from sinks.registry import open_store
@@ -126,6 +127,9 @@ class _Auditing:
         mark = self.states.pending.get(state.topic)
         if mark is not None:
             return self._unjudged(incomplete(mark))
+        other = why_other(self.config, self.states, {self.oid: name_of(state)})
+        if other is not None:  # every masked value would look different
+            return self._unjudged(other)
         schemas = read_schemas_of(self.config).get(state.topic)
         if schemas is None:
             return self._unjudged("nothing was published of it yet")

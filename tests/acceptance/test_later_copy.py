@@ -7,83 +7,23 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 import msgspec
 import psycopg
 import pytest
 
 from cdc import catalog
-from cdc.config import Config, load_config
 from cdc.copies import beside, marks
 from cdc.copies.announced import announce
-from cdc.copies.beside import BesideTask, read_beside
-from cdc.copies.described import describe_tables
+from cdc.copies.beside import read_beside
 from cdc.copies.log import CopyLog
-from cdc.copies.records import ChunkState, CopyState, Piece
 from cdc.lsn import LSN
 from cdc.names import Control, control_topic
-from tests.harness.pipeline import MakePipeline, Pipeline
+from tests.harness.beside import Later
+from tests.harness.pipeline import MakePipeline
 from tests.harness.records import read_topic
 from tests.harness.slow_commits import SlowCommits
-from tests.harness.waiting import eventually
-
-
-@dataclass
-class Later:
-    """One copy of one table, as a whole or chunk by chunk."""
-
-    pipeline: Pipeline
-    config: Config
-    oid: str
-
-    @classmethod
-    def of(cls, pipeline: Pipeline, table: str) -> Later:
-        ((oid,),) = pipeline.database.execute("SELECT %s::regclass::oid::text", [table])
-        return cls(pipeline, load_config(pipeline.config), oid)
-
-    def chunk(self, number: int, first: int = 0, end: int | None = None) -> ChunkState:
-        piece = Piece(table=self.oid, relation=int(self.oid), first_block=first, end_block=end)
-        return ChunkState(copy="test", number=number, pieces=[piece], size_bytes=8192)
-
-    def task(self, chunk: ChunkState, attempt: int = 1) -> BesideTask:
-        with psycopg.connect(self.pipeline.database.dsn) as connection:
-            tables = describe_tables(connection, self.config, [self.oid])
-        announce(self.config.kafka, [chunk])
-        return BesideTask(config=self.config, chunk=chunk, attempt=attempt, tables=tables)
-
-    def outcome(self, chunk: ChunkState, attempt: int = 1) -> ChunkState:
-        """Capture's word on it, once it has passed the chunk."""
-        found: list[ChunkState] = []
-
-        def there() -> bool:
-            with CopyLog(self.config.kafka) as log:
-                record = log.refresh().chunks.get("test", {}).get(chunk.number)
-            found[:] = [record] if record is not None and record.attempt == attempt else []
-            return bool(found)
-
-        eventually(there, 30, f"a record of chunk {chunk.number}")
-        return found[0]
-
-    def read(self, chunk: ChunkState, attempt: int = 1) -> ChunkState:
-        read_beside(self.task(chunk, attempt))
-        return self.outcome(chunk, attempt)
-
-    def whole(self) -> ChunkState:
-        """The whole table in one chunk, with the mark that ends a copy."""
-        with psycopg.connect(self.pipeline.database.dsn, autocommit=True) as connection:
-            began = catalog.current_lsn(connection)
-            found = self.read(self.chunk(1))
-            announce(self.config.kafka, [self.plan(began)])
-            marks.emit(connection, self.end(began))
-        return found
-
-    def plan(self, began: LSN, copy_id: str = "test") -> CopyState:
-        return CopyState(id=copy_id, kind="later", state="planned", tables=[self.oid], snapshot="", point=int(began))
-
-    def end(self, began: LSN, copy_id: str = "test") -> marks.End:
-        pipeline = marks.pipeline_of(self.config)
-        return marks.End(pipeline=pipeline, copy=self.plan(began, copy_id), whole={self.oid: int(began)})
 
 
 def _during_read(monkeypatch: pytest.MonkeyPatch, act: Callable[[], None]) -> None:

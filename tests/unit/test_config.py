@@ -153,7 +153,7 @@ path = "s3://bucket/x"
         "line 11, [kafka] options: may not set acks: Tailrace sets that itself, from the keys of [kafka] and [capture]",
         "line 13, [capture] batch_milliseconds: expected an integer, got a number",
         "line 15, [mask] email: expected \"schema.table.column\", all of it in quotes, got 'email'",
-        "line 16, [mask] public.customers.name: expected hash, null or fixed:TEXT, got 'blank'",
+        "line 16, [mask] public.customers.name: expected hash, null, fixed:TEXT or none, got 'blank'",
         "line 17, [stores] Search: a store's name is made of a-z, 0-9, _ and -, a letter first, got 'Search'",
         "line 20, [stores.cache] kind: missing (one of elasticsearch, redis, iceberg)",
         "line 23, [stores.lake] kind: must be one of elasticsearch, redis, iceberg, got 'icebreg'",

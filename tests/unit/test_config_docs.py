@@ -43,7 +43,7 @@ def declared_rows(kind: type = Config, section: str = "", note: str = "") -> Ite
         options = [option for option in get_args(hint) if option is not type(None)]
         wanted = options[0] if type(None) in get_args(hint) else hint
         if wanted == Mapping[ColumnName, Mask]:
-            yield inner, '"schema.table.column"', "hash, null or fixed:TEXT", "", declared.metadata["doc"]
+            yield inner, '"schema.table.column"', "hash, null, fixed:TEXT or none", "", declared.metadata["doc"]
         elif wanted == Mapping[TableName, tuple[str, ...]]:
             yield inner, '"schema.table"', "array of strings", "", declared.metadata["doc"]
         elif wanted == Mapping[ColumnName, Options]:

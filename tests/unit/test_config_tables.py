@@ -53,14 +53,14 @@ def test_what_is_no_table_is_refused(text: str) -> None:
         TableSelector.parse(text)
 
 
-@pytest.mark.parametrize("text", ["hash", "null", "fixed:", "fixed:a:b"])
+@pytest.mark.parametrize("text", ["hash", "null", "none", "fixed:", "fixed:a:b"])
 def test_masks_survive_their_text(text: str) -> None:
-    """The three kinds, a fixed text with colons or empty included."""
+    """All kinds, a fixed text with colons or empty included."""
     assert str(Mask.parse(text)) == text
 
 
 @pytest.mark.parametrize("text", ["", "Hash", "fixed", "sha256"])
 def test_unknown_masks_are_refused(text: str) -> None:
     """A mistyped mask must not mean "not masked"."""
-    with pytest.raises(ValueError, match="expected hash, null or fixed:TEXT"):
+    with pytest.raises(ValueError, match="expected hash, null, fixed:TEXT or none"):
         Mask.parse(text)

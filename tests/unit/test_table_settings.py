@@ -1,0 +1,155 @@
+"""The digest of a table's settings, and what may not be published without a line that says so."""
+
+from __future__ import annotations
+
+import hmac
+from hashlib import sha256
+from pathlib import Path
+
+import orjson
+import pytest
+
+from cdc.config import Config, parse_config
+from cdc.config.tables import TableName
+from cdc.errors import RefusedError
+from cdc.table_settings import (
+    follow_settings,
+    is_same,
+    learn_settings,
+    pipeline_digest,
+    refuse_other,
+    refuse_removed,
+    settings_digest,
+    why_different,
+    why_other,
+)
+from cdc.table_states import Column, TableState, TableStates
+
+T = TableName("public", "t")
+COLUMNS = [Column(number, name, 25, -1, "1", False) for number, name in enumerate(("id", "v", "w"), 1)]
+STATE = TableState(schema="public", table="t", topic="p.public.t", key=["id"], storage="1", columns=COLUMNS)
+STATES = TableStates(tables={"1": STATE})
+SALT = '[capture]\nmask_salt = "pepper"\n'
+MASK, LIST = '[mask]\n"public.t.v" = "hash"\n', '[columns]\n"public.t" = ["id"]\n'
+
+
+def _config(ending: str = "", kafka: str = "", source: str = "") -> Config:
+    text = f'[source]\ndsn = "postgresql://h/d"\n{source}[kafka]\nbootstrap = "h:1"\nprefix = "p"\n{kafka}{ending}'
+    return parse_config(text, file=Path("tailrace.toml"), environment={})
+
+
+def _released(config: Config, table: TableName) -> str:
+    """As release 0.1.0 wrote it."""
+    masks = {name.column: str(mask) for name, mask in config.mask.items() if (name.schema, name.table) == table}
+    key = config.capture.mask_salt.reveal().encode() if config.capture.mask_salt and "hash" in masks.values() else b""
+    columns = config.columns.get(table)
+    said = orjson.dumps([sorted(masks.items()), None if columns is None else sorted(columns)])
+    return hmac.new(key, said, sha256).hexdigest()[:16]
+
+
+def test_the_digest_covers_what_decides_an_events_bytes() -> None:
+    """And nothing else: what only decides how quickly it gets there may differ between hosts."""
+    plain = settings_digest(_config(), T)
+    different = [
+        _config(MASK),
+        _config(SALT + MASK),
+        _config(LIST),
+        _config('[mask]\n"public.t.v" = "fixed:x"\n'),
+        _config(kafka="partitions = 7\n"),
+        _config(source='publication = "other"\n'),
+    ]
+    assert len({settings_digest(each, T) for each in different} | {plain}) == len(different) + 1
+    assert len({pipeline_digest(each) for each in [*different, _config()]}) == len(different) + 1
+    for same in (
+        _config('[mask]\n"public.other.v" = "hash"\n'),
+        _config('[mask]\n"public.t.v" = "none"\n'),
+        _config('[columns]\n"public.t" = ["*"]\n'),
+        _config(SALT),
+        _config("[copy]\nconnections = 9\n"),
+    ):
+        assert settings_digest(same, T) == plain
+
+
+def test_the_digest_is_no_hash_that_a_masked_value_could_have() -> None:
+    """The salt is its key as it is that of the hashes; but under another name, so that neither tells of the other."""
+    config = _config(SALT + MASK)
+    digest = settings_digest(config, T).removeprefix("2:")
+    assert "pepper" not in digest
+    assert not hmac.new(b"pepper", b"", sha256).hexdigest().startswith(digest)
+    assert digest != _released(config, T)
+
+
+@pytest.mark.parametrize("ending", ["", MASK, SALT + MASK, LIST])
+def test_digests_of_the_first_release_are_understood(ending: str) -> None:
+    """After an upgrade no table is copied again for nothing, and the digest is that of today."""
+    config = _config(ending)
+    states = STATES.with_settings(STATE.topic, _released(config, T))
+    assert is_same(config, T, states.settings[STATE.topic])
+    followed = follow_settings(config, states, 8)
+    assert not followed.pending
+    assert followed.settings == {STATE.topic: settings_digest(config, T)}
+    changed = follow_settings(_config('[mask]\n"public.t.w" = "null"\n'), states, 8)
+    assert list(changed.pending) == [STATE.topic]
+
+
+def test_a_job_with_other_settings_is_told_which_table_it_is() -> None:
+    """By what capture has written down, by what a copy's record says, and by what a mark says."""
+    ours, theirs = _config(SALT + MASK), _config(MASK)
+    states = learn_settings(ours, STATES)
+    assert why_other(ours, states, {"1": T}) is None
+    assert "public.t" in (why_other(theirs, states, {"1": T}) or "")
+    recorded = {"1": settings_digest(ours, T)}
+    refuse_other(ours, recorded, {"1": T})
+    refuse_other(theirs, {}, {"1": T})  # an older Tailrace has written none
+    with pytest.raises(RefusedError, match=r"public\.t"):
+        refuse_other(theirs, recorded, {"1": T})
+    assert why_different(ours, recorded, {"1": T}) is None
+    assert why_different(theirs, recorded, {"1": T}) is not None
+    assert why_different(ours, {}, {"1": T}) is not None, "a job that does not say cannot be believed"
+
+
+@pytest.mark.parametrize(
+    ("before", "now", "is_refused"),
+    [
+        (MASK, "", True),
+        (MASK, LIST, False),  # not published at all
+        (MASK, '[mask]\n"public.t.v" = "null"\n', False),
+        (MASK, '[mask]\n"public.t.v" = "none"\n', False),
+        (MASK, '[mask]\n"public.t.w" = "hash"\n', True),
+        (LIST, "", True),
+        (LIST, '[columns]\n"public.t" = ["id", "v"]\n', False),
+        (LIST, '[columns]\n"public.t" = ["*"]\n', False),
+        ("", MASK, False),
+    ],
+)
+def test_what_was_kept_back_cannot_be_forgotten(before: str, now: str, is_refused: bool) -> None:
+    """Only a line in the config lets it out. A table or a column that is gone from the source needs none."""
+    states = learn_settings(_config(before), STATES)
+    refuse_removed(_config(now), states, {})
+    if is_refused:
+        with pytest.raises(RefusedError, match=r"public\.t") as refusal:
+            refuse_removed(_config(now), states, {"1": STATE})
+        assert refusal.value.exit_code == 3
+    else:
+        refuse_removed(_config(now), states, {"1": STATE})
+    after = follow_settings(_config(now), states, 8)
+    refuse_removed(_config(now), after, {"1": STATE})
+
+
+def test_a_masked_column_that_was_dropped_may_leave_the_config() -> None:
+    """Its number in the catalog is gone."""
+    states = learn_settings(_config(MASK), STATES)
+    left = TableState(
+        schema="public", table="t", topic="p.public.t", key=["id"], storage="1", columns=[COLUMNS[0], COLUMNS[2]]
+    )
+    refuse_removed(_config(), states, {"1": left})
+
+
+def test_a_record_of_the_first_release_tells_only_that_there_was_something() -> None:
+    """All lines of the table gone: refused. Some of them are there: the digest alone cannot tell what is missing."""
+    old = STATES.with_settings(STATE.topic, _released(_config(MASK), T))
+    with pytest.raises(RefusedError, match=r"public\.t"):
+        refuse_removed(_config(), old, {"1": STATE})
+    for ending in (MASK, LIST, '[mask]\n"public.t.v" = "none"\n'):
+        refuse_removed(_config(ending), old, {"1": STATE})
+    refuse_removed(_config(MASK), STATES.with_settings(STATE.topic, _released(_config(), T)), {"1": STATE})
