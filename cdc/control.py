@@ -51,6 +51,23 @@ def end_of_all(options: dict[str, str], topic: str, timeout_seconds: float) -> i
         everything.close()
 
 
+def end_offsets(options: dict[str, str], topics: Iterable[str], timeout_seconds: float) -> dict[str, list[int]]:
+    """Where each partition of the topics ends, open transactions included. Cheaper than an admin client of its own."""
+    everything = uncommitted_reader(options)
+    try:
+        return {name: _ends(everything, name, timeout_seconds) for name in topics}
+    except KafkaException as error:
+        raise TransientError(f"The ends of topics could not be read: {error.args[0].str()}") from error
+    finally:
+        everything.close()
+
+
+def _ends(consumer: Consumer, topic: str, timeout_seconds: float) -> list[int]:
+    partitions = consumer.list_topics(topic, timeout=timeout_seconds).topics[topic].partitions
+    places = [TopicPartition(topic, number) for number in sorted(partitions)]
+    return [int(consumer.get_watermark_offsets(place, timeout=timeout_seconds)[1]) for place in places]
+
+
 def read_last(
     options: dict[str, str], topic: str, key: bytes, *, timeout_seconds: float = 30, decided: bool = False
 ) -> bytes | None:

@@ -11,11 +11,11 @@ from collections.abc import Mapping
 
 import psycopg
 
-from cdc import catalog, schema
+from cdc import catalog, checks, schema
 from cdc.catalog import Publication
 from cdc.config import Config
 from cdc.copies import first
-from cdc.copies.described import DescribedTable
+from cdc.copies.described import DescribedTable, describe_tables
 from cdc.copies.envelope import full_copy_markers
 from cdc.copies.records import CopyState
 from cdc.logs import get_logger
@@ -86,9 +86,16 @@ class FirstStart:
             states = self._read_states(publication)
             progress = self._with_base(self._with_topics(progress, states), created.point)
             progress = progress.streaming_from(created.point)
-            self._write(progress, learn_settings(self._config, TableStates(tables=states)))
+            self._write(progress, self._uncopied(states, created.point))
             return progress
         return self._copy_first(stream, progress, created)
+
+    def _uncopied(self, tables: dict[str, TableState], point: LSN) -> TableStates:
+        """Without a first copy: what was in the tables is missing in the topics, and nobody may take them for whole."""
+        states = learn_settings(self._config, TableStates(tables=tables))
+        for oid in first.filled(self._connection, describe_tables(self._connection, self._config, tables)):
+            states = states.never_copied(tables[oid].topic, point)
+        return states
 
     def _read_states(self, publication: Publication) -> dict[str, TableState]:
         return read_states(self._connection, publication.tables, prefix=self._prefix)
@@ -141,6 +148,8 @@ class FirstStart:
     def _begin_streaming(self, progress: Progress, states: TableStates, outcome: first.Outcome) -> Progress:
         """All in one transaction: the copy has ended, what it lacks is marked, and streaming may begin."""
         point = LSN(outcome.copy.point)
+        copied = {name: ends for name, ends in outcome.end_offsets.items() if name in progress.end_offsets}
+        checks.check_topics(progress.with_end_offsets(copied), self._topics)
         for oid, reason in outcome.missing.items():
             if oid in states.tables:
                 states = states.with_pending(states.tables[oid].topic, int(point), reason)

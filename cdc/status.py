@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from cdc.config import Config
+from cdc.config import Config, TableSelector
 from cdc.control import read_last
 from cdc.copies.requests import CopyRequests, read_requests
 from cdc.lsn import LSN
@@ -28,6 +28,15 @@ def read_states(config: Config) -> TableStates | None:
 def incomplete(mark: Pending) -> str:
     """How it is said everywhere."""
     return f"incomplete since {LSN(mark.since)}: {mark.reason}"
+
+
+def copy_command(states: TableStates | None, topic: str) -> str:
+    """What completes this table."""
+    mark = None if states is None else states.pending.get(topic)
+    if states is None or mark is None or not mark.by_choice:
+        return "tailrace snapshot"
+    names = (TableSelector(state.schema, state.table) for state in states.tables.values() if state.topic == topic)
+    return " ".join(["tailrace snapshot", *(f"--table {name}" for name in names)])
 
 
 def read_status(config: Config) -> dict[str, Any] | None:
@@ -61,7 +70,11 @@ def _described(progress: Progress, states: TableStates, requests: CopyRequests) 
                 "topic": state.topic,
                 "complete": progress.state == "streaming" and state.topic not in states.pending,
                 **(
-                    {"since": str(LSN(mark.since)), "reason": mark.reason}
+                    {
+                        "since": str(LSN(mark.since)),
+                        "reason": mark.reason,
+                        **({"by_choice": True} if mark.by_choice else {}),
+                    }
                     if (mark := states.pending.get(state.topic)) is not None
                     else _UNDER_WAY
                     if progress.state != "streaming"

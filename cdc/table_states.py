@@ -16,6 +16,7 @@ from cdc.errors import RefusedError
 # 2: `settings`. A record of format 1 knows none. 3: `protected`, and the digests of `settings` are of another form.
 FORMAT = 3
 KEY = b'{"state":"tables"}'
+NEVER_COPIED = "the rows that it had before were never copied ([copy] first = false)"
 
 
 class Column(msgspec.Struct, frozen=True):
@@ -53,12 +54,14 @@ class TableState(msgspec.Struct, frozen=True, kw_only=True):
 class Pending(msgspec.Struct, frozen=True):
     """The topic may lack what happened at the source before `since` (an LSN): a copy is due.
 
-    `again`: where it was marked last; a copy that began before that does not bring it all.
+    `again`: where it was marked last; a copy that began before that does not bring it all. `by_choice`: the config says
+    that these rows are not wanted (`[copy] first = false`), so no copy begins by itself.
     """
 
     since: int
     reason: str
     again: int = 0
+    by_choice: bool = False
 
 
 class Gone(msgspec.Struct, frozen=True):
@@ -100,9 +103,17 @@ class TableStates(msgspec.Struct, frozen=True, kw_only=True):
         return next((state for state in self.tables.values() if str(oid) in state.leaves), None)
 
     def with_pending(self, topic: str, since: int, reason: str) -> TableStates:
-        """The first mark stands: what is missing began there."""
+        """The first mark stands: what is missing began there. One that was by choice is none any more."""
         old = self.pending.get(topic)
-        mark = Pending(int(since), reason) if old is None else Pending(old.since, old.reason, int(since))
+        if old is None:
+            mark = Pending(int(since), reason)
+        else:
+            mark = Pending(old.since, reason if old.by_choice else old.reason, int(since))
+        return msgspec.structs.replace(self, pending={**self.pending, topic: mark})
+
+    def never_copied(self, topic: str, since: int) -> TableStates:
+        """Its rows of before are not wanted."""
+        mark = Pending(int(since), NEVER_COPIED, by_choice=True)
         return msgspec.structs.replace(self, pending={**self.pending, topic: mark})
 
     def copied(self, topic: str, began: int) -> TableStates:

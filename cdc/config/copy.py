@@ -12,7 +12,7 @@ class Copy:
     first: bool = field(
         default=True,
         metadata=about(
-            "Whether a new pipeline begins with a copy of what is in the tables; without, it has changes only"
+            "Whether a new pipeline begins with a copy of what is in the tables; without, they stay incomplete"
         ),
     )
     connections: int = field(

@@ -11,6 +11,7 @@ was read already, is in the stream for that very reason. A rewrite moves rows wi
 from __future__ import annotations
 
 import time
+import uuid
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -80,11 +81,17 @@ def read_beside(task: BesideTask) -> Attempt:
     chunk = task.chunk
     with connect(task.config.source.conninfo(), application_name="tailrace copy") as marking:
         mine, attempt = marks.pipeline_of(task.config), task.attempt
+        rows = _Rows(task)
         low = marks.Low(
-            pipeline=mine, copy=chunk.copy, chunk=chunk.number, attempt=attempt, tables=oids, settings=settings
+            pipeline=mine,
+            copy=chunk.copy,
+            chunk=chunk.number,
+            attempt=attempt,
+            tables=oids,
+            settings=settings,
+            reading=rows.reading,
         )
         marks.emit(marking, low)
-        rows = _Rows(task)
         writers = _writers(marking, task.tables.values())
         with at_snapshot(task.config.source.conninfo(), None) as connection:
             left_out = rows.send_all(connection)
@@ -101,6 +108,7 @@ def read_beside(task: BesideTask) -> Attempt:
             end=rows.end,
             writers=writers,
             settings=settings,
+            reading=rows.reading,
         )
         at = marks.emit(marking, high)
         return Attempt(number=chunk.number, ending=Ending.DONE, chunk=chunk, high=int(at))
@@ -128,7 +136,8 @@ class _Rows:
         kafka = task.config.kafka
         self._task = task
         self._topic = control_topic(kafka.prefix, Control.COPY)
-        self._tag = chunk_tag(task.chunk.copy, task.chunk.number, task.attempt)
+        self.reading = uuid.uuid4().hex[:16]
+        self._tag = chunk_tag(task.chunk.copy, task.chunk.number, task.attempt, self.reading)
         self._offsets: list[int] = []
         self._failed: KafkaError | None = None
         settings = producer_settings(kafka.max_message_bytes) | kafka.client_options()

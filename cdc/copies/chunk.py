@@ -21,9 +21,11 @@ from dataclasses import dataclass
 from enum import Enum
 from typing import Any
 
+import msgspec
 import psycopg
 
 from cdc.config import Config
+from cdc.control import end_offsets
 from cdc.copies.described import DescribedTable
 from cdc.copies.envelope import copied_event
 from cdc.copies.log import CopyLog
@@ -125,6 +127,8 @@ class _Chunk:
                 return found
             with at_snapshot(task.config.source.conninfo(), task.copy.snapshot) as connection:
                 finished = self._publish(connection)
+            self._publisher.flush(_COMMIT_SECONDS, lambda: None)
+            finished = msgspec.structs.replace(finished, end_offsets=self._end_offsets())
             self._publisher.send(self._copies_topic, finished.key, finished.encode(), [])
             self._publisher.commit(_COMMIT_SECONDS)
             return Attempt(number=finished.number, ending=Ending.DONE, chunk=finished)
@@ -151,6 +155,12 @@ class _Chunk:
         pace = Pace(task.rows_per_second)
         rows = sum(self._send(connection, each, pace) for each in locked)
         return task.chunk.finished(rows, left_out)
+
+    def _end_offsets(self) -> dict[str, list[int]]:
+        """Of the topics with rows of this chunk: what is before them is acknowledged, and must be there later."""
+        tables = (table.shape.topic for table in self._task.tables.values())
+        touched = sorted(self._publisher.touched.intersection(tables))
+        return end_offsets(self._task.config.kafka.client_options(), touched, _COMMIT_SECONDS)
 
     def _send(self, connection: psycopg.Connection[Any], locked: LockedPiece, pace: Pace) -> int:
         topic, version = locked.encoder.topic, str(self._version).encode()

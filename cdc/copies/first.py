@@ -9,9 +9,10 @@ from __future__ import annotations
 import threading
 import time
 import uuid
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from itertools import zip_longest
 from typing import NamedTuple
 
 import msgspec
@@ -46,12 +47,16 @@ _WAL_WARNINGS = (0.5, 0.75, 0.9)
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """`missing`: the tables (by oid) that the copy could not give, and why; they are due for a later copy."""
+    """`missing`: the tables (by oid) that the copy could not give, and why; they are due for a later copy.
+
+    `end_offsets`: by topic, how far the finished chunks say that its partitions reach.
+    """
 
     copy: CopyState
     missing: dict[str, str]
     rows: int
     is_through: bool
+    end_offsets: dict[str, list[int]] = field(default_factory=dict)
 
 
 def opened(snapshot: str, point: LSN, base: int, settings: Mapping[str, str]) -> CopyState:
@@ -86,9 +91,14 @@ def look_at_snapshot(config: Config, snapshot: str, oids: Sequence[str]) -> Seen
         connection.execute(sql.SQL("set transaction snapshot {}").format(sql.Literal(snapshot)))
         states = read_states(connection, oids, prefix=config.kafka.prefix)
         described = describe_tables(connection, config, oids)
-        sizes = read_sizes(connection, described.values())
-        filled = {oid for oid, table in described.items() if _may_have_rows(table, sizes)}
-    return SeenAtSnapshot(states, described, filled)
+        found = filled(connection, described)
+    return SeenAtSnapshot(states, described, found)
+
+
+def filled(connection: psycopg.Connection, described: Mapping[str, DescribedTable]) -> set[str]:
+    """Those of the tables (by oid) that may have rows."""
+    sizes = read_sizes(connection, described.values())
+    return {oid for oid, table in described.items() if _may_have_rows(table, sizes)}
 
 
 def _may_have_rows(table: DescribedTable, sizes: Mapping[int, RelationSize]) -> bool:
@@ -183,7 +193,16 @@ def _judged(copies: CopyLog, copy: CopyState) -> Outcome:
             missing |= dict.fromkeys((piece.table for piece in chunk.pieces), _INTERRUPTED)
     rows = sum(chunk.rows for chunk in chunks)
     is_through = copy.is_planned and not copies.unfinished(copy)
-    return Outcome(copy, missing, rows=rows, is_through=is_through)
+    ends = _furthest(chunk.end_offsets for chunk in chunks if chunk.done)
+    return Outcome(copy, missing, rows=rows, is_through=is_through, end_offsets=ends)
+
+
+def _furthest(found: Iterable[Mapping[str, Sequence[int]]]) -> dict[str, list[int]]:
+    furthest: dict[str, list[int]] = {}
+    for ends in found:
+        for topic, offsets in ends.items():
+            furthest[topic] = [max(pair) for pair in zip_longest(furthest.get(topic, ()), offsets, fillvalue=0)]
+    return furthest
 
 
 def cut_off(kafka: Kafka, transactional_id: str) -> None:

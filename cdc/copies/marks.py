@@ -32,6 +32,7 @@ class Low(msgspec.Struct, frozen=True, kw_only=True, tag="low"):
     attempt: int
     tables: list[str]
     settings: dict[str, str] = {}  # by table: digest of the job's settings (`table_settings`)
+    reading: str = ""  # unlike that of any other run: Spark may run a task twice, also at the same time
 
 
 class High(msgspec.Struct, frozen=True, kw_only=True, tag="high"):
@@ -45,6 +46,7 @@ class High(msgspec.Struct, frozen=True, kw_only=True, tag="high"):
     end: int
     writers: list[int] = []  # transactions that held a lock on the tables right before that
     settings: dict[str, str] = {}
+    reading: str = ""  # that of its LOW mark
 
 
 class End(msgspec.Struct, frozen=True, kw_only=True, tag="end"):

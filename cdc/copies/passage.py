@@ -56,9 +56,9 @@ class CopiedRow(NamedTuple):
     size: int = 0
 
 
-def chunk_tag(copy: str, number: int, attempt: int) -> bytes:
+def chunk_tag(copy: str, number: int, attempt: int, reading: str) -> bytes:
     """Which reading of which chunk a row on `__copy` belongs to."""
-    return f"{copy}.{number}.{attempt}".encode()
+    return f"{copy}.{number}.{attempt}.{reading}".encode()
 
 
 class Passage:
@@ -107,7 +107,7 @@ class Passage:
                 log.warning("mark_refused", reason=reason, copy=mark.copy, chunk=mark.chunk, lsn=str(lsn))
                 return states
             topics = [states.tables[oid].topic for oid in mark.tables if oid in states.tables]
-            self._changes.windows.low((mark.copy, mark.chunk), mark.attempt, topics, lsn)
+            self._changes.windows.low((mark.copy, mark.chunk), (mark.attempt, mark.reading), topics, lsn)
             self._changes.watch_windows()
         elif isinstance(mark, marks.High):
             self._on_high(mark, lsn, states)
@@ -132,17 +132,22 @@ class Passage:
             self._note(msgspec.structs.replace(chunk, rows=0, done=False, repeat=reason, refused=True))
             return
         snapshot = Snapshot.parse(mark.snapshot)
-        verdict = windows.high((chunk.copy, chunk.number), mark.attempt, snapshot, mark.writers)
+        verdict = windows.high((chunk.copy, chunk.number), (mark.attempt, mark.reading), snapshot, mark.writers)
         self._changes.watch_windows()
         self._introduce(tables)
         self._settle()
-        tag = chunk_tag(chunk.copy, chunk.number, mark.attempt)
+        tag = chunk_tag(chunk.copy, chunk.number, mark.attempt, mark.reading)
         waiting = WaitingRows(self._kafka, mark.first, mark.end, tag)
         try:
             if verdict.repeat is None and not self._call(waiting.are_there):
                 verdict = Verdict("its rows are no longer there")
+            rows = 0
             if verdict.repeat is None:
                 rows = self._publish(waiting, verdict, lsn, states)
+                if waiting.count != mark.chunk.rows:
+                    # What was published stands: each row is right. But they are not all of the chunk.
+                    verdict = Verdict(f"{waiting.count} of {mark.chunk.rows} rows were found on {waiting.topic}")
+            if verdict.repeat is None:
                 chunk = chunk.finished(rows, mark.chunk.left_out)
             else:
                 chunk = msgspec.structs.replace(chunk, rows=0, repeat=verdict.repeat)
@@ -230,14 +235,18 @@ def _shape(state: TableState) -> Shape:
 
 
 class WaitingRows:
-    """The rows of one reading of a chunk, on `__copy`; other chunks' rows may lie between them."""
+    """The rows of one reading of a chunk, on `__copy`; other chunks' rows may lie between them.
+
+    `count`: how many have been found so far.
+    """
 
     def __init__(self, kafka: Kafka, first: int, end: int, tag: bytes) -> None:
-        self._topic = control_topic(kafka.prefix, Control.COPY)
+        self.topic = control_topic(kafka.prefix, Control.COPY)
         self._first = first
         self._end = end
         self._tag = tag
         self._at = first
+        self.count = 0
         self._consumer = Consumer(
             {
                 **kafka.client_options(),
@@ -249,7 +258,7 @@ class WaitingRows:
                 "log_level": 0,
             }
         )
-        self._consumer.assign([TopicPartition(self._topic, 0, first)])
+        self._consumer.assign([TopicPartition(self.topic, 0, first)])
 
     def close(self) -> None:
         self._consumer.close()
@@ -259,9 +268,9 @@ class WaitingRows:
         if self._first == self._end:
             return True
         try:
-            low, high = self._consumer.get_watermark_offsets(TopicPartition(self._topic, 0), timeout=_READ_SECONDS)
+            low, high = self._consumer.get_watermark_offsets(TopicPartition(self.topic, 0), timeout=_READ_SECONDS)
         except KafkaException as error:
-            raise TransientError(f"{self._topic} could not be read: {error.args[0].str()}") from error
+            raise TransientError(f"{self.topic} could not be read: {error.args[0].str()}") from error
         return bool(low <= self._first and self._end <= high)
 
     def next_slice(self) -> list[CopiedRow]:
@@ -271,18 +280,19 @@ class WaitingRows:
             # Never more than there are: it waits for as many. (Nothing on this topic is transactional, none is hidden.)
             messages = self._consumer.consume(min(_SLICE_ROWS, self._end - self._at), timeout=_READ_SECONDS)
             if not messages:
-                raise TransientError(f"Kafka gave nothing from {self._topic} for {_READ_SECONDS:.0f} seconds.")
+                raise TransientError(f"Kafka gave nothing from {self.topic} for {_READ_SECONDS:.0f} seconds.")
             rows = [row for message in messages if (row := self._row(message)) is not None]
         return rows
 
     def _row(self, message: Message) -> CopiedRow | None:
         error = message.error()
         if error is not None:
-            raise TransientError(f"{self._topic} could not be read: {error.str()}")
+            raise TransientError(f"{self.topic} could not be read: {error.str()}")
         self._at = (message.offset() or 0) + 1
         headers = dict(message.headers() or [])
         if self._at > self._end or headers.get(CHUNK_HEADER) != self._tag:
             return None
+        self.count += 1
         return CopiedRow(
             _data(headers.get(TOPIC_HEADER)).decode(),
             _data(message.key()),

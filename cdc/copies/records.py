@@ -72,6 +72,7 @@ class ChunkState(msgspec.Struct, frozen=True, kw_only=True):
     left_out: dict[str, str] = {}
     attempt: int = 0  # of a later copy: which reading of the chunk this record is about
     repeat: str = ""  # why that reading does not hold, and another one is due
+    end_offsets: dict[str, list[int]] = {}  # of a first copy: where its topics ended behind its rows; older: none
     refused: bool = False  # another reading by the same job would not hold either
 
     @property

@@ -34,6 +34,7 @@ _TOO_MANY_STREAMED = 1_000_000
 _XIDS = 1 << 32  # snapshots have 64-bit ids, the stream has their lower half
 
 ChunkId = tuple[str, int]
+Reading = tuple[int, str]  # the attempt, and which run of it
 Key = tuple[str, bytes]  # topic, record key
 
 
@@ -47,7 +48,7 @@ class Verdict:
 
 @dataclass(slots=True)
 class _Window:
-    attempt: int
+    reading: Reading
     topics: frozenset[str]
     streamed_before: frozenset[int]
     open_at_start: frozenset[int]
@@ -95,14 +96,14 @@ class Windows:
         self._open_at_start = {xid for xid in self._open_at_start if not snapshot.shows(xid)}
         self._full_at = len(self._streamed) + _MANY_STREAMED
 
-    def low(self, chunk: ChunkId, attempt: int, topics: Iterable[str], lsn: int) -> None:
+    def low(self, chunk: ChunkId, reading: Reading, topics: Iterable[str], lsn: int) -> None:
         self._open.pop(chunk, None)
         if lsn < self.started_at:
             return  # it may have been read before this life began: what an earlier one streamed by then, nobody knows
         while len(self._open) >= MOST_WINDOWS:
             self._open.pop(next(iter(self._open)))
         self._open[chunk] = _Window(
-            attempt, frozenset(topics), frozenset(self._streamed), frozenset(self._open_at_start)
+            reading, frozenset(topics), frozenset(self._streamed), frozenset(self._open_at_start)
         )
 
     def touch(self, topic: str, key: bytes, xid: int) -> None:
@@ -118,10 +119,10 @@ class Windows:
             if not window.topics.isdisjoint(topics):
                 self._break(window, reason)
 
-    def high(self, chunk: ChunkId, attempt: int, snapshot: Snapshot, writers: Collection[int] = ()) -> Verdict:
+    def high(self, chunk: ChunkId, reading: Reading, snapshot: Snapshot, writers: Collection[int] = ()) -> Verdict:
         """`writers`: transactions that held a lock on the chunk's tables just before the snapshot was taken."""
         window = self._open.pop(chunk, None)
-        if window is None or window.attempt != attempt:
+        if window is None or window.reading != reading:
             return Verdict("capture was not there when it began")
         if window.broken is not None:
             return Verdict(window.broken)

@@ -14,7 +14,7 @@ from cdc.inspection.findings import Finding, fail, ok, refusal, warn
 from cdc.kafka_admin import Admin
 from cdc.names import Control, control_topic
 from cdc.progress import Progress, read_progress
-from cdc.status import incomplete
+from cdc.status import copy_command, incomplete
 from cdc.table_settings import name_of, pipeline_digest, refuse_removed, why_other
 from cdc.table_states import TableStates
 from cdc.topics import Topic, Topics
@@ -184,7 +184,7 @@ def judge_completeness(kafka: Kafka, progress: Progress, states: TableStates | N
         name = control_topic(kafka.prefix, Control.SCHEMA)
         yield refusal(f"topic {name}", checks.lost_states(name), _RECOVER)
     for name, mark in (states.pending if states is not None else {}).items():
-        yield warn(f"topic {name}", incomplete(mark), "Run, beside capture: tailrace snapshot")
+        yield warn(f"topic {name}", incomplete(mark), f"Run, beside capture: {copy_command(states, name)}")
 
 
 def judge_settings(config: Config, progress: Progress, states: TableStates | None) -> Iterator[Finding]:

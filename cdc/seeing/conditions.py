@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from cdc.seeing.record import Record, State
+from cdc.table_states import NEVER_COPIED
 
 #: The states that a person is told of, and how grave they are.
 GRAVITY = {State.BEHIND: 1, State.UNKNOWN: 2, State.STALLED: 3, State.DOWN: 4}
@@ -40,7 +41,7 @@ def conditions_of(record: Record) -> dict[str, Condition]:
             remedy = f"tailrace audit {store.name} --repair"
             found[f"{where} audit"] = Condition(where=where, state=State.BEHIND, reason=reason, remedy=remedy)
     for table in record.tables:
-        if table.incomplete is not None:
+        if table.incomplete is not None and table.incomplete != NEVER_COPIED:  # the operator's own choice: no alarm
             name = f"table {table.name}"
             reason = f"Incomplete: {table.incomplete}."
             found[name] = Condition(where=name, state=State.BEHIND, reason=reason, remedy="tailrace snapshot")

@@ -20,7 +20,10 @@ Status = Mapping[str, Any]
 
 @dataclass(frozen=True, slots=True)
 class CopiesDue:
-    """`first`: capture holds the snapshot and waits. `tables`: incomplete ones, and why; not those cancelled."""
+    """`first`: capture holds the snapshot and waits. `tables`: incomplete ones, and why.
+
+    Not those cancelled, nor those that are not wanted (`[copy] first = false`).
+    """
 
     first: bool = False
     tables: tuple[tuple[str, str], ...] = ()
@@ -29,7 +32,7 @@ class CopiesDue:
         return self.first or bool(self.tables)
 
 
-def copies_due(status: Status | None) -> CopiesDue:
+def copies_due(status: Status | None, *, first: bool = True) -> CopiesDue:
     """From what capture has written down (`cdc.status`); None before its first start."""
     if status is None or status["state"] in ("creating", "recovering"):
         return CopiesDue()
@@ -37,7 +40,8 @@ def copies_due(status: Status | None) -> CopiesDue:
         return CopiesDue(first=True)
     if status.get("copies_paused"):
         return CopiesDue()
-    wanted = [table for table in status["tables"] if not table["complete"] and not table.get("cancelled")]
+    unwanted = "cancelled", *(() if first else ("by_choice",))
+    wanted = [table for table in status["tables"] if not table["complete"] and not any(map(table.get, unwanted))]
     return CopiesDue(tables=tuple((table["table"], table["reason"]) for table in wanted))
 
 
@@ -70,7 +74,7 @@ class CopyWatch:
         forgotten = self._forgotten
         try:
             status = self._read(self._config)
-            due = copies_due(status)
+            due = copies_due(status, first=self._config.copy.first)
         except TailraceError as error:
             log.debug("copies_due_unknown", reason=error.message)
             return

@@ -44,7 +44,8 @@ def test_masks_that_are_changed_hold_for_every_row(make_pipeline: MakePipeline, 
     pipeline = make_pipeline()
     _stop(_people(pipeline))
     plain = pipeline.config.read_text()
-    for number, mask in enumerate(('"public.people.email" = "hash"', '"public.people.id" = "hash"')):
+    masks = '"public.people.email" = "hash"', '"public.people.id" = "hash"\n"public.people.email" = "none"'
+    for number, mask in enumerate(masks):
         pipeline.config.write_text(f"{plain}[mask]\n{mask}\n")
         capture = pipeline.start()
         wait_for_look(pipeline, capture)

@@ -23,8 +23,8 @@ def shows(*, below: int, in_progress: frozenset[int] = frozenset()) -> Snapshot:
 def test_undisturbed_rows_hold() -> None:
     """Nothing happened in between: every row is published."""
     windows = Windows()
-    windows.low(CHUNK, 1, [TOPIC], LSN)
-    verdict = windows.high(CHUNK, 1, shows(below=100))
+    windows.low(CHUNK, (1, ""), [TOPIC], LSN)
+    verdict = windows.high(CHUNK, (1, ""), shows(below=100))
     assert verdict.repeat is None
     assert not verdict.overtaken
 
@@ -32,13 +32,13 @@ def test_undisturbed_rows_hold() -> None:
 def test_newer_change_overtakes() -> None:
     """A key that an invisible transaction touched in between gives way; one that a visible one touched does not."""
     windows = Windows()
-    windows.low(CHUNK, 1, [TOPIC], LSN)
+    windows.low(CHUNK, (1, ""), [TOPIC], LSN)
     windows.touch(TOPIC, b"visible", 99)
     windows.touch(TOPIC, b"invisible", 100)
     windows.touch(TOPIC, b"both", 99)
     windows.touch(TOPIC, b"both", 100)
     windows.touch("p.public.other", b"elsewhere", 100)
-    verdict = windows.high(CHUNK, 1, shows(below=100))
+    verdict = windows.high(CHUNK, (1, ""), shows(below=100))
     assert verdict.repeat is None
     assert verdict.overtaken == {(TOPIC, b"invisible"), (TOPIC, b"both")}
 
@@ -47,10 +47,10 @@ def test_commit_that_was_streamed_before_it_was_visible() -> None:
     """What was published before the chunk may be newer than what its snapshot shows: read again."""
     windows = Windows()
     windows.streamed(50)
-    windows.low(CHUNK, 1, [TOPIC], LSN)
-    assert windows.high(CHUNK, 1, shows(below=100, in_progress=frozenset({50}))).repeat is not None
-    windows.low(CHUNK, 2, [TOPIC], LSN)
-    assert windows.high(CHUNK, 2, shows(below=100)).repeat is None
+    windows.low(CHUNK, (1, ""), [TOPIC], LSN)
+    assert windows.high(CHUNK, (1, ""), shows(below=100, in_progress=frozenset({50}))).repeat is not None
+    windows.low(CHUNK, (2, ""), [TOPIC], LSN)
+    assert windows.high(CHUNK, (2, ""), shows(below=100)).repeat is None
 
 
 def test_commit_that_an_earlier_life_has_streamed_before_it_was_visible() -> None:
@@ -62,23 +62,23 @@ def test_commit_that_an_earlier_life_has_streamed_before_it_was_visible() -> Non
     windows.start({50, 60, (1 << 32) + 70}, LSN - 1)
     windows.streamed(70)  # so nobody has published it before
     hidden = shows(below=100, in_progress=frozenset({50, 60}))
-    windows.low(CHUNK, 1, [TOPIC], LSN)
-    assert windows.high(CHUNK, 1, hidden, [50, 999]).repeat is not None
-    windows.low(CHUNK, 2, [TOPIC], LSN)
-    assert windows.high(CHUNK, 2, hidden, [70, 999]).repeat is None
-    windows.low(CHUNK, 3, [TOPIC], LSN)
+    windows.low(CHUNK, (1, ""), [TOPIC], LSN)
+    assert windows.high(CHUNK, (1, ""), hidden, [50, 999]).repeat is not None
+    windows.low(CHUNK, (2, ""), [TOPIC], LSN)
+    assert windows.high(CHUNK, (2, ""), hidden, [70, 999]).repeat is None
+    windows.low(CHUNK, (3, ""), [TOPIC], LSN)
     windows.forget_visible(shows(below=100))  # a look after the chunk was read says nothing about the chunk
-    assert windows.high(CHUNK, 3, hidden, [50]).repeat is not None
-    windows.low(CHUNK, 4, [TOPIC], LSN)
-    assert windows.high(CHUNK, 4, shows(below=100), [50]).repeat is None
+    assert windows.high(CHUNK, (3, ""), hidden, [50]).repeat is not None
+    windows.low(CHUNK, (4, ""), [TOPIC], LSN)
+    assert windows.high(CHUNK, (4, ""), shows(below=100), [50]).repeat is None
 
 
 def test_chunk_that_was_begun_before_this_life() -> None:
     """It may have been read too early for what an earlier life had published by then."""
     windows = Windows()
     windows.start((), LSN + 1)
-    windows.low(CHUNK, 1, [TOPIC], LSN)
-    assert windows.high(CHUNK, 1, shows(below=100)).repeat is not None
+    windows.low(CHUNK, (1, ""), [TOPIC], LSN)
+    assert windows.high(CHUNK, (1, ""), shows(below=100)).repeat is not None
 
 
 def test_visible_transactions_are_forgotten() -> None:
@@ -87,37 +87,37 @@ def test_visible_transactions_are_forgotten() -> None:
     for xid in range(1, 100):
         windows.streamed(xid)
     windows.forget_visible(shows(below=100, in_progress=frozenset({7})))
-    windows.low(CHUNK, 1, [TOPIC], LSN)
-    assert windows.high(CHUNK, 1, shows(below=100, in_progress=frozenset({6}))).repeat is None
-    windows.low(CHUNK, 2, [TOPIC], LSN)
-    assert windows.high(CHUNK, 2, shows(below=100, in_progress=frozenset({7}))).repeat is not None
+    windows.low(CHUNK, (1, ""), [TOPIC], LSN)
+    assert windows.high(CHUNK, (1, ""), shows(below=100, in_progress=frozenset({6}))).repeat is None
+    windows.low(CHUNK, (2, ""), [TOPIC], LSN)
+    assert windows.high(CHUNK, (2, ""), shows(below=100, in_progress=frozenset({7}))).repeat is not None
 
 
 def test_truncate_and_new_columns_repeat() -> None:
     """A TRUNCATE or another set of columns in between: none of the rows hold, but other tables' chunks do."""
     windows = Windows()
-    windows.low(CHUNK, 1, [TOPIC], LSN)
+    windows.low(CHUNK, (1, ""), [TOPIC], LSN)
     windows.low(("copy", 2), 1, ["p.public.other"], LSN)
     windows.disturb([TOPIC], "it was truncated")
-    assert windows.high(CHUNK, 1, shows(below=100)).repeat == "it was truncated"
+    assert windows.high(CHUNK, (1, ""), shows(below=100)).repeat == "it was truncated"
     assert windows.high(("copy", 2), 1, shows(below=100)).repeat is None
 
 
 def test_capture_that_restarted_in_between() -> None:
     """Without its LOW nobody knows what happened in between; with that of another reading neither."""
     windows = Windows()
-    assert windows.high(CHUNK, 1, shows(below=100)).repeat is not None
-    windows.low(CHUNK, 1, [TOPIC], LSN)
-    assert windows.high(CHUNK, 2, shows(below=100)).repeat is not None
+    assert windows.high(CHUNK, (1, ""), shows(below=100)).repeat is not None
+    windows.low(CHUNK, (1, ""), [TOPIC], LSN)
+    assert windows.high(CHUNK, (2, ""), shows(below=100)).repeat is not None
 
 
 def test_memory_is_bounded() -> None:
     """More changed keys than it is worth to remember: read again; chunks that never end are let go."""
     windows = Windows()
-    windows.low(CHUNK, 1, [TOPIC], LSN)
+    windows.low(CHUNK, (1, ""), [TOPIC], LSN)
     for key in range(windows_module.MOST_KEYS + 1):
         windows.touch(TOPIC, b"%d" % key, 1)
-    assert windows.high(CHUNK, 1, shows(below=100)).repeat is not None
+    assert windows.high(CHUNK, (1, ""), shows(below=100)).repeat is not None
     for number in range(windows_module.MOST_WINDOWS + 5):
         windows.low(("dead", number), 1, [TOPIC], LSN)
     assert windows.high(("dead", 0), 1, shows(below=100)).repeat is not None
@@ -138,13 +138,13 @@ def test_topic_never_ends_with_an_older_row(data: st.DataObject) -> None:
     last_version_value = 0
     for step in order:
         if step == "low":
-            windows.low(CHUNK, 1, [TOPIC], LSN)
+            windows.low(CHUNK, (1, ""), [TOPIC], LSN)
         elif step == "read":
             # Any prefix of the commits may be visible by now: they become visible in some order after being streamed.
             visible = data.draw(st.integers(0, streamed_value))
             snapshot_at_read, read_value = shows(below=visible + 1), visible
         elif step == "high":
-            verdict = windows.high(CHUNK, 1, snapshot_at_read)
+            verdict = windows.high(CHUNK, (1, ""), snapshot_at_read)
             if verdict.repeat is None and (TOPIC, b"k") not in verdict.overtaken:
                 last_version_value = read_value
         else:
@@ -169,9 +169,9 @@ def test_what_cannot_be_remembered_is_not_guessed_at(monkeypatch: pytest.MonkeyP
     assert windows.is_overfull
     windows.start({50}, LSN)
     assert not windows.is_overfull
-    windows.low(CHUNK, 1, ["t"], LSN - 1)
-    assert windows.high(CHUNK, 1, shows(below=100)).repeat is not None
-    windows.low(CHUNK, 2, ["t"], LSN + 1)
-    assert windows.high(CHUNK, 2, shows(below=100, in_progress=frozenset({50})), writers=[50]).repeat is not None
-    windows.low(CHUNK, 3, ["t"], LSN + 2)
-    assert windows.high(CHUNK, 3, shows(below=100)).repeat is None
+    windows.low(CHUNK, (1, ""), ["t"], LSN - 1)
+    assert windows.high(CHUNK, (1, ""), shows(below=100)).repeat is not None
+    windows.low(CHUNK, (2, ""), ["t"], LSN + 1)
+    assert windows.high(CHUNK, (2, ""), shows(below=100, in_progress=frozenset({50})), writers=[50]).repeat is not None
+    windows.low(CHUNK, (3, ""), ["t"], LSN + 2)
+    assert windows.high(CHUNK, (3, ""), shows(below=100)).repeat is None
