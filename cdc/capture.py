@@ -24,12 +24,13 @@ from cdc.copies.passage import Passage
 from cdc.decoder import HEAD_BYTES, decode, sent_at_of, start_of
 from cdc.envelope import clock
 from cdc.errors import RefusedError, TransientError
-from cdc.heartbeat import OWN_PREFIX, Heartbeat
 from cdc.heartbeat import PREFIX as HEARTBEAT_PREFIX
+from cdc.heartbeat import Heartbeat
 from cdc.logs import get_logger
 from cdc.lsn import LSN
+from cdc.message_topics import MessageTopics
 from cdc.messages import Begin, Commit, LogicalMessage, Message, Origin, Relation, Truncate, Type
-from cdc.names import message_topic
+from cdc.own_messages import OWN_PREFIX, OwnMessages
 from cdc.postgres import connect, explain
 from cdc.replication import sent_up_to
 from cdc.reselect import Reselect
@@ -142,12 +143,15 @@ class Capture:
             settle=self._batches.settle,
             introduce=self._tables.introduce,
         )
+        self._own_messages = OwnMessages(started.secret, config.source.slot)
+        self._message_topics = MessageTopics(config)
         self._visible = self._look_at_visible()
         self._changes.windows.start(self._visible.snapshot.in_progress if self._visible.late else (), self._visible.lsn)
         self._batches.after_heartbeat = self._after_heartbeat
         self._heartbeat = Heartbeat(
             lambda: connect(self._conninfo),
             slot=config.source.slot,
+            secret=started.secret,
             interval_seconds=config.source.heartbeat_seconds,
         )
         self._publisher.wait_for_room = lambda: self._attendance.wait_for_room(self._stream)
@@ -235,19 +239,28 @@ class Capture:
             self._look_around()
 
     def _on_message(self, message: LogicalMessage) -> None:
+        if message.prefix.startswith(OWN_PREFIX):
+            content = self._own_messages.opened(message, self._changes.begin)
+            if content is not None:
+                self._on_own_message(message, content)
+            return
+        batches, topics = self._batches, self._message_topics
+        name = topics.topic_for(message.prefix, batches.progress)
+        if name is None:
+            return
+        if name not in batches.progress.topic_ids:
+            batches.settle()
+            topic_id = batches.call(lambda: self._topics.ensure_messages(name))
+            batches.progress = batches.progress.with_message_topic(name, topic_id)
+        self._changes.on_message(message, name, is_shared=topics.is_shared(name))
+
+    def _on_own_message(self, message: LogicalMessage, content: bytes) -> None:
         batches = self._batches
-        if message.prefix == HEARTBEAT_PREFIX and message.transactional:  # as ours are: what it does needs a version
+        if message.prefix == HEARTBEAT_PREFIX:
             batches.heartbeat_seen = True
             self._tables.empty_topics_of_gone_tables(message.lsn)
-        elif message.prefix == COPY_PREFIX and message.transactional:
-            batches.replace_states(self._passage.on_mark(message.content, message.lsn, batches.states))
-        elif self._config.source.messages and not message.prefix.startswith(OWN_PREFIX):
-            name = message_topic(self._config.kafka.prefix, message.prefix)
-            if name not in batches.progress.topic_ids:
-                batches.settle()
-                topic_id = batches.call(lambda: self._topics.ensure_messages(name))
-                batches.progress = batches.progress.with_message_topic(name, topic_id)
-            self._changes.on_message(message, name)
+        elif message.prefix == COPY_PREFIX:
+            batches.replace_states(self._passage.on_mark(content, message.lsn, batches.states))
 
     def _look_around(self) -> None:
         self._attendance.raise_if_lost()

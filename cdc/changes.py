@@ -265,8 +265,11 @@ class Changes:
         self.seq += 1
         self._mark_empty(shape.topic, self._new_envelope(shape), lsn)
 
-    def on_message(self, message: LogicalMessage, topic: str) -> None:
-        """The user's own message, to a topic of its own. Not numbered: changes are; but counted, for a resumption."""
+    def on_message(self, message: LogicalMessage, topic: str, *, is_shared: bool = False) -> None:
+        """The user's own message. Not numbered: changes are; but counted, for a resumption.
+
+        `is_shared`: the topic is not that of its name alone, so a header tells the name.
+        """
         if message.transactional:
             self.messages += 1
             position = self.position
@@ -283,6 +286,8 @@ class Changes:
         kind = b"true" if message.transactional else b"false"
         version = b"%016x.%08x" % (position, self.seq if message.transactional else 0)
         headers = [("v", version), ("transactional", kind), ("lsn", b"%d" % message.lsn)]
+        if is_shared:
+            headers.append(("name", message.prefix.encode()))
         self._deliver(Record(topic, key, message.content, headers, 0))
 
     def _mark_empty(self, topic: str, envelope: Envelope, lsn: int) -> None:

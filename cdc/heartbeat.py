@@ -16,16 +16,19 @@ from collections.abc import Callable
 import psycopg
 
 from cdc.errors import TailraceError
+from cdc.own_messages import OWN_PREFIX, emit
 
-OWN_PREFIX = "tailrace."  # of every logical message that is ours
 PREFIX = OWN_PREFIX + "heartbeat"
 
 
 class Heartbeat:
     """A thread of its own, with its own connection: a server that hangs must not block the stream."""
 
-    def __init__(self, connect: Callable[[], psycopg.Connection], *, slot: str, interval_seconds: float) -> None:
+    def __init__(
+        self, connect: Callable[[], psycopg.Connection], *, slot: str, secret: bytes, interval_seconds: float
+    ) -> None:
         self._connect = connect
+        self._secret = secret
         self._slot = slot
         self._interval_seconds = interval_seconds
         self._stopped = threading.Event()
@@ -50,8 +53,7 @@ class Heartbeat:
             self.server_lost.set()
 
     def _beat(self, connection: psycopg.Connection) -> None:
-        content = json.dumps({"slot": self._slot, "ts_us": time.time_ns() // 1000})
-        connection.execute("select pg_logical_emit_message(true, %s, %s::text)", [PREFIX, content])
+        beat(connection, self._secret, self._slot)
 
     def _rest(self, connection: psycopg.Connection) -> None:
         """Until the next beat, looking at the socket: bytes on an idle session mean that the server ends it."""
@@ -61,3 +63,9 @@ class Heartbeat:
             if readable:
                 connection.pgconn.consume_input()
                 connection.execute("select 1")  # raises if it was the end, harmless if it was a notice
+
+
+def beat(connection: psycopg.Connection, secret: bytes, slot: str) -> None:
+    """One heartbeat, for whoever needs the stream to move now."""
+    content = json.dumps({"slot": slot, "ts_us": time.time_ns() // 1000})
+    emit(connection, secret, PREFIX, content.encode("ascii"))

@@ -8,11 +8,16 @@ from __future__ import annotations
 
 import logging
 import sys
+import time
+from collections.abc import Callable
 from typing import Any
 
 import structlog
 
 from cdc.secrets import masked
+
+_SELDOM_SECONDS = 60.0
+_NAME_CHARACTERS = 100
 
 
 def configure(level: str = "info", json: bool | None = None) -> None:
@@ -34,6 +39,24 @@ def configure(level: str = "info", json: bool | None = None) -> None:
 def get_logger(name: str) -> structlog.typing.FilteringBoundLogger:
     logger: structlog.typing.FilteringBoundLogger = structlog.get_logger(component=name)
     return logger
+
+
+class Seldom:
+    """A warning that strangers can cause as often as they like: told once, then at most once a minute, and counted."""
+
+    def __init__(self, log: structlog.typing.FilteringBoundLogger, clock: Callable[[], float] = time.monotonic) -> None:
+        self._log = log
+        self._clock = clock
+        self._next_at = 0.0
+        self._times = 0
+
+    def warning(self, event: str, *, name: str, **facts: object) -> None:
+        """`name` is theirs, of any length."""
+        self._times += 1
+        if self._clock() >= self._next_at:
+            self._log.warning(event, name=name[:_NAME_CHARACTERS], times=self._times, **facts)
+            self._next_at = self._clock() + _SELDOM_SECONDS
+            self._times = 0
 
 
 def _before_rendering() -> list[structlog.typing.Processor]:

@@ -90,6 +90,11 @@ def message_topic(prefix: str, name: str) -> str:
     return topic_name[: TOPIC_BYTES - len(ending)].rstrip("-") + ending
 
 
+def other_messages_topic(prefix: str) -> str:
+    """For messages whose names have no topic of their own. No name is escaped to this: `-` becomes `-2d`."""
+    return f"{_checked(prefix)}.{_SHORTENED}other"
+
+
 def parse_topic(name: str) -> TopicName | None:
     """The table that a topic or index belongs to; None for a control topic, a shortened name, or one not of ours."""
     prefix, _, rest = name.partition(".")

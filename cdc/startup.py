@@ -24,6 +24,7 @@ from cdc.first_start import FirstStart
 from cdc.logs import get_logger
 from cdc.lsn import LSN
 from cdc.names import Control, control_topic
+from cdc.own_messages import ensure_secret
 from cdc.postgres import connect
 from cdc.progress import KEY as PROGRESS_KEY
 from cdc.progress import Progress, read_progress
@@ -60,6 +61,7 @@ class Started:
     catalog: psycopg.Connection
     progress: Progress
     states: TableStates
+    secret: bytes  # of our own messages in the log
 
 
 def start(config: Config, attend: Attend, *, stop: threading.Event) -> Started | None:
@@ -150,6 +152,7 @@ class _Start:
             catalog=self._connection,
             progress=progress,
             states=states,
+            secret=self._attend(lambda: ensure_secret(self._config.kafka), stream),
         )
 
     def _write(self, publisher: Publisher, progress: Progress, states: TableStates) -> None:

@@ -32,6 +32,7 @@ from cdc.copies.requests import RequestWatch
 from cdc.errors import TransientError, UsageError
 from cdc.logs import get_logger
 from cdc.names import Control, control_topic
+from cdc.own_messages import read_secret
 from cdc.postgres import explain
 from cdc.progress import read_progress
 from cdc.table_settings import digests, other_settings
@@ -177,7 +178,7 @@ class LaterDriver(CopyDriver):
         mark = marks.End(
             pipeline=marks.pipeline_of(self._config), copy=later.copy, whole=whole, settings=later.copy.settings
         )
-        at = marks.emit(self._connection, mark)
+        at = marks.emit(self._connection, mark, read_secret(self._config.kafka))
         while not self._stop.wait(_LOOK_SECONDS):
             state = self._outcomes.copy(later.copy.id)
             if state is not None and state.state == "complete":

@@ -13,8 +13,9 @@ from cdc.copies.by_key import rows_by_key
 from cdc.copies.described import DescribedTable, describe_tables
 from cdc.copies.reading import at_snapshot
 from cdc.errors import TransientError
-from cdc.heartbeat import PREFIX as HEARTBEAT_PREFIX
+from cdc.heartbeat import beat
 from cdc.lsn import LSN
+from cdc.own_messages import read_secret
 from cdc.postgres import connect, explain
 from cdc.snapshots import Snapshot
 from cdc.table_catalog import read_states
@@ -57,5 +58,5 @@ def fence(config: Config) -> LSN:
     with connect(config.source.conninfo(), application_name="tailrace audit") as connection:
         lsn = catalog.current_lsn(connection)
         connection.execute("set synchronous_commit = off")
-        connection.execute("select pg_logical_emit_message(true, %s, '{}'::text)", [HEARTBEAT_PREFIX])
+        beat(connection, read_secret(config.kafka), config.source.slot)
         return lsn

@@ -72,6 +72,16 @@ class Source:
         default=True,
         metadata=about("Whether `pg_logical_emit_message(…, 'name', …)` is published to the topic `<prefix>.name`"),
     )
+    message_names: tuple[str, ...] = field(
+        default=(),
+        metadata=about("Names of messages that are published, `*` for any text; without it all"),
+    )
+    message_topics: int = field(
+        default=100,
+        metadata=about(
+            "Most topics that messages make by themselves; further names share `<prefix>.--other`", between(0, 10_000)
+        ),
+    )
     allow_publication_filters: bool = field(
         default=False,
         metadata=about("Accept row filters and column lists in a publication that was made by hand"),

@@ -32,6 +32,7 @@ from cdc.copies.reading import at_snapshot, lines
 from cdc.copies.records import ChunkState
 from cdc.errors import TransientError
 from cdc.names import TOPIC_BYTES, Control, control_topic
+from cdc.own_messages import read_secret
 from cdc.postgres import connect
 from cdc.publisher import largest_record, producer_settings
 from cdc.status import read_states
@@ -78,6 +79,7 @@ def read_beside(task: BesideTask) -> Attempt:
     refuse_other_settings(task.config, task.tables)
     oids = sorted({piece.table for piece in task.chunk.pieces})
     settings = digests(task.config, _names(task.tables))
+    secret = read_secret(task.config.kafka)
     chunk = task.chunk
     with connect(task.config.source.conninfo(), application_name="tailrace copy") as marking:
         mine, attempt = marks.pipeline_of(task.config), task.attempt
@@ -91,7 +93,7 @@ def read_beside(task: BesideTask) -> Attempt:
             settings=settings,
             reading=rows.reading,
         )
-        marks.emit(marking, low)
+        marks.emit(marking, low, secret)
         writers = _writers(marking, task.tables.values())
         with at_snapshot(task.config.source.conninfo(), None) as connection:
             left_out = rows.send_all(connection)
@@ -110,7 +112,7 @@ def read_beside(task: BesideTask) -> Attempt:
             settings=settings,
             reading=rows.reading,
         )
-        at = marks.emit(marking, high)
+        at = marks.emit(marking, high, secret)
         return Attempt(number=chunk.number, ending=Ending.DONE, chunk=chunk, high=int(at))
 
 

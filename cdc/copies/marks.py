@@ -2,20 +2,23 @@
 
 Around each chunk stand a LOW and a HIGH mark; capture knows from them which changes the chunk's rows may have missed.
 An END mark closes a copy of whole tables. Every mark names its pipeline: all pipelines of a database read the same log.
+And it is signed, since any role may write there (`own_messages`).
 """
 
 from __future__ import annotations
 
+import json
 from typing import Any
 
 import msgspec
 import psycopg
 
+from cdc import own_messages
 from cdc.config import Config
 from cdc.copies.records import ChunkState, CopyState
 from cdc.lsn import LSN
 
-PREFIX = "tailrace.copy"
+PREFIX = own_messages.OWN_PREFIX + "copy"
 
 
 def pipeline_of(config: Config) -> str:
@@ -64,7 +67,7 @@ _decoder = msgspec.json.Decoder(Mark)
 
 
 def decode(content: bytes) -> Mark | None:
-    """None for what is not ours: anybody may send a message of this name."""
+    """None for what another version wrote. That it is of this pipeline was looked at before (`own_messages`)."""
     try:
         mark: Mark = _decoder.decode(content)
         return mark
@@ -72,10 +75,7 @@ def decode(content: bytes) -> Mark | None:
         return None
 
 
-def emit(connection: psycopg.Connection[Any], mark: Mark) -> LSN:
+def emit(connection: psycopg.Connection[Any], mark: Mark, secret: bytes) -> LSN:
     """In a transaction of its own. Gives an LSN at or before the mark's commit, and behind everything before it."""
-    row = connection.execute(
-        "select pg_logical_emit_message(true, %s, %s::text)::text", [PREFIX, msgspec.json.encode(mark).decode()]
-    ).fetchone()
-    assert row is not None  # noqa: S101  # a select without FROM has one row
-    return LSN.parse(row[0])
+    body = json.dumps(msgspec.to_builtins(mark)).encode("ascii")
+    return own_messages.emit(connection, secret, PREFIX, body)

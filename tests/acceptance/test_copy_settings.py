@@ -17,6 +17,7 @@ from cdc.copies import beside, marks
 from cdc.copies.announced import announce
 from cdc.copies.log import CopyLog
 from cdc.names import Control, control_topic
+from cdc.own_messages import read_secret
 from tests.harness.beside import Later
 from tests.harness.contents import read_raw, topics_under
 from tests.harness.first_copy import FIRST, chunks, wait_for_hold
@@ -104,7 +105,7 @@ def test_capture_refuses_marks_of_another_config(make_pipeline: MakePipeline, mo
     with psycopg.connect(pipeline.database.dsn, autocommit=True) as connection:
         began = catalog.current_lsn(connection)
         announce(strange.config.kafka, [strange.plan(began)])
-        marks.emit(connection, strange.end(began))
+        marks.emit(connection, strange.end(began), read_secret(strange.config.kafka))
     pipeline.fence(while_running=capture)
     assert pipeline.end_offsets("people") == before
     with CopyLog(later.config.kafka) as log:

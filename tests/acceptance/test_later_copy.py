@@ -20,6 +20,7 @@ from cdc.copies.beside import read_beside
 from cdc.copies.log import CopyLog
 from cdc.lsn import LSN
 from cdc.names import Control, control_topic
+from cdc.own_messages import read_secret
 from tests.harness.beside import Later
 from tests.harness.pipeline import MakePipeline
 from tests.harness.records import read_topic
@@ -209,7 +210,7 @@ def test_marks_that_are_not_of_this_pipelines_own_copies_do_nothing(make_pipelin
             msgspec.structs.replace(later.end(now), pipeline=""),
             msgspec.structs.replace(later.end(now), pipeline=marks.pipeline_of(strange)),
         ):
-            marks.emit(connection, mark)
+            marks.emit(connection, mark, read_secret(later.config.kafka))
     pipeline.fence(while_running=capture)
     assert pipeline.end_offsets("t") == before, "not a record, not even a commit's"
     with CopyLog(later.config.kafka) as copies:

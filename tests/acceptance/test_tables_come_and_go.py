@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import pytest
 
+from cdc.config import load_config
+from cdc.heartbeat import beat
+from cdc.own_messages import read_secret
 from tests.harness.pipeline import MakePipeline
 from tests.harness.process import Process
 from tests.harness.table_states import markers, marks, rows_after, states, wait_for_look, wait_for_markers
@@ -132,7 +135,8 @@ def test_rows_of_a_table_renamed_under_a_backlog_leave_no_ghosts(make_pipeline: 
     pipeline.fence(while_running=capture)
     capture.freeze()
     for number in (1, 2):
-        database.execute("SELECT pg_logical_emit_message(true, 'tailrace.heartbeat', '{}')")
+        with database.connect() as connection:
+            beat(connection, read_secret(load_config(pipeline.config).kafka), pipeline.slot_name)
         database.execute("INSERT INTO t VALUES (%s, 'x')", [number])
         # Enough for a batch of its own: capture looks at the catalog between the two heartbeats.
         database.execute("INSERT INTO other SELECT i + 40000 * %s FROM generate_series(1, 40000) i", [number])

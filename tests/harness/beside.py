@@ -15,6 +15,7 @@ from cdc.copies.described import describe_tables
 from cdc.copies.log import CopyLog
 from cdc.copies.records import ChunkState, CopyState, Piece
 from cdc.lsn import LSN
+from cdc.own_messages import read_secret
 from cdc.table_settings import digests
 from tests.harness.pipeline import Pipeline
 from tests.harness.waiting import eventually
@@ -66,7 +67,7 @@ class Later:
             began = catalog.current_lsn(connection)
             found = self.read(self.chunk(1))
             announce(self.config.kafka, [self.plan(began)])
-            marks.emit(connection, self.end(began))
+            marks.emit(connection, self.end(began), read_secret(self.config.kafka))
         return found
 
     def plan(self, began: LSN, copy_id: str = "test") -> CopyState:
