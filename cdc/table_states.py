@@ -116,6 +116,10 @@ class TableStates(msgspec.Struct, frozen=True, kw_only=True):
         mark = Pending(int(since), NEVER_COPIED, by_choice=True)
         return msgspec.structs.replace(self, pending={**self.pending, topic: mark})
 
+    def due(self, *, first: bool) -> set[str]:
+        """Topics of incomplete tables that are to be copied. Not `first` (`[copy] first`): rows of before are not."""
+        return {topic for topic, mark in self.pending.items() if first or not mark.by_choice}
+
     def copied(self, topic: str, began: int) -> TableStates:
         """A whole copy of the table that began at this LSN is through."""
         mark = self.pending.get(topic)

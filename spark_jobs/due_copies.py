@@ -68,18 +68,13 @@ class _Later:
         last: CopyProgress | None = None
         for _ in range(_MOST_ROUNDS):
             states = self._states()
-            wanted = self._wanted(states) - read_requests(self._config.kafka).cancelled.keys()
+            wanted = states.due(first=self._config.copy.first) - read_requests(self._config.kafka).cancelled.keys()
             due = {oid for oid, state in states.tables.items() if state.topic in wanted}
             if not due or self._stop.is_set():
                 break
             run = self._copy(due, "")
             last = last if run is None else run.progress
         return last
-
-    def _wanted(self, states: TableStates) -> set[str]:
-        """Topics of incomplete tables; without those that lack only what the config says it does not want."""
-        first = self._config.copy.first
-        return {topic for topic, mark in states.pending.items() if first or not mark.by_choice}
 
     def named(self, names: Collection[str], where: str) -> CopyProgress | None:
         states = self._states()

@@ -215,3 +215,16 @@ def test_copy_mends_what_was_marked_before_it_began() -> None:
     states = TableStates().with_pending("shop.public.t", 100, "why").with_pending("shop.public.t", 200, "again")
     assert states.copied("shop.public.t", 150) is states
     assert states.copied("shop.public.t", 200).pending == {}
+
+
+def test_a_table_that_was_never_copied_is_incomplete_and_not_due() -> None:
+    """Until something else makes it incomplete: then all of it is copied, and the mark goes."""
+    states = TableStates().never_copied("t", 16)
+    assert states.pending["t"].by_choice
+    assert states.due(first=False) == set()
+    assert states.due(first=True) == {"t"}
+    altered = states.with_pending("t", 32, "column x was renamed to y")
+    assert altered.pending["t"] == Pending(16, "column x was renamed to y", 32)
+    assert altered.due(first=False) == {"t"}
+    assert not states.copied("t", 16).pending
+    assert decode(states.encode()) == states

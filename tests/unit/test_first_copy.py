@@ -1,0 +1,11 @@
+"""What capture makes of a first copy's records."""
+
+from __future__ import annotations
+
+from cdc.copies.first import _furthest
+
+
+def test_topics_must_reach_as_far_as_any_chunk_says() -> None:
+    """Chunks run at the same time, in any order; a topic that has got more partitions meanwhile is refused later."""
+    ends = [{"t": [5, 0]}, {"t": [3, 9], "u": [1]}, {}, {"u": [0, 4]}]
+    assert _furthest(ends) == {"t": [5, 9], "u": [1, 4]}
