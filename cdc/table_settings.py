@@ -12,6 +12,7 @@ import hmac
 from collections.abc import Mapping
 from hashlib import sha256
 
+import msgspec
 import orjson
 
 from cdc.config import Config
@@ -92,10 +93,15 @@ def follow_settings(config: Config, states: TableStates, lsn: int) -> TableState
 
 
 def learn_settings(config: Config, states: TableStates) -> TableStates:
-    """Those of tables that are new, and what is kept back of each as it is now."""
-    for state in states.tables.values():
-        if state.topic not in states.settings:
-            states = states.with_settings(state.topic, settings_digest(config, name_of(state)))
+    """Those of tables that are new, and what is kept back of each as it is now. Tables that are gone are forgotten:
+    one that comes back under the same name is published under the settings of then."""
+    live = {state.topic: state for state in states.tables.values()}
+    if states.settings.keys() - live.keys():
+        left = {topic: digest for topic, digest in states.settings.items() if topic in live}
+        states = msgspec.structs.replace(states, settings=left)
+    for topic, state in live.items():
+        if topic not in states.settings:
+            states = states.with_settings(topic, settings_digest(config, name_of(state)))
     protected = {state.topic: found for state in states.tables.values() if (found := _protected(config, state))}
     return states.with_protected(protected)
 

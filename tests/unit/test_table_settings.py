@@ -136,6 +136,14 @@ def test_what_was_kept_back_cannot_be_forgotten(before: str, now: str, is_refuse
     refuse_removed(_config(now), after, {"1": STATE})
 
 
+def test_a_table_that_comes_back_has_the_settings_of_then() -> None:
+    """Removed from the pipeline, its masks changed, taken in again: what was before says nothing about it."""
+    away = learn_settings(_config(MASK), learn_settings(_config(MASK), STATES).with_tables({}))
+    assert (away.settings, away.protected) == ({}, {})
+    back = learn_settings(_config(LIST), away.with_tables(STATES.tables))
+    assert why_other(_config(LIST), back, {"1": T}) is None
+
+
 def test_a_masked_column_that_was_dropped_may_leave_the_config() -> None:
     """Its number in the catalog is gone."""
     states = learn_settings(_config(MASK), STATES)
