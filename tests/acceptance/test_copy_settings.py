@@ -55,18 +55,20 @@ def _assert_nowhere(pipeline: Pipeline, text: str) -> None:
     assert not holding
 
 
-def test_a_copy_of_keys_under_another_config_is_refused(make_pipeline: MakePipeline, tailrace: StartProcess) -> None:
-    """As `audit --repair` makes them. A host whose config lacks the mask: exit code 3, and no plain text anywhere."""
+def test_a_copy_under_another_config_is_refused(make_pipeline: MakePipeline, tailrace: StartProcess) -> None:
+    """Of a table, or of keys, as `audit --repair` makes them. A host whose config lacks the mask: exit code 3, and no
+    plain text anywhere."""
     pipeline = _people(make_pipeline, EMAIL)
     capture = pipeline.start()
     pipeline.database.execute("INSERT INTO people VALUES ('1', %s)", [SECRET])
     pipeline.fence(while_running=capture)
     keys = ("--table", "people", "--keys", "1")
     older = _configure(pipeline, "", "elsewhere.toml")
-    refused = tailrace("snapshot", "--config", str(older), *keys)
-    refused.expect_exit(3, 60)
-    assert "public.people" in refused.errors
-    assert "[mask]" in refused.errors
+    for what in (keys, keys[:2]):
+        refused = tailrace("snapshot", "--config", str(older), *what)
+        refused.expect_exit(3, 60)
+        assert "public.people" in refused.errors
+        assert "[mask]" in refused.errors
     _assert_nowhere(pipeline, SECRET)
     tailrace("snapshot", "--config", str(pipeline.config), *keys).expect_exit(0, 60)
     _assert_nowhere(pipeline, SECRET)
