@@ -87,7 +87,13 @@ def snapshot(
     with _view(as_json=as_json) as view:
         report = copy_what_is_due(config, view, stop, tables=tables, where=where)
     click.echo(_json(report) if as_json else "\n".join(_lines(report)))
-    return 0 if report.is_complete else 1
+    return 0 if _is_done(report, first=config.copy.first) else 1
+
+
+def _is_done(report: Report, *, first: bool) -> bool:
+    """Whether everything is copied that is wanted: not the rows of before, where there is to be no first copy."""
+    left = [table for table in report.incomplete if first or not table.get("by_choice")]
+    return report.status is not None and report.status["state"] == "streaming" and not left
 
 
 def _json(report: Report) -> str:

@@ -18,7 +18,7 @@ from tests.harness.first_copy import FIRST, chunks, prepared, wait_for_hold
 from tests.harness.later_copy import copy_due
 from tests.harness.pipeline import MakePipeline
 from tests.harness.store_sync import StorePipeline
-from tests.harness.table_states import marks
+from tests.harness.table_states import states
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -122,7 +122,7 @@ def test_a_pipeline_without_a_first_copy_is_not_complete(
     pipeline.database.execute("INSERT INTO t VALUES ('new', 1)")
     pipeline.database.execute("INSERT INTO u VALUES ('new', 1)")
     pipeline.fence(while_running=capture)
-    assert list(marks(pipeline)) == ["t"]
+    assert list(states(pipeline).pending) == [pipeline.topic("t")]
     verdict = stores.bootstrap("cache").verdict
     assert not verdict.complete
     assert "never copied" in str(verdict)
@@ -130,7 +130,7 @@ def test_a_pipeline_without_a_first_copy_is_not_complete(
     assert "never copied" in status
     assert "--table public.t" in run_command("check", pipeline.config).stdout
     assert not copy_due(pipeline, spark).is_complete, "it was said that it is not to be copied"
-    assert list(marks(pipeline)) == ["t"]
+    assert list(states(pipeline).pending) == [pipeline.topic("t")]
     assert copy_due(pipeline, spark, "public.t").is_complete
     pipeline.assert_same("t", "u", while_running=capture)
     assert stores.bootstrap("cache").verdict.complete
