@@ -35,9 +35,10 @@ class BatchCommit:
         reselect: Reselect,
         watch: TableWatch,
         states: TableStates,
+        states_written: TableStates,
     ) -> None:
         self.states = states
-        self._states_written = states
+        self._states_written = states_written
         self._timeout_seconds = timeout_seconds
         self._publisher = publisher
         self._topics = topics
@@ -59,6 +60,7 @@ class BatchCommit:
         publisher.flush(self._timeout_seconds, lambda: self._look_at_topics(draft))
         touched = {name: len(draft.end_offsets[name]) for name in publisher.touched if name in draft.end_offsets}
         progress = draft.with_end_offsets(self._topics.end_offsets(touched) if touched else {})
+        progress = progress.with_parked(publisher.parked_counts)
         self._send_records(progress, heartbeat=heartbeat)
         publisher.commit(self._timeout_seconds)
         self._states_written = self.states

@@ -121,6 +121,7 @@ class Capture:
                 reselect=self._reselect,
                 watch=TableWatch(config, self._catalog),
                 states=started.states,
+                states_written=started.states_written,
             ),
             worker=self._worker,
             attendance=self._attendance,
