@@ -72,6 +72,11 @@ class Parked(msgspec.Struct, frozen=True, kw_only=True):
         return RowName(self.store, self.topic, key if self.key_bytes else short_key(key))
 
 
+def names_of(store: str, topic: str, key: bytes) -> set[RowName]:
+    """The names under which the row may be parked; a store's entry has only the beginning of a long key."""
+    return {RowName(store, topic, short_key(key)), RowName(store, topic, kept_key(key).encode())}
+
+
 def short_key(key: bytes) -> bytes:
     """A key by which rows are told apart; a long one is represented by its digest."""
     return key if len(key) <= _KEY_BYTES else _digest(key).encode()
