@@ -6,10 +6,14 @@ from typing import TYPE_CHECKING
 
 from cdc.audit.records import AuditRecord
 from cdc.commands.audit import _lines
+from cdc.config import load_config
 from cdc.seeing.conditions import conditions_of
 from cdc.seeing.reading import look_once
 from cdc.seeing.record import State
+from cdc.status import read_status
 from spark_jobs.audit.run import Options, exit_code, run_audit
+from spark_jobs.stores.parked_rows import read_parked
+from tests.harness.first_copy import FIRST, Copying
 from tests.harness.pipeline import MakePipeline
 from tests.harness.store_sync import StorePipeline
 
@@ -69,3 +73,24 @@ def test_a_row_that_capture_parked_counts_everywhere_until_it_fits(
         found = _audited(stores, spark, "search", "cache")
         assert [(each.verdict, each.parked) for each in found] == [("equal", 0), ("equal", 0)]
         assert set(_states(stores).values()) == {State.OK}
+
+
+def test_the_first_copy_parks_what_is_too_large(make_pipeline: MakePipeline, spark: SparkSession) -> None:
+    """In the transaction of its chunk: capture knows of it when it begins to stream, and settles it."""
+    pipeline = make_pipeline(kafka={"max_message_bytes": 20_000}, copy=FIRST)
+    pipeline.database.execute("CREATE TABLE t (id int PRIMARY KEY, v text)")
+    pipeline.database.execute(f"INSERT INTO t VALUES (1, 'small'), (2, {LARGE}), (3, {LARGE})")
+    capture = pipeline.launch()
+    capture.wait_for_line('"waiting_for_first_copy"', 60)
+    with Copying(pipeline, spark) as copying:
+        assert copying.report().is_complete
+    capture.wait_for_line('"streaming"', 60)
+    pipeline.database.execute("UPDATE t SET v = 'fits' WHERE id = 2")
+    pipeline.fence(while_running=capture)
+    status = read_status(load_config(pipeline.config))
+    assert status is not None
+    assert [table["parked"] for table in status["tables"]] == [1]
+    assert [row.key for row in read_parked(load_config(pipeline.config))] == ['{"id":3}']
+    pipeline.database.execute("DELETE FROM t WHERE id = 3")
+    pipeline.assert_same("t", while_running=capture)
+    assert read_parked(load_config(pipeline.config)) == []

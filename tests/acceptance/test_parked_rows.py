@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 
 from cdc.config import load_config
+from cdc.control import write_records
 from cdc.inspection.findings import Finding, Level
 from cdc.inspection.run import inspect
 from cdc.names import Control, control_topic
@@ -25,6 +26,7 @@ from tests.harness.waiting import eventually
 
 LIMIT = {"max_message_bytes": 20_000}
 LARGE = "repeat('x', 100000)"
+V1 = "0000000000000001.00000001"
 
 
 def _parked(pipeline: Pipeline) -> list[tuple[str, str]]:
@@ -210,6 +212,27 @@ def test_a_lost_log_of_parked_rows_makes_the_table_incomplete(limited: Pipeline)
     assert "parked" in states.pending[limited.topic("t")].reason
     _copied(limited, capture)
     assert _keys(limited) == ['{"id":2}']
+
+
+def test_what_an_older_tailrace_parked_is_counted_and_settled(limited: Pipeline) -> None:
+    """Release 0.1 wrote the entry and nothing else: it is taken to be unsettled until the row changes, or `retry`."""
+    capture = limited.start()
+    _fenced(limited, capture, "INSERT INTO t VALUES (1, 'small'), (2, 'small')")
+    capture.stop()
+    options = load_config(limited.config).kafka.client_options()
+    old = {"format": 1, "topic": limited.topic("t"), "key": '{"id":2}', "reason": "record of 9 bytes", "version": V1}
+    parked_topic = control_topic(limited.prefix, Control.PARKED)
+    write_records(options, parked_topic, [(b'{"id":2}', json.dumps(old).encode())])
+    progress = {**limited.progress_records()[-1], "format": 2}
+    del progress["parked"]
+    progress_topic = control_topic(limited.prefix, Control.PROGRESS)
+    write_records(options, progress_topic, [(b"progress", json.dumps(progress).encode())])
+    capture = limited.start()
+    limited.fence(while_running=capture)
+    assert _recorded(limited) == {limited.topic("t"): 1}
+    _fenced(limited, capture, "UPDATE t SET v = 'changed' WHERE id = 2")
+    assert _recorded(limited) == {}
+    assert _keys(limited) == []
 
 
 def test_a_table_that_is_removed_leaves_nothing_parked(limited: Pipeline, tailrace: StartProcess) -> None:
