@@ -28,6 +28,9 @@ from spark_jobs.stores.parking import ParkedRow, Parking
 from spark_jobs.stores.reduction import Reduction, changes_of
 from spark_jobs.warehouse.retry import retry_in_warehouse
 
+# Rows that are too large for a record: a copy of keys holds all of its rows in memory.
+_LARGE_ROWS_AT_ONCE = 8
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Retried:
@@ -69,9 +72,9 @@ def retry_capture(config: Config, rows: Sequence[Parked]) -> list[Retried]:
     states = read_states(config)
     oids = {state.topic: oid for oid, state in states.tables.items()} if states is not None else {}
     for topic in dict.fromkeys(row.topic for row in rows if row.topic in oids):
-        keys = {row.key.encode() for row in rows if row.topic == topic and not row.key_bytes}
-        if keys:
-            copy_keys(config, oids[topic], keys)
+        keys = sorted({row.key.encode() for row in rows if row.topic == topic and not row.key_bytes})
+        for start in range(0, len(keys), _LARGE_ROWS_AT_ONCE):
+            copy_keys(config, oids[topic], keys[start : start + _LARGE_ROWS_AT_ONCE])
     still = {row.name for row in read_parked(config)}
     return [_judged(row, _why_unpublished(row, oids) if row.name in still else None) for row in rows]
 
