@@ -59,6 +59,7 @@ class BatchCommit:
         publisher.flush(self._timeout_seconds, lambda: self._look_at_topics(draft))
         touched = {name: len(draft.end_offsets[name]) for name in publisher.touched if name in draft.end_offsets}
         progress = draft.with_end_offsets(self._topics.end_offsets(touched) if touched else {})
+        progress = progress.with_parked(publisher.parked_counts)
         self._send_records(progress, heartbeat=heartbeat)
         publisher.commit(self._timeout_seconds)
         self._states_written = self.states

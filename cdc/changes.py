@@ -17,7 +17,7 @@ from cdc.errors import ProtocolError
 from cdc.key_traffic import Ambiguous, KeyTraffic
 from cdc.lsn import LSN, Version
 from cdc.messages import UNCHANGED, Begin, Commit, Delete, Insert, LogicalMessage, Origin, Truncate, Update, Value
-from cdc.records import RECORD_BYTES, Emit, Headers, Held, Incomplete, Record
+from cdc.records import MESSAGE_HEADER, RECORD_BYTES, Emit, Headers, Held, Incomplete, Record
 from cdc.relations import Shape, Table
 from cdc.row_run import ROW_AT
 
@@ -285,7 +285,7 @@ class Changes:
         key = b'{"position":%d,"message":%d}' % (position, self.messages if message.transactional else 0)
         kind = b"true" if message.transactional else b"false"
         version = b"%016x.%08x" % (position, self.seq if message.transactional else 0)
-        headers = [("v", version), ("transactional", kind), ("lsn", b"%d" % message.lsn)]
+        headers = [("v", version), (MESSAGE_HEADER, kind), ("lsn", b"%d" % message.lsn)]
         if is_shared:
             headers.append(("name", message.prefix.encode()))
         self._deliver(Record(topic, key, message.content, headers, 0))

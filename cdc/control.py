@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 
-from confluent_kafka import Consumer, KafkaError, KafkaException, Message, Producer, TopicPartition
+from confluent_kafka import OFFSET_BEGINNING, Consumer, KafkaError, KafkaException, Message, Producer, TopicPartition
 
 from cdc.errors import TransientError
 from cdc.kafka_access import kafka_failure, unreachable
@@ -122,6 +122,38 @@ def _last_value(
             return last, message.offset() or 0
         else:
             raise KafkaException(error)
+
+
+def read_to_end(options: dict[str, str], topic: str, *, timeout_seconds: float = 30) -> Iterator[Message]:
+    """Every committed record of a topic of one partition, up to its present end; none if there is no such topic.
+
+    Waits until the transactions before that end are decided.
+    """
+    consumer = committed_reader(options)
+    try:
+        if topic not in consumer.list_topics(timeout=timeout_seconds).topics:
+            return
+        end = end_of_all(options, topic, timeout_seconds)
+        consumer.assign([TopicPartition(topic, 0, OFFSET_BEGINNING)])
+        give_up_at = time.monotonic() + timeout_seconds
+        while True:
+            message = consumer.poll(timeout_seconds)
+            if message is None:
+                raise TransientError(f"Kafka gave nothing from {topic} for {timeout_seconds:.0f} seconds.")
+            error = message.error()
+            if error is None:
+                give_up_at = time.monotonic() + timeout_seconds
+                yield message
+            elif error.code() != KafkaError._PARTITION_EOF:
+                raise KafkaException(error)
+            elif (message.offset() or 0) >= end:
+                return
+            elif time.monotonic() > give_up_at:
+                raise TransientError(f"A transaction on {topic} stayed open for {timeout_seconds:.0f} seconds.")
+    except KafkaException as error:
+        raise TransientError(f"{topic} could not be read: {error.args[0].str()}") from error
+    finally:
+        consumer.close()
 
 
 def write_records(

@@ -21,6 +21,7 @@ from cdc.copies.records import CopyState
 from cdc.logs import get_logger
 from cdc.lsn import LSN, Version
 from cdc.names import Control, control_topic
+from cdc.parked import read_parked_rows
 from cdc.progress import KEY as PROGRESS_KEY
 from cdc.progress import Progress
 from cdc.published_tables import choose_tables, ensure_publication
@@ -153,11 +154,14 @@ class FirstStart:
         for oid, reason in outcome.missing.items():
             if oid in states.tables:
                 states = states.with_pending(states.tables[oid].topic, int(point), reason)
+        parked_topic = control_topic(self._prefix, Control.PARKED)
+        parked = read_parked_rows(self._config.kafka.client_options(), parked_topic)
+        self._publisher.know_parked(row for row in parked if not row.store and row.topic in progress.topic_ids)
         self._publisher.begin()
         self._bury_what_was_there(progress, states, outcome.copy)
         self._publisher.flush(_COMMIT_SECONDS, lambda: None)
         ends = self._topics.end_offsets({name: len(offsets) for name, offsets in progress.end_offsets.items()})
-        progress = progress.streaming_from(point).with_end_offsets(ends)
+        progress = progress.streaming_from(point).with_end_offsets(ends).with_parked(self._publisher.parked_counts)
         self._write(progress, states, first.ended(outcome))
         log.info("first_copy_done", rows=outcome.rows, incomplete=sorted(outcome.missing.values()))
         return progress

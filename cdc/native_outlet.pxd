@@ -13,6 +13,7 @@ cdef class Outlet:
     cdef void **made
     cdef Py_ssize_t made_count
     cdef str topic
+    cdef frozenset watched  # topics whose records all go by `send`
     cdef void *handle
     cdef readonly Py_ssize_t count
     cdef readonly Py_ssize_t sent_bytes

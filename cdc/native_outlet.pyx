@@ -116,6 +116,7 @@ cdef class Outlet:
     def __cinit__(self):
         self.handles = {}
         self.topic = ""
+        self.watched = frozenset()
 
     def __dealloc__(self):
         cdef Py_ssize_t i
@@ -140,6 +141,11 @@ cdef class Outlet:
         self.topic = ""
         self.count = self.sent_bytes = 0
 
+    def watch(self, frozenset topics not None):
+        """Every record of these topics goes by `send`, from the next one on."""
+        self.watched = topics
+        self.topic = ""
+
     def send_rows(self, str topic not None, rows, bytes version not None):
         """A record for each (key, event) of rows of one version."""
         cdef bytes key, event
@@ -159,6 +165,8 @@ cdef class Outlet:
 
     cdef int choose(self, str topic) except -1:
         """The records of a table come in runs: its handle is looked for once in a run. 0: the ordinary way says why."""
+        if topic in self.watched:
+            return 0
         self.note_topic(topic)
         number = self.handles.get(topic)
         if number is None:

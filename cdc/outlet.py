@@ -44,6 +44,9 @@ class Outlet(Protocol):
     def begin_anew(self) -> None:
         """After a commit."""
 
+    def watch(self, topics: frozenset[str]) -> None:
+        """Every record of these topics goes by `send`, from the next one on."""
+
 
 class PlainOutlet:
     """Everything is sent."""
@@ -60,6 +63,9 @@ class PlainOutlet:
 
     def begin_anew(self) -> None:
         pass
+
+    def watch(self, topics: frozenset[str]) -> None:
+        """All of them do."""
 
 
 def open_producer(

@@ -17,7 +17,7 @@ from cdc.lsn import LSN, Version
 replace = msgspec.structs.replace
 
 # 2: `slot`, `base_from`, `remade` and the state "recovering". A record of format 1 is one where none of that was used.
-# 3: `settings`.
+# 3: `settings` and `parked`, which an older Tailrace would not keep up to date.
 FORMAT = 3
 KEY = b"progress"
 
@@ -49,6 +49,9 @@ class Progress(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     # topic -> the id that it got when a recovery made it anew: whoever has read an earlier one begins at its beginning
     remade: dict[str, str] = {}
     settings: str = ""  # digest of all that the config says about events (`table_settings`); "": an older Tailrace
+    # topic -> how many of the table's rows capture has parked and not settled; the rows are on __parked. None: that was
+    # not counted yet, by the first start or by an older Tailrace
+    parked: dict[str, int] | None = None
     written_ms: int = 0
     recoveries: int = 0  # how often `tailrace recover` has recovered the pipeline: `tailrace run` notices a new one
 
@@ -121,6 +124,9 @@ class Progress(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
 
     def with_settings(self, digest: str) -> Progress:
         return replace(self, settings=digest)
+
+    def with_parked(self, counts: dict[str, int]) -> Progress:
+        return replace(self, parked=counts)
 
     def with_schema(self, topic: str, digest: str) -> Progress:
         return replace(self, schemas={**self.schemas, topic: digest})

@@ -7,16 +7,28 @@ trouble is the same: give up this producer, and start again from the progress re
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import suppress
 from typing import TypeVar
 
-import orjson
 from confluent_kafka import KafkaError, KafkaException, Message
 
 from cdc.errors import RefusedError, TransientError
 from cdc.outlet import open_producer
-from cdc.records import RECORD_BYTES, Headers, Record
+from cdc.parked import (
+    HEADER,
+    MARKER_KEY,
+    Parked,
+    ParkedKeys,
+    every_settled_entry,
+    is_delete,
+    parked_entry,
+    parked_headers,
+    settled_entry,
+    without_before,
+    without_rows,
+)
+from cdc.records import MESSAGE_HEADER, RECORD_BYTES, Headers
 
 T = TypeVar("T")
 
@@ -42,8 +54,6 @@ PRODUCER_SETTINGS: dict[str, str | int] = {
 }
 # Room for what a record batch adds to a single record: headers of batch and record, varints.
 _RECORD_OVERHEAD_BYTES = 256
-_PARKED_FORMAT = 1
-_PARKED_KEY_BYTES = 512
 # librdkafka waits for a topic that was deleted as for one that is not made yet, for a minute and more.
 _LOOK_SECONDS = 3.0
 _CONNECT_SECONDS = 5.0
@@ -66,23 +76,6 @@ def producer_settings(max_message_bytes: int) -> dict[str, str | int]:
 def largest_record(max_message_bytes: int) -> int:
     """Bytes of key, value and headers for which there is surely room."""
     return max_message_bytes - _RECORD_OVERHEAD_BYTES
-
-
-def too_large(parked_topic: str, topic: str, key: bytes, headers: Headers, size: int, largest: int) -> Record:
-    """What is parked instead of a record of so many bytes. The first header is the version."""
-    reason: dict[str, str | int] = {
-        "format": _PARKED_FORMAT,
-        "topic": topic,
-        "key": key.decode(),
-        "version": headers[0][1].decode(),
-        "reason": f"record of {size} bytes is over max_message_bytes",
-    }
-    data = orjson.dumps(reason)
-    if len(data) > largest - _PARKED_KEY_BYTES:
-        # The key alone is too long; its length tells that this is not the whole of it.
-        reason |= {"key": key[:_PARKED_KEY_BYTES].decode(errors="replace"), "key_bytes": len(key)}
-        data = orjson.dumps(reason)
-    return Record(parked_topic, key[:_PARKED_KEY_BYTES], data, headers[:1])
 
 
 class Publisher:
@@ -125,7 +118,8 @@ class Publisher:
         self.touched: set[str] = set()
         self._count = 0
         self._bytes = 0  # of the keys and values that were counted
-        self.parked = 0
+        self._parked_keys = ParkedKeys()
+        self._with_parked: frozenset[str] = frozenset()  # topics of which some rows are parked
 
     def fence(self, timeout_seconds: float) -> None:
         """Abort whatever an earlier producer of this id left open, and stop it from writing ever again."""
@@ -144,8 +138,10 @@ class Publisher:
         size = len(key) if value is None else len(key) + len(value)
         if len(headers) > 1:  # the version alone is within the overhead; a key change carries the other key too
             size += sum([len(data) for _, data in headers])
+            if headers[1][0] == HEADER and value is not None:
+                self._note_parked(topic, key, headers)
         if size > self._largest_record:
-            self._park(topic, key, size, headers)
+            self._send_less(topic, key, value, headers, size)
             return
         if topic is not self._last_topic:
             self._note_topic(topic)
@@ -157,6 +153,8 @@ class Publisher:
             raise self._translated(error) from error
         self._count += 1
         self._bytes += size
+        if topic in self._with_parked and not _is_parked(headers):
+            self._settle(topic, key, headers[0][1])
 
     @property
     def count(self) -> int:
@@ -186,15 +184,77 @@ class Publisher:
         """Now and then: what was delivered takes up room in the queue until it is served."""
         self._checked(lambda: self._producer.poll(0))
 
-    def _park(self, topic: str, key: bytes, size: int, headers: Headers) -> None:
-        """Found before it is produced: the broker would refuse the record and abort the whole transaction."""
+    # -- what is too large ---------------------------------------------------------------------------------------
+
+    def know_parked(self, rows: Iterable[Parked]) -> None:
+        """What earlier sessions of capture have parked: from now on it is settled with the event that does so."""
+        self._parked_keys.load(rows)
+        self._watch()
+
+    @property
+    def parked_counts(self) -> dict[str, int]:
+        """How many rows are parked and not settled, by topic, once what was sent so far is committed."""
+        return self._parked_keys.counts
+
+    def _send_less(self, topic: str, key: bytes, value: bytes | None, headers: Headers, size: int) -> None:
+        """In place of a record that the broker would refuse, which would abort the whole transaction."""
         if ".__" in topic and topic.count(".") == 1:  # a control topic (see names): without it, nothing may go on
             raise RefusedError(
                 f"A record of {size} bytes for {topic} is over max_message_bytes.",
                 remedy="Raise [kafka] max_message_bytes.",
             )
-        self.parked += 1
-        self.send(*too_large(self._parked_topic, topic, key, headers, size, self._largest_record))
+        version = headers[0][1]
+        if len(headers) > 1 and headers[1][0] == MESSAGE_HEADER:
+            self.send(*parked_entry(self._parked_topic, topic, key, version, size, self._largest_record))
+        elif _is_parked(headers):
+            pass  # its key is too long: there never was a record of it, and the entry is written
+        elif value is None or is_delete(value):
+            self._send_small_delete(topic, key, value, version)
+        else:
+            self._send_row_or_park(topic, key, value, headers, size)
+
+    def _send_row_or_park(self, topic: str, key: bytes, value: bytes, headers: Headers, size: int) -> None:
+        """The row counts: `before`, and the other key in the headers of a key change, are left out before that."""
+        smaller = without_before(value)
+        room = self._largest_record - len(key) - len(smaller)
+        if room >= size - len(key) - len(value):
+            self.send(topic, key, smaller, headers)
+        elif room >= 0:
+            self.send(topic, key, smaller, headers[:1])
+        else:
+            marked = parked_headers(headers[0][1], size)
+            self.send(topic, key, without_rows(value, parked=True), marked)
+            self.send(topic, key, None, marked)
+
+    def _send_small_delete(self, topic: str, key: bytes, value: bytes | None, version: bytes) -> None:
+        """The key alone says what is gone. Where that is too long for a record, there never was one of it."""
+        event = None if value is None else without_rows(value, parked=False)
+        if len(key) + len(event or b"") <= self._largest_record:
+            self.send(topic, key, event, [("v", version)])
+        elif topic in self._with_parked:
+            self._settle(topic, key, version)
+
+    def _note_parked(self, topic: str, key: bytes, headers: Headers) -> None:
+        version, size = headers[0][1], headers[1][1]
+        self._parked_keys.add(topic, key, version)
+        if topic not in self._with_parked:
+            self._watch()
+        self.send(*parked_entry(self._parked_topic, topic, key, version, size, self._largest_record))
+
+    def _settle(self, topic: str, key: bytes, version: bytes) -> None:
+        """A record of a table with parked rows was sent: it may be the one that settles some of them."""
+        if key.startswith(MARKER_KEY):
+            if self._parked_keys.settle_below(topic, version):
+                self.send(*every_settled_entry(self._parked_topic, topic, version))
+        elif self._parked_keys.settle(topic, key):
+            self.send(*settled_entry(self._parked_topic, topic, key, version, self._largest_record))
+        if topic not in self._parked_keys.topics:
+            self._watch()
+
+    def _watch(self) -> None:
+        """Rows of these topics go by `send` from now on, which looks up each key; all others go the usual way."""
+        self._with_parked = self._parked_keys.topics
+        self._outlet.watch(self._with_parked)
 
     def flush(self, timeout_seconds: float, look: Callable[[], None]) -> None:
         """Everything sent so far is on the brokers, still invisible to read_committed.
@@ -264,3 +324,8 @@ class Publisher:
         failure = self._failure or self._outlet.failure
         if failure:
             yield KafkaError(failure)
+
+
+def _is_parked(headers: Headers) -> bool:
+    """Of a delete or a tombstone that stands for a row that is there, and parked."""
+    return len(headers) > 1 and headers[1][0] == HEADER

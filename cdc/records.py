@@ -12,6 +12,9 @@ from cdc.relations import Table
 # The first header of every record is `v`, the version.
 Headers = list[tuple[str, bytes]]
 
+#: The second header of a logical message, and of no other record.
+MESSAGE_HEADER = "transactional"
+
 # topic, key, value, headers, partition: positional, because it is called once per row
 Emit = Callable[[str, bytes, "bytes | None", Headers, int], None]
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from functools import partial
@@ -25,6 +25,7 @@ from cdc.logs import get_logger
 from cdc.lsn import LSN
 from cdc.names import Control, control_topic
 from cdc.own_messages import ensure_secret
+from cdc.parked import Parked, read_parked_rows
 from cdc.postgres import connect
 from cdc.progress import KEY as PROGRESS_KEY
 from cdc.progress import Progress, read_progress
@@ -43,6 +44,7 @@ log = get_logger("startup")
 _STANDBY_SECONDS = 1.0
 _FENCE_SECONDS = 30.0
 _LATE_RECORD_SECONDS = 5.0
+_PARKED_LOST = "which of its rows are parked was lost with __parked"
 # A quarter of a copy's: while a request is under way, librdkafka holds its batch twice, as it was and compressed.
 _BATCH_BYTES = "262144"
 
@@ -105,6 +107,7 @@ class _Start:
         self._stop = stop
         self._progress_topic = control_topic(config.kafka.prefix, Control.PROGRESS)
         self._schema_topic = control_topic(config.kafka.prefix, Control.SCHEMA)
+        self._parked_topic = control_topic(config.kafka.prefix, Control.PARKED)
         self._made: Publisher | None = None
 
     def _stream(self) -> ReplicationStream:
@@ -138,10 +141,14 @@ class _Start:
             self._made.abandon()
 
     def _started(self, stream: ReplicationStream, publisher: Publisher, progress: Progress) -> Started:
-        known = self._attend(self._read_states, stream)
-        states = self._followed(known)
+        found = self._attend(self._read_states, stream)
+        parked = [] if progress.parked == {} else self._attend(self._read_parked, stream)
+        publisher.know_parked(row for row in parked if row.topic in progress.topic_ids)
+        lsn = catalog.current_lsn(self._connection)
+        states = without_lost(progress, publisher.parked_counts, self._followed(found, lsn), lsn)
+        progress = progress.with_parked(publisher.parked_counts)
         settings = pipeline_digest(self._config)
-        if states != known or progress.settings != settings:
+        if states != found or progress.settings != settings:
             progress = progress.with_settings(settings)
             # Before anything else: jobs compare their settings with these.
             self._attend(lambda: self._write(publisher, progress, states), stream)
@@ -161,7 +168,12 @@ class _Start:
         publisher.send(self._progress_topic, PROGRESS_KEY, progress.encode(), [("v", str(progress.version).encode())])
         publisher.commit(_FENCE_SECONDS)
 
-    def _followed(self, states: TableStates) -> TableStates:
+    def _read_parked(self) -> list[Parked]:
+        """Rows that capture has parked and not settled."""
+        rows = read_parked_rows(self._config.kafka.client_options(), self._parked_topic)
+        return [row for row in rows if not row.store]
+
+    def _followed(self, states: TableStates, lsn: LSN) -> TableStates:
         """What the config says now, against what it said when the tables were published."""
         now = read_states(self._connection, states.tables, prefix=self._config.kafka.prefix)
         refuse_removed(self._config, states, now)
@@ -173,7 +185,7 @@ class _Start:
                     reason="[source] tables does not select it any more; it is captured until it is removed",
                     remedy=f"Run: tailrace remove --table {TableSelector(state.schema, state.table)}",
                 )
-        return follow_settings(self._config, states, catalog.current_lsn(self._connection))
+        return follow_settings(self._config, states, lsn)
 
     def _take(self, stream: ReplicationStream) -> tuple[Publisher, Progress] | None:
         identity = stream.identify()
@@ -301,6 +313,15 @@ class _Start:
             if found is not None or time.monotonic() > give_up_at:
                 return found
             time.sleep(0.5)
+
+
+def without_lost(progress: Progress, found: Mapping[str, int], states: TableStates, lsn: LSN) -> TableStates:
+    """Tables of which fewer rows are parked than were counted are incomplete: which rows they lack is not known."""
+    for topic, count in (progress.parked or {}).items():
+        if found.get(topic, 0) < count and any(state.topic == topic for state in states.tables.values()):
+            log.warning("table_incomplete", topic=topic, reason=_PARKED_LOST)
+            states = states.with_pending(topic, lsn, _PARKED_LOST)
+    return states
 
 
 @contextmanager

@@ -81,6 +81,7 @@ def _described(progress: Progress, states: TableStates, requests: CopyRequests) 
                     else {}
                 ),
                 **({"cancelled": True} if state.topic in requests.cancelled else {}),
+                **({"parked": parked} if (parked := (progress.parked or {}).get(state.topic)) else {}),
             }
             for state in sorted(states.tables.values(), key=lambda state: state.topic)
         ],

@@ -33,6 +33,7 @@ from cdc.copies.rows import LineEncoder
 from cdc.errors import TransientError
 from cdc.logs import get_logger
 from cdc.lsn import LSN
+from cdc.parked import RowName, names_of
 from cdc.postgres import explain
 from cdc.status import read_states
 from sinks.contract import StoredRow, TableSchema
@@ -47,7 +48,6 @@ _SHOWN = 1000
 _ROUNDS = 4
 _AGREEING = 2
 _MOST_BLOCKS = 20
-_KEPT_KEY_BYTES = 512
 
 
 @dataclass(slots=True)
@@ -62,7 +62,7 @@ class _Tally:
 class ContinuousAudit:
     """`warehouses`: of these alone, or of the others alone: who waits for a warehouse's batches holds up no other.
 
-    `parked`: rows that are known not to be in their stores (store, or "" for all; topic; key, as it is kept).
+    `parked`: the names of rows that are known not to be in a store, or not to be in their topic.
     """
 
     def __init__(
@@ -72,7 +72,7 @@ class ContinuousAudit:
         rows_per_second: int,
         timeout_seconds: float = 60.0,
         warehouses: bool = False,
-        parked: Callable[[], Collection[tuple[str, str, str]]] = frozenset,
+        parked: Callable[[], Collection[RowName]] = frozenset,
     ) -> None:
         self._config = config
         self._parked = parked
@@ -195,11 +195,11 @@ class ContinuousAudit:
         if not wrong:
             return wrong
         known = set(self._parked())
-        keys = {each: chosen[each][:_KEPT_KEY_BYTES].decode(errors="replace") for each in wrong}
         return {
             each: difference
             for each, difference in wrong.items()
-            if difference.kind == "extra" or not known & {(name, topic, keys[each]), ("", topic, keys[each])}
+            if difference.kind == "extra"
+            or not known & (names_of(name, topic, chosen[each]) | names_of("", topic, chosen[each]))
         }
 
     def _look(self, oid: str, schema: TableSchema, chosen: Mapping[str, bytes]) -> SourceLook | None:

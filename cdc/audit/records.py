@@ -15,7 +15,7 @@ FORMAT = 1
 #: The name under which the topic itself is audited.
 TOPIC = "topic"
 
-Verdict = Literal["equal", "drift", "incomplete", "undecided"]
+Verdict = Literal["equal", "equal except parked", "drift", "incomplete", "undecided"]
 
 
 class Difference(msgspec.Struct, frozen=True, kw_only=True):
@@ -36,8 +36,9 @@ class AuditRecord(msgspec.Struct, frozen=True, kw_only=True):
     """`store`: a store's name, or "topic". Equal as of `lsn`, or later.
 
     `looked_again`: rows that were not the same at first sight; most of them had just moved. `moving`: those that never
-    stood still. `differing`: all that truly differ, the first of them in `differences`; `unchecked`: more than could be
-    looked at again. `repaired`: of rows that differed before. `sampled`: rows of a continuous audit, not all of them.
+    stood still. `parked`: rows that are known to be missing (`cdc.parked`). `differing`: all that truly differ, the
+    first of them in `differences`; `unchecked`: more than could be looked at again. `repaired`: of rows that differed
+    before. `sampled`: rows of a continuous audit, not all of them.
     """
 
     format: int = FORMAT

@@ -47,7 +47,7 @@ def audit(
     that a busy source raises no alarm. Capture and the stores' sync must be running.
 
     With --repair the rows that differ are written again from the topic; where the topic itself is wrong, they are
-    copied from the source. Exit code 0: equal (or made so); 1: some rows differ, or nobody can tell.
+    copied from the source. Exit code 0: equal (or made so); 1: some rows differ or are parked, or nobody can tell.
 
     With --continuous, [audit] rows_per_second rows at random are compared all the time, without Spark; `tailrace run`
     starts this by itself. What was found last is on <prefix>.__audits in any case.
@@ -95,7 +95,7 @@ def _run_continuously(config: Config, timeout: float) -> int:
             rows_per_second=config.audit.rows_per_second,
             timeout_seconds=timeout,
             warehouses=warehouses,
-            parked=lambda: {(each.store, each.topic, each.key) for each in read_parked(config)},
+            parked=lambda: {row.name for row in read_parked(config)},
         )
         for warehouses in sorted(kinds)
     ]
@@ -124,7 +124,8 @@ def _run_continuously(config: Config, timeout: float) -> int:
 
 def _lines(record: AuditRecord) -> list[str]:
     what = "the topic" if record.store == TOPIC else record.store
-    head = f"{record.table} in {what}: {record.verdict}"
+    verdict = f"equal except {record.parked:,} parked" if record.verdict == "equal except parked" else record.verdict
+    head = f"{record.table} in {what}: {verdict}"
     if record.verdict == "incomplete":
         return [f"{head}: {record.reason}"]
     parts = [f"{record.source_rows:,} rows", f"as of {record.lsn}", f"{record.seconds:.1f} s"]

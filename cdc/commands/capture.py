@@ -106,6 +106,7 @@ def _lines(status: dict[str, Any]) -> list[str]:
         *(
             f"  {table['table']}: "
             + ("complete" if table["complete"] else f"incomplete since {table['since']}: {table['reason']}")
+            + (f" except {table['parked']:,} parked" if "parked" in table else "")
             for table in status["tables"]
         ),
     ]

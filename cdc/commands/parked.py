@@ -1,4 +1,4 @@
-"""`tailrace parked`: rows that a store could not take, and what to do about them."""
+"""`tailrace parked`: rows that could not be delivered, and what to do about them."""
 
 from __future__ import annotations
 
@@ -15,21 +15,24 @@ from cdc.errors import UsageError
 from cdc.lsn import LSN, Version
 
 if TYPE_CHECKING:
-    from spark_jobs.stores.parked_rows import Parked
+    from cdc.parked import Parked
+    from spark_jobs.stores.retry import Retried
 
 
 @click.group()
 def parked() -> None:
     """Rows that could not be delivered: by capture (too large for a record) or by a store (it refuses a value).
 
-    Everything else flows on. A row is named by NUMBER, as the list shows it.
+    Everything else flows on. A row that capture parked is in no store; it is settled when it changes and fits, when it
+    is deleted, or by `retry` once [kafka] max_message_bytes is large enough. A row is named by NUMBER, as the list
+    shows it.
     """
 
 
 @parked.command("list")
 @config_option
 @json_option
-@click.option("--store", "store", help="Only those of this store.")
+@click.option("--store", "store", help="Only those that this store lacks, also because of capture.")
 def list_parked(config_path: Path, as_json: bool, store: str | None) -> int:
     """List them: number, store, table, key and reason. Exit code 1: there are some."""
     rows = _read(load_config(config_path), store)
@@ -62,28 +65,24 @@ def show_parked(number: int, config_path: Path, as_json: bool) -> None:
 @click.argument("numbers", nargs=-1, type=int, metavar="[NUMBER]...")
 @config_option
 @json_option
-@click.option("--store", "store", help="Only those of this store.")
+@click.option("--store", "store", help="Only those that this store lacks, also because of capture.")
 def retry_parked(numbers: tuple[int, ...], config_path: Path, as_json: bool, store: str | None) -> int:
-    """Give the rows, as they stand in the topic now, to their stores again; all of them, unless numbered.
+    """Try to deliver the rows again; all of them, unless numbered.
 
-    For after the reason is gone: a mapping was changed, a limit was raised. Exit code 1: some stay parked.
+    For after the reason is gone: a mapping was changed, a limit was raised. A store gets the row as it stands in the
+    topic now; what capture parked is copied from the source, for which capture must be running. Exit code 1: some stay
+    parked.
     """
-    from spark_jobs.stores.retry import retry  # noqa: PLC0415 - the stores' clients take their time
-
     config = load_config(config_path)
     rows = _read(config, store)
-    chosen = [_one(rows, number) for number in numbers] if numbers else [row for row in rows if row.store]
+    chosen = [_one(rows, number) for number in numbers] if numbers else rows
     for row in chosen:
-        if not row.store:
-            raise UsageError(
-                f"{row.place} was parked by capture: raise [kafka] max_message_bytes and write the row again."
-            )
-        if row.store not in config.stores:
+        if row.store and row.store not in config.stores:
             raise UsageError(f"{row.place} belongs to store {row.store}, which the config does not have.")
     results = [
         result
         for name in dict.fromkeys(row.store for row in chosen)
-        for result in retry(config, name, [row for row in chosen if row.store == name])
+        for result in _retry(config, name, [row for row in chosen if row.store == name])
     ]
     if as_json:
         found = [{**_described(each.parked), "settled": each.settled, "reason": each.reason} for each in results]
@@ -97,10 +96,25 @@ def retry_parked(numbers: tuple[int, ...], config_path: Path, as_json: bool, sto
     return 0 if all(each.settled for each in results) else 1
 
 
+def _retry(config: Config, store: str, rows: list[Parked]) -> list[Retried]:
+    from spark_jobs.stores.retry import retry, retry_capture  # noqa: PLC0415 - the stores' clients take their time
+
+    return retry(config, store, rows) if store else retry_capture(config, rows)
+
+
 def _read(config: Config, store: str | None) -> list[Parked]:
+    from cdc.status import read_states  # noqa: PLC0415 - as above
     from spark_jobs.stores.parked_rows import read_parked  # noqa: PLC0415 - as above
 
-    return [row for row in read_parked(config) if store is None or row.store == store]
+    rows = read_parked(config)
+    if store is None:
+        return rows
+    if store not in config.stores:
+        return [row for row in rows if row.store == store]
+    states = read_states(config)
+    tables = states.tables.values() if states is not None else ()
+    gets = {state.topic for state in tables if config.stores[store].gets(state.schema, state.table)}
+    return [row for row in rows if row.store == store or (not row.store and row.topic in gets)]
 
 
 def _one(rows: list[Parked], number: int) -> Parked:

@@ -122,6 +122,12 @@ def _lines(report: Report) -> list[str]:
         + ("; its copy was cancelled (--resume)" if table.get("cancelled") else "")
         for table in report.incomplete
     ]
+    tables = report.status["tables"] if report.status is not None else []
+    lines += [
+        f"  {table['table']}: {table['parked']:,} parked, too large to publish (tailrace parked list)"
+        for table in tables
+        if "parked" in table
+    ]
     return lines
 
 

@@ -15,9 +15,20 @@ from cdc.relations import Shape
 
 
 def copied_event(
-    shape: Shape, *, pipeline: str, database: str, lsn: int, version: Version, taken_ms: int, op: str = "r"
+    shape: Shape,
+    *,
+    pipeline: str,
+    database: str,
+    lsn: int,
+    version: Version,
+    taken_ms: int,
+    op: str = "r",
+    parked: bool = False,
 ) -> tuple[bytes, bytes]:
-    """What stands before and after the row's JSON. Debezium's `r`: no transaction, `snapshot` is "true"."""
+    """What stands before and after the row's JSON. Debezium's `r`: no transaction, `snapshot` is "true".
+
+    `parked`: for the delete that stands for a row that is too large to be published.
+    """
     now_ns = time.time_ns()
     source = orjson.dumps(
         {
@@ -40,6 +51,7 @@ def copied_event(
             "commit_lsn": lsn,
             "position": version.position,
             "seq": version.seq,
+            **({"parked": True} if parked else {}),
         }
     )
     head = b'{"before":null,"after":'

@@ -24,7 +24,7 @@ from cdc.errors import TransientError
 from cdc.logs import get_logger
 from cdc.lsn import LSN, Version
 from cdc.names import Control, control_topic
-from cdc.publisher import largest_record, too_large
+from cdc.parked import parked_headers
 from cdc.records import Record
 from cdc.relations import Shape
 from cdc.snapshots import Snapshot
@@ -88,8 +88,6 @@ class Passage:
         self._settle = settle
         self._introduce = introduce
         self._copies_topic = control_topic(self._prefix, Control.COPIES)
-        self._parked_topic = control_topic(self._prefix, Control.PARKED)
-        self._largest = largest_record(config.kafka.max_message_bytes)
 
     def on_mark(self, content: bytes, lsn: LSN, states: TableStates) -> TableStates:
         """What is known of the tables after it."""
@@ -158,23 +156,27 @@ class Passage:
 
     def _publish(self, waiting: WaitingRows, verdict: Verdict, lsn: LSN, states: TableStates) -> int:
         version = Version(self._changes.position, 0)
-        headers = [("v", str(version).encode())]
-        events = {op: self._events(op, lsn, version, states) for op in ("r", "d")}
+        stamp = str(version).encode()
+        found = self._events("r", lsn, version, states)
+        deletes = self._events("d", lsn, version, states)
+        parked = self._events("d", lsn, version, states, parked=True)
         published = 0
         while rows := self._call(waiting.next_slice):
             for topic, key, row, size in rows:
-                if (topic, key) not in verdict.overtaken and topic in events["r"]:
-                    if size:
-                        self._changes.on_copied(too_large(self._parked_topic, topic, key, headers, size, self._largest))
-                        continue
-                    head, tail = events["d" if row == GONE else "r"][topic]
-                    self._changes.on_copied(Record(topic, key, head + row + tail, headers))
-                    if row == GONE:
-                        self._changes.on_copied(Record(topic, key, None, headers))
-                    published += 1
+                if (topic, key) in verdict.overtaken or topic not in found:
+                    continue
+                events = parked if size else deletes if row == GONE else found
+                head, tail = events[topic]
+                headers = parked_headers(stamp, size) if size else [("v", stamp)]
+                self._changes.on_copied(Record(topic, key, head + (GONE if size else row) + tail, headers))
+                if events is not found:
+                    self._changes.on_copied(Record(topic, key, None, headers))
+                published += not size
         return published
 
-    def _events(self, op: str, lsn: LSN, version: Version, states: TableStates) -> dict[str, tuple[bytes, bytes]]:
+    def _events(
+        self, op: str, lsn: LSN, version: Version, states: TableStates, *, parked: bool = False
+    ) -> dict[str, tuple[bytes, bytes]]:
         """By topic, what stands before and after a row."""
         return {
             state.topic: copied_event(
@@ -185,6 +187,7 @@ class Passage:
                 version=version,
                 taken_ms=self._changes.commit_ms,
                 op=op,
+                parked=parked,
             )
             for state in states.tables.values()
         }

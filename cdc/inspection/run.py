@@ -21,6 +21,7 @@ from cdc.inspection.slot import SlotFacts
 from cdc.inspection.tables import TableFacts, capturable
 from cdc.inspection.topics import Recorded
 from cdc.names import Control, control_topic, topic
+from cdc.parked import read_parked_rows
 from cdc.postgres import connect, explain
 from cdc.status import read_states
 from cdc.topics import Topics
@@ -181,3 +182,5 @@ def _judge_topics(config: Config, kafka: Topics, names: list[str], recorded: Rec
         states = read_states(config)
         yield from topics.judge_completeness(config.kafka, recorded.progress, states)
         yield from topics.judge_settings(config, recorded.progress, states)
+        parked_topic = control_topic(config.kafka.prefix, Control.PARKED)
+        yield from topics.judge_parked(read_parked_rows(config.kafka.client_options(), parked_topic), states)

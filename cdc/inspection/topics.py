@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 
@@ -13,7 +14,9 @@ from cdc.errors import RefusedError
 from cdc.inspection.findings import Finding, fail, ok, refusal, warn
 from cdc.kafka_admin import Admin
 from cdc.names import Control, control_topic
+from cdc.parked import Parked
 from cdc.progress import Progress, read_progress
+from cdc.seeing.words import in_rows
 from cdc.status import copy_command, incomplete
 from cdc.table_settings import name_of, pipeline_digest, refuse_removed, why_other
 from cdc.table_states import TableStates
@@ -176,6 +179,19 @@ def _settings(kafka: Kafka, names: Iterable[str]) -> dict[str, dict[str, str]]:
         name: {key: entry["value"] for key, entry in settings.items() if entry["value"] is not None}
         for name, settings in described.items()
     }
+
+
+def judge_parked(parked: Iterable[Parked], states: TableStates | None) -> Iterator[Finding]:
+    """Rows of tables that capture could not publish."""
+    tables = {state.topic for state in (states.tables.values() if states is not None else ())}
+    counts = Counter(row.topic for row in parked if not row.store and row.topic in tables)
+    for name, count in sorted(counts.items()):
+        yield warn(
+            f"topic {name}",
+            f"{in_rows(count, 'is', 'are')} parked: too large to publish, so in no store.",
+            "`tailrace parked list` names them. Raise [kafka] max_message_bytes, restart capture, and run:"
+            " tailrace parked retry",
+        )
 
 
 def judge_completeness(kafka: Kafka, progress: Progress, states: TableStates | None) -> Iterator[Finding]:

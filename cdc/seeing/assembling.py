@@ -129,6 +129,7 @@ class Assembler:
             applied_until=until,
             heartbeat_seconds=max(0.0, now - written),
             records_per_second=self._speeds.rate("topics", now, sum(map(sum, readings.log.ends.values()))),
+            parked=sum(readings.log.parked_by_capture.values()),
             problem=problem,
         )
         is_reading = slot.exists and slot.active
@@ -140,10 +141,10 @@ class Assembler:
         problem = readings.problems.get(name)
         facts = readings.stores[name]
         refusal = refusal_of(f"store {name}", readings.log, readings.troubles)
-        common = {
+        common: dict[str, object] = {
             "name": name,
             "kind": self._config.stores[name].kind,
-            "parked": log.parked.get(name, 0) if readings.log is not None else None,
+            **self._parked(name, readings.log, facts),
             "paused": name in log.paused,
             "building": building(name, facts, log),
             "audit": log.audits.get(name),
@@ -200,6 +201,16 @@ class Assembler:
         )
         return self._judge.store(found, topics, still_seconds=still, own_seconds=own_seconds, refusal=refusal)
 
+    def _parked(self, name: str, log: LogFacts | None, facts: StoreFacts | None) -> dict[str, int | None]:
+        """What its sync has parked, and what capture has parked of the tables that it reads."""
+        if log is None:
+            return {"parked": None, "parked_by_capture": None}
+        position = facts.position if facts is not None else None
+        read = self._topics_of(name, log, {} if position is None else dict.fromkeys(position.topics, ()))
+        by_capture = sum(count for topic, count in log.parked_by_capture.items() if topic in read)
+        own = sum(count for (store, _), count in log.parked.items() if store == name)
+        return {"parked": own + by_capture, "parked_by_capture": by_capture}
+
     def _topics_of(self, name: str, log: LogFacts, applied: Mapping[str, Sequence[int]]) -> set[str]:
         """Those that the store reads, and those that it is to read once its sync has seen them."""
         tables = {state.topic: (state.schema, state.table) for state in log.states.tables.values()}
@@ -241,6 +252,7 @@ class Assembler:
                     records_per_second=self._speeds.rate(("table", topic), readings.now, sum(log.ends[topic])),
                     partitions=partitions(log.ends[topic], topic, readings.stores, rate),
                     incomplete=mark.reason if mark is not None else None,
+                    parked=log.parked_by_capture.get(topic, 0),
                 )
             )
         return tuple(found)

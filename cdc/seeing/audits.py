@@ -9,7 +9,7 @@ import msgspec
 from cdc.audit.records import FORMAT, AuditRecord
 from cdc.seeing.record import Audit
 
-_GRAVITY = ("equal", "undecided", "incomplete", "drift")
+_GRAVITY = ("equal", "equal except parked", "undecided", "incomplete", "drift")
 
 
 def decode_audit(value: bytes) -> AuditRecord | None:

@@ -10,7 +10,7 @@ from dataclasses import replace
 
 from cdc.config import Config
 from cdc.seeing.record import Health, Slot, Source, State, Store, Topics, Trouble
-from cdc.seeing.words import in_bytes, in_time
+from cdc.seeing.words import in_bytes, in_rows, in_time
 
 # Capture is heard of with every heartbeat; two may be late on a busy machine.
 _HEARTBEATS = 3
@@ -93,6 +93,8 @@ class Judge:
             yield _bad(State.STALLED, f"Capture has not moved for {in_time(still_seconds)}.", "Look at its log.")
         if self._is_behind(topics.seconds, topics.bytes):
             yield _bad(State.BEHIND, f"Capture is {_behind(topics.seconds, topics.bytes)} behind the source.")
+        if topics.parked:
+            yield parked_by_capture(topics.parked)
 
     def store(
         self,
@@ -130,10 +132,22 @@ class Judge:
             yield _bad(State.BEHIND, "It has all that was published; capture is behind.", topics.health.remedy)
         if self._is_behind(store.seconds, store.bytes):
             yield _bad(State.BEHIND, f"It is {_behind(store.seconds, store.bytes)} behind the source.")
+        if store.parked:
+            yield parked_for_store(store.name, store.parked)
 
     def _is_behind(self, seconds: float | None, size: int | None) -> bool:
         too_many = bool(self._lag.max_bytes) and size is not None and size > self._lag.max_bytes
         return too_many or (seconds is not None and seconds > self._lag.max_seconds)
+
+
+def parked_by_capture(rows: int) -> Health:
+    reason = f"{in_rows(rows, 'is', 'are')} parked: too large to publish, so in no store."
+    return _bad(State.PARKED, reason, "tailrace parked list")
+
+
+def parked_for_store(store: str, rows: int) -> Health:
+    reason = f"{in_rows(rows, 'is', 'are')} parked, and not in this store."
+    return _bad(State.PARKED, reason, f"tailrace parked list --store {store}")
 
 
 def _first(wrong: Iterator[Health]) -> Health:

@@ -6,7 +6,6 @@ One consumer over all of them, kept open: a look costs a fetch, not a connection
 from __future__ import annotations
 
 import time
-from collections import Counter
 from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
@@ -24,6 +23,8 @@ from cdc.copies.records import CopyProgress, CopyState
 from cdc.errors import TransientError
 from cdc.kafka_access import refusal
 from cdc.names import Control, control_topic
+from cdc.parked import ParkedRows
+from cdc.parked import decode as decode_parked
 from cdc.progress import Progress
 from cdc.seeing.audits import decode_audit, last_audits
 from cdc.seeing.clock import LogClock
@@ -42,23 +43,15 @@ _END_OF_DRAIN_SECONDS = 0.05
 _NEW_TOPICS_SECONDS, _TOPICS_SECONDS = 1.0, 30.0
 
 
-class _ParkedNote(msgspec.Struct):
-    topic: str
-    key: str
-    version: str
-    store: str = ""
-    settled: bool = False
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LogFacts:
-    """`parked`: rows by store, those that capture parked under the empty name. `ends`: of what is committed."""
+    """`parked`: rows by store and topic, capture's under the empty name. `ends`: of what is committed."""
 
     progress: Progress | None = None
     states: TableStates = field(default_factory=TableStates)
     copies: Mapping[str, CopyState] = field(default_factory=dict)
     copy_progress: Mapping[str, CopyProgress] = field(default_factory=dict)
-    parked: Mapping[str, int] = field(default_factory=dict)
+    parked: Mapping[tuple[str, str], int] = field(default_factory=dict)
     paused: frozenset[str] = frozenset()
     builds: Mapping[str, Build] = field(default_factory=dict)
     #: Who does not run because a person must decide: "capture", "store NAME".
@@ -66,6 +59,12 @@ class LogFacts:
     audits: Mapping[str, Audit] = field(default_factory=dict)
     ends: Mapping[str, list[int]] = field(default_factory=dict)
     published: Published = field(default_factory=Published)
+
+    @property
+    def parked_by_capture(self) -> dict[str, int]:
+        """By topic, of the tables that are captured. (Messages are parked too, and are no rows.)"""
+        tables = {state.topic for state in self.states.tables.values()}
+        return {topic: count for (store, topic), count in self.parked.items() if not store and topic in tables}
 
 
 class LogReader:
@@ -85,7 +84,7 @@ class LogReader:
         self._states = TableStates()
         self._copies: dict[str, CopyState] = {}
         self._copy_progress: dict[str, CopyProgress] = {}
-        self._parked: dict[tuple[str, str, str], _ParkedNote] = {}
+        self._parked = ParkedRows()
         self._notes = Notes()
         self._progress_ms = 0  # when the broker appended the newest progress record
         self._audits: dict[bytes, AuditRecord] = {}
@@ -120,7 +119,7 @@ class LogReader:
             states=self._states,
             copies=dict(self._copies),
             copy_progress=dict(self._copy_progress),
-            parked=Counter(store for (store, _, _), note in self._parked.items() if not note.settled),
+            parked=self._parked.counts(),
             paused=frozenset(note.store for note in self._notes.pauses.values() if note.paused),
             builds=dict(self._notes.builds),
             refusals=self._refusals(),
@@ -206,7 +205,7 @@ class LogReader:
             elif "copy" in named and "chunk" not in named:
                 self._copies[named["copy"]] = msgspec.json.decode(value, type=CopyState)
         elif control == Control.PARKED.value:
-            self._learn_parked(msgspec.json.decode(value, type=_ParkedNote))
+            self._parked.take(decode_parked(value, 0, control))
         elif control == Control.STORES.value:
             self._notes.take(key, value, appended_ms)
         elif control == Control.AUDITS.value:
@@ -220,12 +219,6 @@ class LogReader:
         self._new_progress.append(progress)
         if newest:
             self._progress = progress
-
-    def _learn_parked(self, note: _ParkedNote) -> None:
-        name = (note.store, note.topic, note.key)
-        before = self._parked.get(name)
-        if before is None or note.version >= before.version:
-            self._parked[name] = note
 
     # -- tables' topics ------------------------------------------------------------------------------------------
 

@@ -148,6 +148,12 @@ GAUGES: Sequence[_Gauge] = (
         _one(lambda record: record.topics.records_per_second),
     ),
     _Gauge(
+        "tailrace_capture_parked_rows",
+        "Rows of a table that capture could not publish and that wait in __parked: no store has them.",
+        ("table",),
+        lambda record: [((table.name,), table.parked) for table in record.tables],
+    ),
+    _Gauge(
         "tailrace_store_up",
         "1 while the store answers.",
         ("store",),
@@ -179,7 +185,7 @@ GAUGES: Sequence[_Gauge] = (
     ),
     _Gauge(
         "tailrace_store_parked_rows",
-        "Rows that the store could not take and that wait in __parked.",
+        "Rows that the store lacks because they wait in __parked: its sync or capture has parked them.",
         ("store",),
         _stores(lambda store: store.parked),
     ),

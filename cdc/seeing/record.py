@@ -18,6 +18,7 @@ class State(Enum):
     OK = "ok"
     IDLE = "idle"  # nothing was built or asked for yet
     PAUSED = "paused"  # somebody wanted it so
+    PARKED = "parked"  # rows could not be delivered, and everything else was
     BEHIND = "behind"
     UNKNOWN = "unknown"
     STALLED = "stalled"  # something to do, and no step forward
@@ -74,7 +75,10 @@ class Slot:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Topics:
-    """What capture has published. `heartbeat_seconds`: since it was last heard of."""
+    """What capture has published. `heartbeat_seconds`: since it was last heard of.
+
+    `parked`: rows of tables that capture could not publish, so that no store has them.
+    """
 
     lsn: LSN | None = None
     state: str | None = None
@@ -83,13 +87,17 @@ class Topics:
     applied_until: float | None = None
     heartbeat_seconds: float | None = None
     records_per_second: float | None = None
+    parked: int | None = None
     problem: str | None = None
     health: Health = Health()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Store:
-    """`seconds`: age of the oldest commit that it may not have; `applied_until`: it has everything before that time."""
+    """`seconds`: age of the oldest commit that it may not have; `applied_until`: it has everything before that time.
+
+    `parked`: rows that it lacks because they are parked; `parked_by_capture` of them are in no store.
+    """
 
     name: str
     kind: str
@@ -101,6 +109,7 @@ class Store:
     records_per_second: float | None = None
     generation: int | None = None
     parked: int | None = None
+    parked_by_capture: int | None = None
     paused: bool = False
     building: Building | None = None
     audit: Audit | None = None
@@ -145,6 +154,7 @@ class Table:
     records_per_second: float | None
     partitions: tuple[Partition, ...]
     incomplete: str | None = None
+    parked: int = 0  # by capture
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -13,6 +13,11 @@ def in_time(seconds: float) -> str:
     return f"{seconds:.1f} s" if seconds < 10 else f"{seconds:.0f} s"
 
 
+def in_rows(count: int, one: str, many: str) -> str:
+    """`1 row is`, `2,000 rows are`."""
+    return f"1 row {one}" if count == 1 else f"{count:,} rows {many}"
+
+
 def in_bytes(count: int) -> str:
     size = float(count)
     for unit in ("bytes", "kB", "MB", "GB"):

@@ -8,14 +8,16 @@ then fences this producer, and the next write here fails.
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from contextlib import contextmanager
 
 import psycopg
 
 from cdc.config import Config
 from cdc.errors import RefusedError
+from cdc.lsn import Version
 from cdc.names import Control, control_topic
+from cdc.parked import every_settled_entry, read_parked_rows
 from cdc.postgres import connect
 from cdc.progress import KEY, Progress, read_progress
 from cdc.publisher import Publisher
@@ -35,16 +37,22 @@ class PipelineHold:
 
     def __init__(self, config: Config, publisher: Publisher, system_identifier: str, timeline: int) -> None:
         self._publisher = publisher
+        self._options = config.kafka.client_options()
+        self._parked_topic = control_topic(config.kafka.prefix, Control.PARKED)
         self._topic = control_topic(config.kafka.prefix, Control.PROGRESS)
         self._schema_topic = control_topic(config.kafka.prefix, Control.SCHEMA)
         self.system_identifier = system_identifier
         self.timeline = timeline
-        self.progress: Progress | None = read_progress(config.kafka.client_options(), self._topic, decided=True)
+        self.progress: Progress | None = read_progress(self._options, self._topic, decided=True)
         self.states: TableStates | None = read_states(config)
 
-    def write(self, progress: Progress, states: TableStates | None) -> None:
-        """Both at once, as capture writes them."""
+    def write(self, progress: Progress, states: TableStates | None, gone: Collection[str] = ()) -> None:
+        """Both at once, as capture writes them. `gone`: topics of tables of which no row is parked any more."""
+        parked = {row.topic for row in read_parked_rows(self._options, self._parked_topic) if not row.store}
+        past_all = str(Version(progress.position, progress.seq + 1)).encode()
         self._publisher.begin()
+        for topic in sorted(parked.intersection(gone)):
+            self._publisher.send(*every_settled_entry(self._parked_topic, topic, past_all))
         self._publisher.send(self._topic, KEY, progress.encode(), [("v", str(progress.version).encode())])
         if states is not None:
             self._publisher.send(self._schema_topic, STATES_KEY, states.encode(), [])

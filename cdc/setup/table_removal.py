@@ -169,10 +169,10 @@ class TableRemoval:
         self._alter_publication(alterations, done)
         kept = {oid: entry for oid, entry in progress.publication_tables.items() if oid not in self._oids}
         lost = _lost(progress, self._names(), self._topics.describe(self._names()))
-        struck = _without_topics(replace(progress, publication_tables=kept), lost)
+        struck = _without_parked(_without_topics(replace(progress, publication_tables=kept), lost), self._names())
         states = hold.states and _without_tables(hold.states, self._oids, self._names())
         if (struck, states) != (progress, hold.states):
-            hold.write(struck, states)
+            hold.write(struck, states, gone=self._names())
 
     def _checked(self, hold: PipelineHold) -> Progress:
         """As capture checks at its start, save for the tables that are to go: they may be gone already."""
@@ -223,7 +223,8 @@ class TableRemoval:
                     f"Progress stands at {progress.confirmable}, before {published_to} that was reached.",
                     remedy="Someone else works on this pipeline; stop that and run this again.",
                 )
-            hold.write(_without_topics(progress, self._names()), hold.states)
+            struck = _without_parked(_without_topics(progress, self._names()), self._names())
+            hold.write(struck, hold.states, gone=self._names())
 
 
 def _lost(progress: Progress | None, names: set[str], existing: Mapping[str, Topic]) -> set[str]:
@@ -239,6 +240,11 @@ def _without_topics(progress: Progress, gone: set[str]) -> Progress:
         end_offsets={name: value for name, value in progress.end_offsets.items() if name not in gone},
         schemas={name: value for name, value in progress.schemas.items() if name not in gone},
     )
+
+
+def _without_parked(progress: Progress, gone: set[str]) -> Progress:
+    counts = progress.parked
+    return progress if counts is None else progress.with_parked({t: n for t, n in counts.items() if t not in gone})
 
 
 def _without_tables(states: TableStates, oids: set[str], topics: set[str]) -> TableStates:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Set
 from dataclasses import replace
 
 from cdc.audit.judging import Case, Kind
@@ -9,25 +10,30 @@ from cdc.audit.recheck import Audited, Outcome, Verdict
 from cdc.audit.records import TOPIC
 from cdc.config import Config
 from cdc.config.stores import Redis
+from cdc.parked import RowName, names_of
 from spark_jobs.stores.parked_rows import read_parked
 
-_KEPT_KEY_BYTES = 512
+_OF_PARKED = (Kind.MISSING, Kind.CONTENT, Kind.VERSION)
 
 
 class Excuses:
-    """`parked` and `evicted`: how many, by side, of the outcome that was looked at last."""
+    """Of the outcome that was looked at last."""
 
     def __init__(self, config: Config, audited: Audited) -> None:
         self._config = config
         self._topic = audited.schema.topic
-        self.parked: dict[str, int] = {}
-        self.evicted: dict[str, int] = {}
+        self._parked: dict[str, set[str]] = {}
+        self.evicted: dict[str, int] = {}  # how many, by store
+
+    def parked(self, side: str) -> int:
+        """How many rows it lacks because they are parked: by itself, or by capture, so that no store can have them."""
+        return len(self._parked.get(side, set()) | self._parked.get(TOPIC, set()))
 
     def taken(self, outcome: Outcome) -> Outcome:
-        self.parked, self.evicted = {}, {}
+        self._parked, self.evicted = {}, {}
         if not outcome.wrong:
             return outcome
-        known = {(each.store, each.key) for each in read_parked(self._config) if each.topic == self._topic}
+        known = {row.name for row in read_parked(self._config) if row.topic == self._topic}
         left = {}
         for name, (case, verdict) in outcome.wrong.items():
             kinds = {side: kind for side, kind in verdict.kinds.items() if not self._excused(side, kind, case, known)}
@@ -35,10 +41,10 @@ class Excuses:
                 left[name] = (case, Verdict(kinds, verdict.agreeing, verdict.row, verdict.held))
         return replace(outcome, wrong=left)
 
-    def _excused(self, side: str, kind: Kind, case: Case, known: set[tuple[str, str]]) -> bool:
-        key = (case.key or b"")[:_KEPT_KEY_BYTES].decode(errors="replace")
-        if ("" if side == TOPIC else side, key) in known and kind in (Kind.MISSING, Kind.CONTENT, Kind.VERSION):
-            self.parked[side] = self.parked.get(side, 0) + 1
+    def _excused(self, side: str, kind: Kind, case: Case, known: Set[RowName]) -> bool:
+        names = names_of("" if side == TOPIC else side, self._topic, case.key or b"")
+        if kind in _OF_PARKED and known & names:
+            self._parked.setdefault(side, set()).add(case.id)
             return True
         settings = self._config.stores.get(side)
         if isinstance(settings, Redis) and settings.eviction and kind is Kind.MISSING:

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, NamedTuple, Protocol
 from cdc.audit.judging import Case
 from cdc.audit.log import keep
 from cdc.audit.recheck import Audited, ChangedMeanwhileError, Outcome, Recheck, content_of, read_schemas_of
-from cdc.audit.records import TOPIC, AuditRecord, Difference
+from cdc.audit.records import TOPIC, AuditRecord, Difference, Verdict
 from cdc.audit.repair import Wrong, repair_store, repair_topic
 from cdc.audit.source_rows import look
 from cdc.audit.topic_records import TopicTail, fetch, id_of
@@ -269,7 +269,7 @@ class _Auditing:
             store=side,
             table=str(audited.schema),
             topic=audited.schema.topic,
-            verdict="drift" if wrong or unchecked else "undecided" if outcome.moving else "equal",
+            verdict=_verdict(is_drift=bool(wrong or unchecked), moving=outcome.moving, parked=excuses.parked(side)),
             reason=self._reason(side, outcome, wrong),
             lsn=str(LSN(max(outcome.lsn, passed.lsn))),
             started_ms=int(self.started * 1000),
@@ -278,7 +278,7 @@ class _Auditing:
             store_rows=passed.rows.get(side, 0),
             looked_again=looked_again,
             moving=outcome.moving,
-            parked=excuses.parked.get(side, 0),
+            parked=excuses.parked(side),
             evicted=excuses.evicted.get(side, 0),
             differing=len(wrong) + unchecked,
             unchecked=unchecked,
@@ -330,6 +330,12 @@ class _Auditing:
             ).stamped()
             for side in (list(self.stores) or [TOPIC])
         ]
+
+
+def _verdict(*, is_drift: bool, moving: int, parked: int) -> Verdict:
+    if is_drift:
+        return "drift"
+    return "undecided" if moving else "equal except parked" if parked else "equal"
 
 
 def lazily(config: Config, stores: Sequence[str] = ()) -> tuple[Sparks, ExitStack]:

@@ -6,13 +6,15 @@ always, so that a sync may run beside it.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 
 from cdc.config import Config
+from cdc.copies.keyed import copy_keys
 from cdc.errors import RefusedError
 from cdc.names import Control, control_topic
+from cdc.status import read_states
 from sinks.contract import Change, Position, TableSchema, Writer
 from sinks.iceberg.store import IcebergStore
 from sinks.registry import open_store
@@ -21,10 +23,13 @@ from spark_jobs.shape.fed import FedTables, fed_tables
 from spark_jobs.shape.few import shape_few
 from spark_jobs.shape.rows import Troubled
 from spark_jobs.stores.ledger import Ledger
-from spark_jobs.stores.parked_rows import Parked, read_partition
+from spark_jobs.stores.parked_rows import Parked, read_parked, read_partition
 from spark_jobs.stores.parking import ParkedRow, Parking
 from spark_jobs.stores.reduction import Reduction, changes_of
 from spark_jobs.warehouse.retry import retry_in_warehouse
+
+# Rows that are too large for a record: a copy of keys holds all of its rows in memory.
+_LARGE_ROWS_AT_ONCE = 8
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -60,6 +65,26 @@ def retry(config: Config, store_name: str, rows: Sequence[Parked]) -> list[Retri
     finally:
         store.close()
     return _settled(config, results)
+
+
+def retry_capture(config: Config, rows: Sequence[Parked]) -> list[Retried]:
+    """Rows that capture parked: copied from the source by their keys. Capture settles what fits or is gone."""
+    states = read_states(config)
+    oids = {state.topic: oid for oid, state in states.tables.items()} if states is not None else {}
+    for topic in dict.fromkeys(row.topic for row in rows if row.topic in oids):
+        keys = sorted({row.key.encode() for row in rows if row.topic == topic and not row.key_bytes})
+        for start in range(0, len(keys), _LARGE_ROWS_AT_ONCE):
+            copy_keys(config, oids[topic], keys[start : start + _LARGE_ROWS_AT_ONCE])
+    still = {row.name for row in read_parked(config)}
+    return [_judged(row, _why_unpublished(row, oids) if row.name in still else None) for row in rows]
+
+
+def _why_unpublished(row: Parked, oids: Mapping[str, str]) -> str:
+    if row.topic not in oids:
+        return "it is of no table that is captured, and only its key was kept"
+    if row.key_bytes:
+        return "its key is too long to be found; tailrace snapshot --table copies the whole table"
+    return "it is over max_message_bytes of the capture that runs"
 
 
 def _settled(config: Config, results: list[Retried]) -> list[Retried]:

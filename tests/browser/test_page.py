@@ -20,6 +20,7 @@ _VERDICTS = {
     "store-down": "cache is down",
     "slot-nearly-lost": "Capture is down",
     "bootstrap": "warehouse is being built",
+    "row-parked": "Capture has parked rows",
 }
 _OVERFLOWS = "document.scrollingElement.scrollWidth > window.innerWidth"
 

@@ -224,12 +224,23 @@ def bootstrap_under_way(config: Config) -> Record:
     )
 
 
+def row_parked(config: Config) -> Record:
+    """Capture could not publish one row of one table; everything else is in every store."""
+    base = busy(config)
+    orders = replace(base.tables[1], parked=1)
+    stores = tuple(replace(store, parked=1, parked_by_capture=1) for store in base.stores)
+    topics = replace(base.topics, parked=1)
+    tables = (base.tables[0], orders, *base.tables[2:])
+    return _judged(config, replace(base, topics=topics, stores=stores, tables=tables))
+
+
 SCENES = {
     "idle": idle,
     "busy": busy,
     "store-down": store_down,
     "slot-nearly-lost": slot_nearly_lost,
     "bootstrap": bootstrap_under_way,
+    "row-parked": row_parked,
 }
 
 

@@ -75,6 +75,15 @@ def _look(
     return assembler.assemble(readings)
 
 
+def test_what_capture_parked_is_missing_in_the_stores_that_read_its_table(config: Config) -> None:
+    """Beside what the store itself has parked. Messages are no rows, and tables that are not captured do not count."""
+    parked = {("", TOPIC): 2, ("cache", TOPIC): 3, ("", "shop.message"): 1, ("", "shop.public.removed"): 1}
+    log = _log(1000, 100.0, [5, 5], parked=parked)
+    record = _look(Assembler(config, LogClock()), 100.0, _source(1000, 100.0), log, _store(1000, [5, 5], 100.0))
+    assert (record.topics.parked, [table.parked for table in record.tables]) == (2, [2])
+    assert (_cache(record).parked, _cache(record).parked_by_capture) == (5, 2)
+
+
 def test_a_stopped_sync_with_nothing_to_apply_is_not_behind(config: Config) -> None:
     """Heartbeats move the log on for hours; a store that has every record has everything."""
     assembler = Assembler(config, LogClock())

@@ -13,7 +13,7 @@ from cdc.seeing.conditions import conditions_of
 from cdc.seeing.judging import Judge
 from cdc.seeing.record import Slot, State, Store, Topics
 from cdc.seeing.words import in_bytes, in_time
-from tests.harness.scenes import SCENES, busy, idle, shop_config, slot_nearly_lost, store_down
+from tests.harness.scenes import SCENES, busy, idle, row_parked, shop_config, slot_nearly_lost, store_down
 
 
 @pytest.fixture
@@ -39,6 +39,23 @@ def test_a_store_that_does_not_answer_is_down_alone(config: Config) -> None:
     assert "Connection refused" in bad["store cache"].reason
     assert bad["store cache"].remedy
     assert not record.is_ready
+
+
+def test_a_row_that_capture_parked_is_not_well_anywhere(config: Config) -> None:
+    """Capture and every store say so, with the remedy; ready all the same, and one alert instead of one for each."""
+    record = row_parked(config)
+    bad = {hop: health for hop, health in record.hops.items() if health.state is not State.OK}
+    assert list(bad) == ["topics", "store search", "store cache", "store warehouse"]
+    assert {health.state for health in bad.values()} == {State.PARKED}
+    assert bad["topics"].reason == "1 row is parked: too large to publish, so in no store."
+    assert bad["store cache"].remedy == "tailrace parked list --store cache"
+    assert record.is_ready
+    assert {name: each.state for name, each in conditions_of(record).items()} == {"topics parked": State.PARKED}
+
+
+def test_a_row_that_a_store_parked_is_told_beside_what_else_is_wrong(config: Config) -> None:
+    """The store is down, and rows of it are parked: two alerts."""
+    assert conditions_of(store_down(config)).keys() >= {"store cache", "store cache parked"}
 
 
 def test_a_slot_near_its_limit_says_how_long_it_lasts(config: Config) -> None:

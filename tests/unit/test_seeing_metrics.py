@@ -12,7 +12,7 @@ from cdc.config import Config
 from cdc.seeing.metrics import exposition
 from cdc.seeing.record import Record, Store
 from tests.harness.metric_names import names_scraped, names_used
-from tests.harness.scenes import busy, shop_config, store_down
+from tests.harness.scenes import busy, row_parked, shop_config, store_down
 
 ROOT = Path(__file__).parents[2]
 
@@ -41,6 +41,14 @@ def test_what_is_exposed_is_what_the_record_says(tmp_path: Path) -> None:
     assert values["tailrace_ready", ()] == 0.0
     states = {labels: value for (name, labels), value in values.items() if name == "tailrace_hop_state"}
     assert sum(states.values()) == len(record.hops)
+
+
+def test_a_row_that_capture_parked_is_counted_for_its_table_and_every_store(tmp_path: Path) -> None:
+    """A table without one says 0."""
+    values = _values(row_parked(_config(tmp_path)))
+    parked = {dict(labels).get("table"): value for (name, labels), value in values.items() if "capture_parked" in name}
+    assert (parked["public.orders"], parked["public.products"]) == (1.0, 0.0)
+    assert values["tailrace_store_parked_rows", (("store", "warehouse"),)] == 1.0
 
 
 def test_what_nobody_knows_is_absent_and_its_name_is_not(tmp_path: Path) -> None:

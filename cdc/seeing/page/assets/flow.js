@@ -2,7 +2,7 @@
 import { draw, inBytes, inCount, inRate, inTime, keyed, make, say, state } from "./words.js";
 
 const KINDS = { elasticsearch: "Elasticsearch", redis: "Redis", iceberg: "Iceberg" };
-const WORDS = { ok: "ok", idle: "nothing yet", paused: "paused", behind: "behind", unknown: "unknown", stalled: "stalled", down: "down" };
+const WORDS = { ok: "ok", idle: "nothing yet", paused: "paused", parked: "parked", behind: "behind", unknown: "unknown", stalled: "stalled", down: "down" };
 
 export const wordFor = (name) => WORDS[name] ?? name;
 export const storeWord = (store) => (store.health.state === "idle" && store.building ? "being built" : wordFor(store.health.state));
@@ -39,7 +39,7 @@ export function hopsOf(record) {
       more: slot.wal_status === "lost" ? (slot.invalidation_reason ?? "invalidated by the server") : slot.seconds_left !== null ? `lost in ${inTime(slot.seconds_left)} at this rate` : slot.exists ? limit : "made by the first start", rate: topics.records_per_second },
     { key: "topics", name: "Topics", kind: "Kafka", health: topics.health,
       main: topics.lsn === null ? (topics.state === null ? "nothing yet" : "copying") : behind(topics.seconds),
-      more: `${inRate(topics.records_per_second)} records a second`, rate: topics.records_per_second },
+      more: `${inRate(topics.records_per_second)} records a second${topics.parked ? `, ${inCount(topics.parked)} rows parked` : ""}`, rate: topics.records_per_second },
   ];
 }
 

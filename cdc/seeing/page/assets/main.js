@@ -4,7 +4,7 @@ import { Flow } from "./flow.js";
 import { remedy, showJournal, showSlot, showStores, showTables, showWork } from "./sections.js";
 import { inBytes, inRate, inTime, say, state } from "./words.js";
 
-const GRAVITY = ["ok", "idle", "paused", "behind", "unknown", "stalled", "down"];
+const GRAVITY = ["ok", "idle", "paused", "parked", "behind", "unknown", "stalled", "down"];
 const flow = new Flow();
 const short = (seconds) => (seconds === 0 ? "0" : seconds < 120 ? `${+seconds.toFixed(1)} s` : seconds < 7200 ? `${+(seconds / 60).toFixed(1)} min` : `${+(seconds / 3600).toFixed(1)} h`);
 const charts = {
@@ -38,7 +38,7 @@ function showVerdict(record) {
   const worst = hops.reduce((bad, hop) => (GRAVITY.indexOf(hop[1].state) > GRAVITY.indexOf(bad[1].state) ? hop : bad));
   const others = hops.filter((hop) => hop !== worst && GRAVITY.indexOf(hop[1].state) > 2).length;
   const name = worst[1].state, good = name === "ok";
-  const word = { idle: "has not begun", paused: "is paused", behind: "is behind", unknown: "cannot be seen", stalled: "stands still", down: "is down" }[name];
+  const word = { idle: "has not begun", paused: "is paused", parked: "has parked rows", behind: "is behind", unknown: "cannot be seen", stalled: "stands still", down: "is down" }[name];
   const title = good ? "All is well" : `${worst[0]} ${(name === "idle" && worst[2]) || word}`;
   const more = others ? ` ${others === 1 ? "One more hop is" : `${others} more hops are`} not well.` : "";
   const ages = record.stores.map((store) => store.seconds).filter((seconds) => seconds !== null);

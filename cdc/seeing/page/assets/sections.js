@@ -99,7 +99,7 @@ function storeFacts(store) {
     ["Applies", store.records_per_second === null ? "unknown" : `${inRate(store.records_per_second)} records a second`],
     ["Parked rows", inCount(store.parked)],
     ["Generation", store.generation === null ? "none" : String(store.generation)],
-    ["Last audit", audit === null ? "never" : `${atTime(audit.ended)}, ${audit.differences ? `${inCount(audit.differences)} differ` : "no difference"}`],
+    ["Last audit", audit === null ? "never" : `${atTime(audit.ended)}, ${audit.differences ? `${inCount(audit.differences)} differ` : audit.verdict === "equal" ? "no difference" : audit.verdict}`],
   ];
 }
 
@@ -145,8 +145,9 @@ export function showTables(record) {
     make("td", { class: "number" }), make("td", { class: "number" }), make("td", {}, make("div", { class: "parts" }))), (row, table) => {
     const [name, rate, total, parts] = row.children;
     const warning = name.querySelector(".incomplete");
-    warning.hidden = !table.incomplete;
-    say(warning, table.incomplete ? `incomplete: ${table.incomplete}` : "");
+    const said = [table.incomplete ? `incomplete: ${table.incomplete}` : "", table.parked ? `${inCount(table.parked)} rows parked` : ""].filter(Boolean);
+    warning.hidden = !said.length;
+    say(warning, said.join("; "));
     say(rate, inRate(table.records_per_second));
     say(total, inCount(table.partitions.reduce((sum, each) => sum + each.end, 0)));
     keyed(parts.firstElementChild, table.partitions, (each) => each.number, () => make("span"), (element, each) => {
