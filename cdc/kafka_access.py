@@ -12,6 +12,7 @@ import time
 from collections.abc import Mapping
 from contextlib import suppress
 from socket import create_connection
+from typing import Any
 
 from confluent_kafka import KafkaError
 from confluent_kafka.admin import AdminClient
@@ -64,10 +65,11 @@ def refusal(options: Mapping[str, str]) -> RefusedError | None:
 def _refused_by_all(options: Mapping[str, str]) -> KafkaError | None:
     """The first refusal, once librdkafka has tried every broker in vain; None while one of them answers."""
     errors: list[KafkaError] = []
+    settings: dict[str, Any] = {**options, "log_level": 0, "error_cb": errors.append}
     give_up_at = time.monotonic() + _ANSWER_SECONDS
     are_down = False
     # Closed here and not by the garbage collector, which may run in a thread of the client's own.
-    with AdminClient({**options, "log_level": 0, "error_cb": errors.append}) as client:
+    with AdminClient(settings) as client:
         while time.monotonic() < give_up_at:
             client.poll(_LOOK_SECONDS)
             refused = next(filter(_is_refusal, errors), None)
