@@ -38,6 +38,7 @@ _AFTER_DIGITS: Final = ":"
 UNREAD: Final = "?"
 # Where `from_json` puts a text that it could not read. Longer than any identifier of Postgres: no column has this name.
 _CORRUPT: Final = f"{'_' * 64}corrupt"
+_THERE: Final = f"{'_' * 64}there"
 # Jackson refuses a string of more than 20 million characters. Kafka's max.message.bytes is our limit, and no other.
 _ANY_LENGTH: Final = {"maxStringLen": str(2**31 - 1)}
 _VERSION: Final = (
@@ -173,12 +174,15 @@ def with_typed_columns(frame: DataFrame, types: Mapping[str, str], *, after: str
     named = ", ".join(f"{quoted(name)}: {kind}" for name, kind in types.items())
     # By place from here on: names that differ only in case are one name to Spark.
     parsed = read_object(f.col(after), texts).cast(f"struct<{places}{', ' if places else ''}`{_CORRUPT}`: string>")
-    read = frame.withColumn("raw", parsed)
-    there = f.col(after).isNotNull()
+    # Whether there is a text is asked here, so that no later step has to carry it.
+    read = frame.withColumns({"raw": parsed, _THERE: f.col(after).isNotNull()})
+    there = f.col(_THERE)
+    unread = there & f.coalesce(is_unread(f.col("raw")), f.lit(True))
     return (
-        _typed(read, types, is_unread(f.col("raw")))
+        _typed(read, types, unread)
         .withColumn("unfit", f.when(there, f.col("unfit")))
         .withColumn("row", f.when(there, f.col("row").cast(f"struct<{named}>")))
+        .drop(_THERE)
     )
 
 

@@ -42,10 +42,10 @@ def versions(events: DataFrame) -> DataFrame:
     from pyspark.sql import Window  # noqa: PLC0415 - takes half a second: only a job needs it
     from pyspark.sql import functions as f  # noqa: PLC0415 - as above
 
-    same = Window.partitionBy("key", "position", "seq")
-    ranked = same.orderBy("is_tombstone", f.desc("offset"))
+    same = Window.partitionBy("key", "position", "seq").orderBy("is_tombstone", f.desc("offset"))
+    whole = same.rowsBetween(Window.unboundedPreceding, Window.unboundedFollowing)
     rows = events.where("op <> 't'").repartition("key")
-    counted = rows.withColumn("rank", f.row_number().over(ranked)).withColumn("records", f.count("*").over(same))
+    counted = rows.withColumns({"rank": f.row_number().over(same), "records": f.count("*").over(whole)})
     return counted.where("rank = 1").drop("rank")
 
 
@@ -89,7 +89,8 @@ def typed(
     from pyspark.sql import functions as f  # noqa: PLC0415 - as above
 
     read, computed = _shaped(rows, shape)
-    read = read.withColumn("text", f.coalesce("after", "key"))
+    # Without `after`: each step that carries it has a copy of the whole row.
+    read = read.withColumns({"text": f.coalesce("after", "key"), "is_gone": f.col("after").isNull()}).drop("after")
     wanted = {column.source: types[column.name] for column in columns if column.source not in computed}
     parsed = with_typed_columns(read, wanted, after="text")
     places = {name: f"c{number}" for number, name in enumerate(wanted)}
@@ -107,7 +108,7 @@ def typed(
         *(value.alias(column.name) for value, column in zip(values, columns, strict=True)),
         f.col("position").alias(naming.POSITION),
         f.col("seq").alias(naming.SEQ),
-        f.when(f.col("after").isNull() & ~is_unread, f.lit("d")).otherwise(f.col("op")).alias(naming.OP),
+        f.when(f.col("is_gone") & ~is_unread, f.lit("d")).otherwise(f.col("op")).alias(naming.OP),
         f.col("transaction_id").alias(naming.TRANSACTION),
         f.timestamp_micros(f.coalesce("ts_us", "written_us")).alias(naming.VALID_FROM),
         f.timestamp_micros(f.coalesce("ts_us", "written_us")).alias(naming.AT),
