@@ -8,25 +8,40 @@ from __future__ import annotations
 from urllib.parse import unquote, urlsplit
 
 from cdc.config import Iceberg
-from sinks.iceberg.catalog import SQLITE_BUSY_MILLISECONDS, location, sqlite_file
+from sinks.iceberg.catalog import ANSWER_SECONDS, CONNECT_SECONDS, SQLITE_BUSY_MILLISECONDS, location, sqlite_file
 from sinks.iceberg.naming import CATALOG as NAME
 
 __all__ = ["NAME", "catalog_settings"]
 
 # Without it, a table that is not there is looked for among views, and the answer is an error about those.
 _VIEWS = {"jdbc.schema-version": "V1"}
+# Iceberg's HTTP client and Postgres's driver (seconds) wait for ever unless told otherwise.
+_REST_LIMITS = {
+    "rest.client.connection-timeout-ms": str(CONNECT_SECONDS * 1000),
+    "rest.client.socket-timeout-ms": str(ANSWER_SECONDS * 1000),
+}
+_POSTGRES_LIMITS = {
+    "jdbc.connectTimeout": str(CONNECT_SECONDS),
+    "jdbc.socketTimeout": str(ANSWER_SECONDS),
+    "jdbc.tcpKeepAlive": "true",
+}
 
 
 def catalog_settings(warehouse: Iceberg) -> dict[str, str]:
     """Properties for a session; they hold passwords, so they are set at run time and never on a command line."""
     # Other processes commit too: what was loaded a while ago is not what is there.
-    own = {"cache-enabled": "false", **dict(warehouse.options), **_catalog(warehouse)}
+    own = {"cache-enabled": "false", **_limits(warehouse), **dict(warehouse.options), **_catalog(warehouse)}
     own["warehouse"] = location(warehouse)
     prefix = f"spark.sql.catalog.{NAME}"
     return {
         prefix: "org.apache.iceberg.spark.SparkCatalog",
         **{f"{prefix}.{name}": value for name, value in own.items()},
     }
+
+
+def _limits(warehouse: Iceberg) -> dict[str, str]:
+    scheme = urlsplit(warehouse.catalog_uri.reveal()).scheme if warehouse.catalog_uri is not None else "sqlite"
+    return {"http": _REST_LIMITS, "https": _REST_LIMITS, "sqlite": {}}.get(scheme, _POSTGRES_LIMITS)
 
 
 def _catalog(warehouse: Iceberg) -> dict[str, str]:

@@ -16,7 +16,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from cdc.config import Config, Iceberg, Spark
+from cdc.config.model import AUTHENTICATION_REMEDY
 from cdc.errors import UsageError
+from cdc.logs import get_logger
 from deploy.artifacts import Artifact, cache_folder, fetch
 from deploy.java import Java, find_java
 from deploy.progress import Progress, Quiet
@@ -27,6 +29,10 @@ from spark_jobs.catalog import catalog_settings
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
+log = get_logger("spark")
+
+_AUTHENTICATE: Final = "spark.authenticate"
+_LOOPBACK: Final = "127.0.0.1"
 _LOGGING: Final = Path(__file__).with_name("log4j2.properties")
 _LISTS: Final = {
     "spark.jars": ",",
@@ -55,8 +61,11 @@ def spark_session(
         settings = settings.spark
     java = find_java()
     properties = session_properties(settings, app_name, package_jars(progress or Quiet()))
-    with _launching(java, properties, local=_is_local(settings.master)):
+    with _launching(java, properties, local=settings.is_local):
         session = SparkSession.builder.getOrCreate()
+    # What holds may come from the machine's spark-defaults.conf, too.
+    if session.sparkContext.getConf().get(_AUTHENTICATE, "false") != "true":
+        log.warning("spark_not_authenticated", master=settings.master, remedy=AUTHENTICATION_REMEDY)
     if warehouse is not None:
         use_warehouse(session, warehouse)
     return session
@@ -101,17 +110,26 @@ def session_properties(settings: Spark, app_name: str, jars: list[Path]) -> dict
         "spark.ui.enabled": "false",
         "spark.ui.showConsoleProgress": "false",
     }
-    if _is_local(settings.master):
+    if settings.is_local:
         # A laptop's host name often resolves to nothing, or to a network that is gone after a suspend.
-        own |= {"spark.driver.host": "127.0.0.1", "spark.driver.bindAddress": "127.0.0.1"}
+        own |= {"spark.driver.host": _LOOPBACK, "spark.driver.bindAddress": _LOOPBACK}
     else:
         own["spark.jars"] = ",".join(str(jar) for jar in jars)
+    own |= _authentication(settings)
     added = {
         name: f"{own[name]}{separator}{settings.options[name]}"
         for name, separator in _LISTS.items()
         if own.get(name) and settings.options.get(name)
     }
     return own | dict(settings.options) | added
+
+
+def _authentication(settings: Spark) -> dict[str, str]:
+    """Tasks carry the config with its passwords, and Spark hands them to any process that may connect. Between machines
+    they are encrypted as well."""
+    if not settings.authenticates:
+        return {}
+    return {_AUTHENTICATE: "true", **({} if settings.is_local else {"spark.network.crypto.enabled": "true"})}
 
 
 def _only_warehouse(config: Config) -> Iceberg | None:
@@ -136,10 +154,6 @@ def use_warehouse(session: SparkSession, warehouse: Iceberg) -> None:
         prepare_sqlite(file)
     for name, value in catalog_settings(warehouse).items():
         session.conf.set(name, value)
-
-
-def _is_local(master: str) -> bool:
-    return master.startswith("local")
 
 
 def _keep_what_spark_lacks(downloaded: Path, ready: Path) -> None:
@@ -180,6 +194,8 @@ def _launching(java: Java, properties: Mapping[str, str], *, local: bool) -> Ite
         if python is not None:
             launch["PYSPARK_PYTHON"] = python
             launch["PYSPARK_DRIVER_PYTHON"] = sys.executable
+        if local and "SPARK_LOCAL_IP" not in os.environ:
+            launch["SPARK_LOCAL_IP"] = _LOOPBACK  # Spark's web page, if it is turned on, would be on every network
         before = {name: os.environ.get(name) for name in launch}
         os.environ.update(launch)
         try:

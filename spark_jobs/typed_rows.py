@@ -4,6 +4,7 @@
     typed = with_typed_rows(events, table)                # row: struct of the typed columns; unfit: who did not parse
     typed.where("size(unfit) = 0").select("row.*")
 
+No record is dropped here: an event that cannot be read as JSON has the op `UNREAD`, and every column of it is unfit.
 A value that does not fit its typed column is named in `unfit`, and NULL in `row`: whoever writes the row must not take
 it then. The text of every value is in `raw`. No row passes through Python.
 
@@ -33,28 +34,64 @@ _ENVELOPE: Final = (
 # `-0043-…` and `+12024-…`, `infinity`, and the year 0000 (1 BC): no reader of a date column agrees on them.
 _FIRST_YEAR: Final = "0001"
 _AFTER_DIGITS: Final = ":"
+#: The op of a record whose value is no event that Spark can read. No event has it.
+UNREAD: Final = "?"
+# Where `from_json` puts a text that it could not read. Longer than any identifier of Postgres: no column has this name.
+_CORRUPT: Final = f"{'_' * 64}corrupt"
+_THERE: Final = f"{'_' * 64}there"
+# Jackson refuses a string of more than 20 million characters. Kafka's max.message.bytes is our limit, and no other.
+_ANY_LENGTH: Final = {"maxStringLen": str(2**31 - 1)}
 _VERSION: Final = (
     "CAST(conv(substring(version, 1, 16), 16, 10) AS bigint)",
     "CAST(conv(substring(version, 18, 8), 16, 10) AS int)",
 )
 
 
+# A row event without a row was not read to its end.
+_OP: Final = (
+    f"CASE WHEN is_tombstone THEN 'd' WHEN event.`{_CORRUPT}` IS NOT NULL THEN '{UNREAD}'"
+    f" WHEN event.op IN ('d', 't') OR event.after IS NOT NULL THEN coalesce(event.op, '{UNREAD}') ELSE '{UNREAD}' END"
+)
+
+
+def read_object(text: Column, fields: str) -> Column:
+    """A JSON object as a struct of `fields` (DDL); `is_unread` says whether it could be read."""
+    from pyspark.sql import functions as f  # noqa: PLC0415 - as above
+
+    schema = f"struct<{fields}{', ' if fields else ''}`{_CORRUPT}`: string>"
+    return f.from_json(text, schema, {**_ANY_LENGTH, "columnNameOfCorruptRecord": _CORRUPT})
+
+
+def is_unread(value: Column) -> Column:
+    """Of a struct that `read_object` made: whether there was a text, and it was no JSON object."""
+    return value.getField(_CORRUPT).isNotNull()
+
+
+def _read_texts(text: Column) -> Column:
+    """The elements of a JSON array, as texts; NULL where it is none."""
+    from pyspark.sql import functions as f  # noqa: PLC0415 - as above
+
+    return f.from_json(text, "array<string>", _ANY_LENGTH)
+
+
 def events_of(records: DataFrame) -> DataFrame:
     """One row per record of a table's topic, markers and tombstones among them.
 
     Takes `read_topics`'s columns. Gives topic, partition, offset, key (text), version (text), position, seq, op (a bare
-    tombstone is a `d` without times), after (JSON text, NULL when the row is gone), ts_us, transaction_id,
-    is_tombstone, written_us (by the broker's clock).
+    tombstone is a `d` without times; never NULL), after (JSON text, NULL when the row is gone or was not read), ts_us,
+    transaction_id, is_tombstone, written_us (by the broker's clock).
     """
-    parsed = records.selectExpr(
+    from pyspark.sql import functions as f  # noqa: PLC0415 - takes half a second: only a job needs it
+
+    parsed = records.select(
         "topic",
         "partition",
         "offset",
-        "string(key) AS key",
-        "string(stamp) AS version",
-        f"from_json(string(value), '{_ENVELOPE}') AS event",
-        "value IS NULL AS is_tombstone",
-        "unix_micros(timestamp) AS written_us",
+        f.expr("string(key) AS key"),
+        f.expr("string(stamp) AS version"),
+        read_object(f.col("value").cast("string"), _ENVELOPE).alias("event"),
+        f.expr("value IS NULL AS is_tombstone"),
+        f.expr("unix_micros(timestamp) AS written_us"),
     )
     return parsed.selectExpr(
         "topic",
@@ -65,7 +102,7 @@ def events_of(records: DataFrame) -> DataFrame:
         # Versions of tombstones stand in the header alone.
         f"{_VERSION[0]} AS position",
         f"{_VERSION[1]} AS seq",
-        "CASE WHEN is_tombstone THEN 'd' ELSE event.op END AS op",
+        f"{_OP} AS op",
         "event.after AS after",
         "event.source.ts_us AS ts_us",
         "event.source.txId AS transaction_id",
@@ -77,7 +114,8 @@ def events_of(records: DataFrame) -> DataFrame:
 def typed_events(records: DataFrame, types: Mapping[str, str]) -> DataFrame:
     """As `events_of` followed by `with_typed_columns`, of one table, for a bulk load: each event is parsed once.
 
-    Without `after` and `raw`, with `is_there`: of a row that is gone, `row` has only NULLs.
+    Without `after` and `raw`, with `is_there`: of a row that is gone, `row` has only NULLs. An event that was not read
+    counts as there: nothing says that its row is gone.
     """
     from pyspark.sql import functions as f  # noqa: PLC0415 - takes half a second: only a job needs it
 
@@ -88,7 +126,7 @@ def typed_events(records: DataFrame, types: Mapping[str, str]) -> DataFrame:
         "offset",
         f.expr("string(key) AS key"),
         f.expr("string(stamp) AS version"),
-        f.from_json(f.col("value").cast("string"), envelope).alias("event"),
+        read_object(f.col("value").cast("string"), envelope).alias("event"),
         f.expr("value IS NULL AS is_tombstone"),
         f.expr("unix_micros(timestamp) AS written_us"),
     )
@@ -101,12 +139,13 @@ def typed_events(records: DataFrame, types: Mapping[str, str]) -> DataFrame:
         # The header says it of every record, but takes longer to read.
         f.expr(f"coalesce(event.source.position, {_VERSION[0]}) AS position"),
         f.expr(f"coalesce(event.source.seq, {_VERSION[1]}) AS seq"),
-        f.expr("CASE WHEN is_tombstone THEN 'd' ELSE event.op END AS op"),
+        f.expr(f"{_OP} AS op"),
         f.col("event.after").cast(f"struct<{places}>").alias("raw"),
         f.expr("coalesce(event.source.ts_us, written_us) AS at_us"),
         "is_tombstone",
     )
-    return _typed(events, types).withColumn("is_there", f.col("raw").isNotNull()).drop("raw")
+    unread = f.col("op") == UNREAD
+    return _typed(events, types, unread).withColumn("is_there", unread | f.col("raw").isNotNull()).drop("raw")
 
 
 def row_type(table: TableSchema, as_text: Collection[str] = ()) -> str:
@@ -134,18 +173,22 @@ def with_typed_columns(frame: DataFrame, types: Mapping[str, str], *, after: str
     places = ", ".join(f"c{number}: string" for number in range(len(types)))
     named = ", ".join(f"{quoted(name)}: {kind}" for name, kind in types.items())
     # By place from here on: names that differ only in case are one name to Spark.
-    read = frame.withColumn("raw", f.from_json(f.col(after), f"struct<{texts}>").cast(f"struct<{places}>"))
-    there = f.col(after).isNotNull()
+    parsed = read_object(f.col(after), texts).cast(f"struct<{places}{', ' if places else ''}`{_CORRUPT}`: string>")
+    # Whether there is a text is asked here, so that no later step has to carry it.
+    read = frame.withColumns({"raw": parsed, _THERE: f.col(after).isNotNull()})
+    there = f.col(_THERE)
+    unread = there & f.coalesce(is_unread(f.col("raw")), f.lit(True))
     return (
-        _typed(read, types)
+        _typed(read, types, unread)
         .withColumn("unfit", f.when(there, f.col("unfit")))
         .withColumn("row", f.when(there, f.col("row").cast(f"struct<{named}>")))
+        .drop(_THERE)
     )
 
 
-def _typed(read: DataFrame, types: Mapping[str, str]) -> DataFrame:
-    """Adds `row`, whose fields are `c0`, `c1`, …, and `unfit`. Without conditions: Spark would then type each value for
-    the one and once more for the other."""
+def _typed(read: DataFrame, types: Mapping[str, str], unread: Column) -> DataFrame:
+    """Adds `row`, whose fields are `c0`, `c1`, …, and `unfit`: all columns where `unread`. Without conditions: Spark
+    would then type each value for the one and once more for the other."""
     from pyspark.sql import functions as f  # noqa: PLC0415 - as above
 
     values = [value_of(f.col(f"raw.c{number}"), kind).alias(f"c{number}") for number, kind in enumerate(types.values())]
@@ -156,7 +199,8 @@ def _typed(read: DataFrame, types: Mapping[str, str]) -> DataFrame:
         named = f.array_compact(f.array(*(f.when(each, f.lit(name)) for name, each in judged.items())))
         # Names are looked for only where there is one: nearly every row fits.
         unfit = f.when(reduce(or_, judged.values()), named).otherwise(unfit)
-    return typed.withColumn("unfit", unfit)
+    every = f.array(*map(f.lit, types)).cast("array<string>")
+    return typed.withColumn("unfit", f.when(unread, every).otherwise(unfit))
 
 
 def value_of(text: Column, type_name: str) -> Column:
@@ -166,7 +210,7 @@ def value_of(text: Column, type_name: str) -> Column:
     element = element_type(type_name)
     if element is not None:
         # A JSON array of arrays begins with two brackets: capture writes no blanks. (A text that looks so has a quote.)
-        elements = f.when(~text.startswith("[["), f.from_json(text, "array<string>"))
+        elements = f.when(~text.startswith("[["), _read_texts(text))
         return f.transform(elements, lambda each: _scalar_of(each, element))
     return _scalar_of(text, type_name)
 
@@ -198,7 +242,7 @@ def _is_unfit(number: int, type_name: str) -> Column:
     element = element_type(type_name)
     if element is None:
         return text.isNotNull() & value.isNull()
-    texts = f.from_json(text, "array<string>")
+    texts = _read_texts(text)
     held = f.size(f.filter(texts, lambda each: each.isNotNull()))
     kept = f.size(f.filter(value, lambda each: each.isNotNull()))
     lost = f.lit(False) if element == STRING else held != kept

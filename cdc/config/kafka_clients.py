@@ -3,11 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 if TYPE_CHECKING:
     from cdc.config.kafka import Sasl
     from cdc.config.tls import Tls
+
+# How long a client waits for a connection, for the answer to one request, and for a call that may take several. Each
+# client has limits of its own, which change from release to release; these are ours.
+CONNECT_MS: Final = 30_000
+REQUEST_MS: Final = 30_000
+CALL_MS: Final = 60_000
 
 #: librdkafka properties that the delivery promise hangs on, or that have their own key.
 OWN_SETTINGS = frozenset(
@@ -39,7 +45,12 @@ _LOGIN_MODULES = {
 
 
 def librdkafka(bootstrap: str, protocol: str, tls: Tls | None, sasl: Sasl | None) -> dict[str, str]:
-    options = {"bootstrap.servers": bootstrap, "security.protocol": protocol}
+    options = {
+        "bootstrap.servers": bootstrap,
+        "security.protocol": protocol,
+        # Not socket.timeout.ms: librdkafka derives it from the transaction's limit, and each call has one of its own.
+        "socket.connection.setup.timeout.ms": str(CONNECT_MS),
+    }
     if tls is not None:
         files = {"ssl.ca.location": tls.ca, "ssl.certificate.location": tls.cert, "ssl.key.location": tls.key}
         options |= {name: str(path) for name, path in files.items() if path is not None}
@@ -57,7 +68,11 @@ def kafka_python(
     bootstrap: str, protocol: str, tls: Tls | None, sasl: Sasl | None, extra: Mapping[str, str]
 ) -> dict[str, Any]:
     servers = [server.strip() for server in bootstrap.split(",")]
-    options: dict[str, Any] = {"bootstrap_servers": servers, "security_protocol": protocol}
+    options: dict[str, Any] = {
+        "bootstrap_servers": servers,
+        "security_protocol": protocol,
+        "request_timeout_ms": REQUEST_MS,
+    }
     if tls is not None:
         files = {"ssl_cafile": tls.ca, "ssl_certfile": tls.cert, "ssl_keyfile": tls.key}
         options |= {name: str(path) for name, path in files.items() if path is not None}
@@ -76,7 +91,13 @@ def kafka_python(
 
 
 def spark(bootstrap: str, protocol: str, tls: Tls | None, sasl: Sasl | None) -> dict[str, str]:
-    options = {"bootstrap.servers": bootstrap, "security.protocol": protocol}
+    options = {
+        "bootstrap.servers": bootstrap,
+        "security.protocol": protocol,
+        "socket.connection.setup.timeout.ms": str(CONNECT_MS),
+        "request.timeout.ms": str(REQUEST_MS),
+        "default.api.timeout.ms": str(CALL_MS),
+    }
     if tls is not None:
         options |= _java_tls(tls)
     if sasl is not None:

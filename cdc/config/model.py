@@ -38,12 +38,37 @@ class Capture:
     )
 
 
+#: The Spark property that holds the secret of a standalone cluster.
+SPARK_SECRET = "spark.authenticate.secret"  # noqa: S105 - a property's name
+AUTHENTICATION_REMEDY = (
+    "Start the cluster's master and workers with spark.authenticate=true and a secret, and put the same secret under"
+    f' [spark.options]: "{SPARK_SECRET}" = "${{SPARK_SECRET}}".'
+)
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Spark:
     master: str = field(
         default="local[*]", metadata=about("Where jobs run: `local[N]`, `spark://…`, `k8s://…`", not_empty)
     )
     options: Options = field(default_factory=Options, metadata=about("Spark properties, passed on as they are"))
+
+    @property
+    def is_local(self) -> bool:
+        """Whether everything runs in the driver's own process."""
+        return self.master.startswith("local") and not self.master.startswith("local-cluster")
+
+    @property
+    def authenticates(self) -> bool:
+        """Whether Spark asks for a secret on its own ports, as far as this config says.
+
+        On one machine, on Kubernetes and on YARN Spark makes a secret for each application. The master and the workers
+        of a standalone cluster are started by somebody else, and have to be given the same secret.
+        """
+        asked = self.options.get("spark.authenticate")
+        if asked is not None:
+            return asked.strip().lower() == "true"
+        return self.is_local or self.master.startswith(("k8s:", "yarn")) or SPARK_SECRET in self.options
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -16,6 +16,7 @@ TABLES: Final = ("public.customers", "public.products", "public.orders", "public
 
 # EXTERNAL keeps a long description out of line whatever its compressibility, so that an update of another
 # column (the stock, with every order) leaves it out of the log: the case that capture has to fill.
+_CONNECT_SECONDS: Final = 10
 _SCHEMA: Final = """
 CREATE TYPE public.order_status AS ENUM ('new', 'paid', 'packed', 'shipped', 'returned');
 
@@ -87,11 +88,11 @@ def create(connection: psycopg.Connection[tuple[object, ...]]) -> None:
 
 def create_database(admin_dsn: str, name: str = DATABASE) -> str:
     """Create the database where it is missing, with the shop's tables in it, and give its DSN."""
-    with psycopg.connect(admin_dsn, autocommit=True) as connection:
+    with psycopg.connect(admin_dsn, autocommit=True, connect_timeout=_CONNECT_SECONDS) as connection:
         exists = connection.execute("SELECT 1 FROM pg_database WHERE datname = %s", (name,)).fetchone()
         if exists is None:
             connection.execute(psycopg.sql.SQL("CREATE DATABASE {}").format(psycopg.sql.Identifier(name)))
     dsn = psycopg.conninfo.make_conninfo(admin_dsn, dbname=name)
-    with psycopg.connect(dsn, autocommit=True) as connection:
+    with psycopg.connect(dsn, autocommit=True, connect_timeout=_CONNECT_SECONDS) as connection:
         create(connection)
     return dsn

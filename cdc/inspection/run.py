@@ -12,7 +12,7 @@ from cdc import catalog
 from cdc.catalog import SourceTable
 from cdc.config import Config
 from cdc.errors import TailraceError
-from cdc.inspection import broker, publication, role, server, shapes, slot, stores, tables, topics, transport
+from cdc.inspection import broker, publication, role, server, shapes, slot, spark, stores, tables, topics, transport
 from cdc.inspection.findings import Finding, fail, gather, refusal
 from cdc.inspection.publication import PublicationFacts
 from cdc.inspection.role import Identity, RoleFacts
@@ -60,6 +60,7 @@ def inspect(config: Config) -> list[Finding]:
             chosen = [] if isinstance(source, Finding) else list(source.chosen())
             names = [topic(config.kafka.prefix, table.schema, table.name) for table in chosen]
             findings += gather("topics", lambda: _judge_topics(config, kafka, names, recorded))
+        findings += spark.judge_spark(config)
         findings += stores.judge_stores(config)
         findings += gather("stores", lambda: _judge_shapes(config, source))
         return findings + gather("config", lambda: _judge_transport(config, source))

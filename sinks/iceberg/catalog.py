@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
-from urllib.parse import quote, unquote, urlsplit
+from urllib.parse import parse_qsl, quote, unquote, urlencode, urlsplit
 
 from cdc.config import Iceberg
 from cdc.errors import RefusedError, TransientError
@@ -18,6 +18,17 @@ if TYPE_CHECKING:
 
 #: Another process (a sync, a maintenance, a reader) may hold the file for as long as its commit takes.
 SQLITE_BUSY_MILLISECONDS: Final = 60_000
+#: For a catalog or a file storage that is a server: how long until it is connected to, and until it answers.
+CONNECT_SECONDS: Final = 10
+ANSWER_SECONDS: Final = 60
+# As SQLAlchemy passes them on to libpq. A cut network without a reset is noticed by the kernel.
+_POSTGRES_LIMITS: Final = {
+    "connect_timeout": str(CONNECT_SECONDS),
+    "keepalives_idle": "10",
+    "keepalives_interval": "5",
+    "keepalives_count": "3",
+    "tcp_user_timeout": str(ANSWER_SECONDS * 1000),
+}
 # Two that open a new catalog at once both make its tables; the second one finds them.
 _TRIES: Final = 5
 
@@ -79,7 +90,12 @@ def iceberg_trouble() -> Iterator[None]:
 
 def _properties(warehouse: Iceberg) -> dict[str, str]:
     file = sqlite_file(warehouse)
-    own = {"warehouse": location(warehouse), **dict(warehouse.options)}
+    own = {
+        "warehouse": location(warehouse),
+        "s3.connect-timeout": str(CONNECT_SECONDS),
+        "s3.request-timeout": str(ANSWER_SECONDS),
+        **dict(warehouse.options),
+    }
     if file is not None:
         seconds = SQLITE_BUSY_MILLISECONDS // 1000
         return {**own, "type": "sql", "uri": f"sqlite:///{quote(str(file))}?timeout={seconds}"}
@@ -89,7 +105,7 @@ def _properties(warehouse: Iceberg) -> dict[str, str]:
         name = warehouse.catalog_username
         return {
             **own,
-            "type": "rest",
+            "py-catalog-impl": "sinks.iceberg.rest_catalog.TimedRestCatalog",
             "uri": uri,
             **({"credential": f"{name}:{password}" if name else password} if password else {}),
         }
@@ -106,8 +122,8 @@ def _properties(warehouse: Iceberg) -> dict[str, str]:
         else ""
     )
     host = parts.netloc.rpartition("@")[2]
-    query = f"?{parts.query}" if parts.query else ""
-    return {**own, "type": "sql", "uri": f"postgresql+psycopg://{login}{host}{parts.path}{query}"}
+    query = urlencode({**_POSTGRES_LIMITS, **dict(parse_qsl(parts.query, keep_blank_values=True))})
+    return {**own, "type": "sql", "uri": f"postgresql+psycopg://{login}{host}{parts.path}?{query}"}
 
 
 def _first_line(error: BaseException) -> str:

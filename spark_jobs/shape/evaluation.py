@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, Final
 from sinks.typed_columns import spark_type
 from spark_jobs.shape.analysis import CompiledShape, Expression
 from spark_jobs.shape.forms import json_form
-from spark_jobs.typed_rows import with_typed_rows
+from spark_jobs.typed_rows import is_unread, read_object, with_typed_rows
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame, SparkSession
@@ -50,8 +50,9 @@ def with_shapes(frame: DataFrame, shapes: Mapping[str, CompiledShape]) -> DataFr
     """The frame of `read_topics` with a column `shaped`. `shapes`: by topic, those that have expressions."""
     from pyspark.sql import functions as f  # noqa: PLC0415 - takes half a second: only a job needs it
 
-    event = f.from_json(f.col("value").cast("string"), "after string")
-    after = f.when(f.col("topic").isin(list(shapes)), event["after"])
+    # A value that is not read leaves `shaped` NULL although there is a row: the row is parked.
+    event = read_object(f.col("value").cast("string"), "after string")
+    after = f.when(f.col("topic").isin(list(shapes)) & ~is_unread(event), event["after"])
     return shaped_after(frame.withColumn("after", after), shapes).drop("after")
 
 

@@ -29,6 +29,7 @@ from spark_jobs.typed_rows import events_of, quoted
 from spark_jobs.warehouse.batch import (
     FIT,
     PLACE,
+    UNREADABLE,
     closings,
     history_rows,
     identity,
@@ -135,7 +136,7 @@ class WarehouseBatches:
             mine = versions(events.where(f.col("topic") == share.topic))
             shape = self._shapes.get(share.topic)
             with _kept(typed(mine, columns, wanted, shape)) as rows:
-                target = self._counted(rows, target, columns, count)
+                target = self._counted(rows, target, columns, count, share.rows)
                 if count.written + count.deleted <= _FEW_KEYS and _records(current) >= _WORTH_NARROWING:
                     target = _narrowed(rows, target, wanted)
                 if count.parked:
@@ -174,20 +175,26 @@ class WarehouseBatches:
         self._store.confirm_owner(self._generation)
         run(frame, statement)
 
-    def _counted(self, rows: DataFrame, target: Target, columns: Sequence[WarehouseColumn], count: Count) -> Target:
-        """Counts, and the range of keys; this is what computes the frame."""
+    def _counted(
+        self, rows: DataFrame, target: Target, columns: Sequence[WarehouseColumn], count: Count, records: int
+    ) -> Target:
+        """Counts, and the range of keys; this is what computes the frame. `records`: those that must be in it."""
         kinds = {column.name: column.type for column in columns}
         first = quoted(target.key[0])
         row = rows.selectExpr(
             f"count_if({FIT} AND {naming.OP} <> 'd') AS written",
             f"count_if({FIT} AND {naming.OP} = 'd') AS deleted",
             f"count_if(NOT ({FIT})) AS parked",
+            "count(*) AS rows",
+            f"coalesce(sum({naming.RECORDS}), 0) AS records",
             f"min({first}) AS least",
             f"max({first}) AS most",
         ).first()
         if row is None:
             return target
         count.written, count.deleted, count.parked = row["written"], row["deleted"], row["parked"]
+        require_all(target, records, row["records"])
+        require_all(target, row["rows"], count.written + count.deleted + count.parked)
         if kinds[target.key[0]] not in _BOUNDED or row["least"] is None:
             return target
         return replace(target, ranges=((row["least"], row["most"]),))
@@ -232,6 +239,7 @@ def parked_rows(store: str, table: TableSchema, rows: DataFrame) -> Iterator[Par
         .toLocalIterator()
     ):
         unfit = ", ".join(row["unfit"])
+        unread = UNREADABLE in row["unfit"]
         yield ParkedRow(
             store=store,
             topic=table.topic,
@@ -239,8 +247,14 @@ def parked_rows(store: str, table: TableSchema, rows: DataFrame) -> Iterator[Par
             offset=row["offset"],
             key=row["key"].encode(),
             version=row["version"],
-            reason=f"a value does not fit its typed column: {unfit}",
+            reason=UNREADABLE if unread else f"a value does not fit its typed column: {unfit}",
         )
+
+
+def require_all(target: Target, expected: int, found: int) -> None:
+    """Every event is written, deleted or parked. If one is lost on the way, the batch must not count as applied."""
+    if found != expected:
+        raise TransientError(f"{'.'.join(target.current)}: Spark returned {found} of the {expected} events of a batch.")
 
 
 def run(frame: DataFrame, statement: str) -> None:

@@ -11,7 +11,7 @@ from sinks.iceberg.schemas import WarehouseColumn
 from sinks.iceberg.statements import Marker
 from spark_jobs.shape.analysis import CompiledShape
 from spark_jobs.shape.evaluation import typed_shape
-from spark_jobs.typed_rows import quoted, with_typed_columns
+from spark_jobs.typed_rows import UNREAD, quoted, with_typed_columns
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame
@@ -27,40 +27,50 @@ PLACE: Final = {
     naming.UNFIT: "unfit",
 }
 FIT: Final = f"size({naming.UNFIT}) = 0"
+#: In `UNFIT` beside the names of columns: no value of the event could be read.
+UNREADABLE: Final = "Spark could not read the event as JSON"
 _END: Final = "_tailrace_end"
 _OWN: Final = "_tailrace_own"
 _RANK: Final = "_tailrace_rank"
 
 
 def versions(events: DataFrame) -> DataFrame:
-    """Each version of each key once; a tombstone gives way to the delete that it follows."""
+    """Each version of each key once; a tombstone gives way to the delete that it follows.
+
+    `records`: how many records of the topic a row stands for. Their sum is the number of records that are no markers.
+    """
     from pyspark.sql import Window  # noqa: PLC0415 - takes half a second: only a job needs it
     from pyspark.sql import functions as f  # noqa: PLC0415 - as above
 
     same = Window.partitionBy("key", "position", "seq").orderBy("is_tombstone", f.desc("offset"))
+    whole = same.rowsBetween(Window.unboundedPreceding, Window.unboundedFollowing)
     rows = events.where("op <> 't'").repartition("key")
-    return rows.withColumn("rank", f.row_number().over(same)).where("rank = 1").drop("rank")
+    counted = rows.withColumns({"rank": f.row_number().over(same), "records": f.count("*").over(whole)})
+    return counted.where("rank = 1").drop("rank")
 
 
 def newest(events: DataFrame) -> DataFrame:
-    """The last version of each key."""
+    """The last version of each key; `records` as in `versions`."""
     from pyspark.sql import functions as f  # noqa: PLC0415 - as above
 
     fields = [name for name in events.columns if name not in ("key", "position", "seq")]
     ordered = f.struct("position", "seq", (~f.col("is_tombstone")).alias("told"), *fields)
-    rows = events.where("op <> 't'").groupBy("key").agg(f.max(ordered).alias("last"))
-    return rows.select("key", *(f.col(f"last.{name}").alias(name) for name in ("position", "seq", *fields)))
+    rows = events.where("op <> 't'").groupBy("key").agg(f.max(ordered).alias("last"), f.count("*").alias("records"))
+    return rows.select("key", "records", *(f.col(f"last.{name}").alias(name) for name in ("position", "seq", *fields)))
 
 
 def loaded(rows: DataFrame, columns: Sequence[WarehouseColumn]) -> DataFrame:
-    """What `typed` makes of `newest`, of `typed_events`: rows that are there, as a bulk load wants them."""
+    """What `typed` makes of `newest`, of `typed_events`, as a bulk load wants it: without what a history needs."""
     from pyspark.sql import functions as f  # noqa: PLC0415 - as above
 
-    return rows.where("is_there").select(
+    unread = f.when(f.col("op") == UNREAD, f.array(f.lit(UNREADABLE))).otherwise(f.array().cast("array<string>"))
+    return rows.withColumn("unfit", f.concat("unfit", unread)).select(
         *(f.col(f"row.c{number}").alias(column.name) for number, column in enumerate(columns)),
         f.col("position").alias(naming.POSITION),
         f.col("seq").alias(naming.SEQ),
+        f.when(f.col("is_there"), f.col("op")).otherwise("d").alias(naming.OP),
         f.timestamp_micros("at_us").alias(naming.AT),
+        f.col("records").alias(naming.RECORDS),
         *_place(),
     )
 
@@ -71,14 +81,16 @@ def typed(
     types: Mapping[str, str],
     shape: CompiledShape | None = None,
 ) -> DataFrame:
-    """The table's columns by their names in the warehouse, our own beside them, and `PLACE`.
+    """The table's columns by their names in the warehouse, our own beside them, and `PLACE`. `rows`: of `versions` or
+    `newest`.
 
     Of a row that is gone, or that the store's `where` leaves out, only the key's columns are known.
     """
     from pyspark.sql import functions as f  # noqa: PLC0415 - as above
 
     read, computed = _shaped(rows, shape)
-    read = read.withColumn("text", f.coalesce("after", "key"))
+    # Without `after`: each step that carries it has a copy of the whole row.
+    read = read.withColumns({"text": f.coalesce("after", "key"), "is_gone": f.col("after").isNull()}).drop("after")
     wanted = {column.source: types[column.name] for column in columns if column.source not in computed}
     parsed = with_typed_columns(read, wanted, after="text")
     places = {name: f"c{number}" for number, name in enumerate(wanted)}
@@ -90,15 +102,17 @@ def typed(
         else f.col(f"row.{places[column.source]}")
         for column in columns
     ]
-    trouble = f.array_compact(f.array(f.col("trouble")))
+    is_unread = f.col("op") == UNREAD
+    trouble = f.array_compact(f.array(f.col("trouble"), f.when(is_unread, f.lit(UNREADABLE))))
     return flat.withColumn("unfit", f.concat("unfit", trouble)).select(
         *(value.alias(column.name) for value, column in zip(values, columns, strict=True)),
         f.col("position").alias(naming.POSITION),
         f.col("seq").alias(naming.SEQ),
-        f.when(f.col("after").isNull(), f.lit("d")).otherwise(f.col("op")).alias(naming.OP),
+        f.when(f.col("is_gone") & ~is_unread, f.lit("d")).otherwise(f.col("op")).alias(naming.OP),
         f.col("transaction_id").alias(naming.TRANSACTION),
         f.timestamp_micros(f.coalesce("ts_us", "written_us")).alias(naming.VALID_FROM),
         f.timestamp_micros(f.coalesce("ts_us", "written_us")).alias(naming.AT),
+        f.col("records").alias(naming.RECORDS),
         *_place(),
     )
 

@@ -15,13 +15,14 @@ from spark_jobs.stores.load import Loaded, Loading, Offsets
 from spark_jobs.stores.tasks import Applying, Count
 from spark_jobs.stores.topic_stream import offsets_json, read_topics
 from spark_jobs.typed_rows import events_of, quoted, typed_events
-from spark_jobs.warehouse.apply import WarehouseBatches, run
+from spark_jobs.warehouse.apply import WarehouseBatches, require_all, run
 from spark_jobs.warehouse.batch import FIT, loaded, newest, typed
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, Observation
 
 _TASK_OFFSETS = 200_000
+_THERE = f"{naming.OP} <> 'd'"
 
 
 class WarehouseLoading(Loading):
@@ -72,15 +73,20 @@ class WarehouseLoading(Loading):
         rows = self._rows(topic, columns, start, end, seen)
         counted = rows.observe(
             kept,
-            f.count_if(f.size(naming.UNFIT) == 0).alias("fit"),
-            f.count_if(f.size(naming.UNFIT) > 0).alias("unfit"),
+            f.count_if(f.expr(f"{_THERE} AND {FIT}")).alias("fit"),
+            f.count_if(f.expr(f"{_THERE} AND NOT ({FIT})")).alias("unfit"),
+            f.count_if(f.expr(f"NOT ({_THERE})")).alias("gone"),
+            f.count("*").alias("keys"),
+            f.coalesce(f.sum(naming.RECORDS), f.lit(0)).alias("records"),
         )
         names = [*(column.name for column in columns), *CURRENT_OWN]
-        fit = counted.where(FIT).select(*(f.col(quoted(name)) for name in names))
+        fit = counted.where(f"{_THERE} AND {FIT}").select(*(f.col(quoted(name)) for name in names))
         fit.writeTo(statements.full_name(target.current)).append()
         count = Count(events=seen.get["events"], written=kept.get["fit"], parked=kept.get["unfit"])
+        require_all(target, count.events, seen.get["markers"] + kept.get["records"])
+        require_all(target, kept.get["keys"], count.written + count.parked + kept.get["gone"])
         if count.parked:
-            applying.park(table, rows)
+            applying.park(table, rows.where(_THERE))
         live = count.written
         if seen.get["marker"] is not None:
             found = Version.parse(seen.get["marker"])
@@ -98,8 +104,8 @@ class WarehouseLoading(Loading):
         end: Sequence[int],
         seen: Observation,
     ) -> DataFrame:
-        """The last version of each row that is there. An event is parsed before it is moved to those of its key: typed,
-        it is a fraction of its text; only expressions of a shape need that."""
+        """The last version of each row, those that are gone among them. An event is parsed before it is moved to those
+        of its key: typed, it is a fraction of its text; only expressions of a shape need that."""
         from pyspark.sql import functions as f  # noqa: PLC0415 - as above
 
         shape = self._fed.shapes.get(topic)
@@ -108,8 +114,11 @@ class WarehouseLoading(Loading):
         as_text = shape is not None and shape.row.evaluated
         read = events_of(records) if as_text else typed_events(records, {each.source: each.type for each in columns})
         marker = f.when(f.col("op") == "t", f.col("version"))
-        events = read.observe(seen, f.count("*").alias("events"), f.max(marker).alias("marker"))
-        spread = newest(events.repartition(max(2, (sum(end) - sum(start)) // _TASK_OFFSETS), "key"))
-        return (
-            typed(spread, columns, wanted, shape).where("_tailrace_op <> 'd'") if as_text else loaded(spread, columns)
+        events = read.observe(
+            seen,
+            f.count("*").alias("events"),
+            f.count_if(f.col("op") == "t").alias("markers"),
+            f.max(marker).alias("marker"),
         )
+        spread = newest(events.repartition(max(2, (sum(end) - sum(start)) // _TASK_OFFSETS), "key"))
+        return typed(spread, columns, wanted, shape) if as_text else loaded(spread, columns)

@@ -12,7 +12,7 @@ from elasticsearch import Elasticsearch
 
 from sinks.contract import TableSchema
 from tests.bench.capture import say
-from tests.bench.store_limits import BULK_SIZES, CLIENTS, Sent, fill_cache, fill_search
+from tests.bench.store_limits import BULK_SIZES, CLIENTS, FLUSH_SECONDS, Sent, fill_cache, fill_search
 from tests.bench.store_pipeline import CACHE, SEARCH, STORES, Addresses, BenchPipeline, Built
 from tests.bench.store_source import StoreSource
 
@@ -96,7 +96,7 @@ class Bootstraps:
         return tried[self._fastest[store]]
 
     def _empty(self) -> None:
-        with redis.Redis.from_url(self._addresses.redis, socket_timeout=120) as client:
+        with redis.Redis.from_url(self._addresses.redis, socket_timeout=FLUSH_SECONDS) as client:
             client.flushall()
         with Elasticsearch(self._addresses.elasticsearch, request_timeout=120) as search:
             for name in ROWS:

@@ -28,6 +28,8 @@ _THREADS: Final = 4
 _BULK_BYTES: Final = 5_000_000  # as the config's default
 _COMMANDS_PER_PIPELINE: Final = 1000
 _WORKER_SECONDS: Final = 1800
+#: FLUSHALL frees every key before it answers: minutes, where a client waits for seconds by default.
+FLUSH_SECONDS: Final = 600
 
 #: Documents of one bulk request, and clients of Redis: tried on the small topic, the faster one is the limit.
 BULK_SIZES: Final = (500, 5000)
@@ -124,7 +126,7 @@ def fill_cache(url: str, table: TableSchema, bootstrap: str, clients: int) -> Se
         context.Process(target=_hset, args=(url, bootstrap, table.topic, share, ready, answers), daemon=True)
         for share in shares
     ]
-    with redis.Redis.from_url(url) as client:
+    with redis.Redis.from_url(url, socket_timeout=FLUSH_SECONDS) as client:
         client.flushall()
         for worker in workers:
             worker.start()
@@ -148,7 +150,7 @@ def _hset(url: str, bootstrap: str, topic: str, partitions: list[int], ready: An
         ("HSET", f"{prefix}:{table}:{each.id}", "row", each.row, "version", str(each.version), "generation", "1")
         for each in changes(bootstrap, topic, partitions)
     ]
-    with redis.Redis.from_url(url) as client:
+    with redis.Redis.from_url(url, socket_timeout=FLUSH_SECONDS) as client:
         client.ping()
         ready.wait()
         for first in range(0, len(commands), _COMMANDS_PER_PIPELINE):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import secrets
 import socket
 import sys
 from pathlib import Path
@@ -22,10 +23,17 @@ _EXECUTOR: Final = "CoarseGrainedExecutorBackend"
 
 
 class SparkCluster:
-    """`settings` goes under `[spark]` of a config file. The processes end with the test that started them."""
+    """`settings` goes under `[spark]` of a config file. The processes end with the test that started them.
+
+    Every connection needs the cluster's secret.
+    """
 
     def __init__(self, start: StartProcess, folder: Path, *, workers: int = 2) -> None:
         self._folder = folder
+        self.secret = secrets.token_hex(16)
+        # A command line is for everyone on the machine to read, a properties file is not.
+        self._properties = folder / "spark.conf"
+        self._properties.write_text(f"spark.authenticate true\nspark.authenticate.secret {self.secret}\n")
         port = _free_port()
         self.url = f"spark://127.0.0.1:{port}"
         self._master = self._start(start, _MASTER, "--host", "127.0.0.1", "--port", str(port), "--webui-port", "0")
@@ -42,6 +50,7 @@ class SparkCluster:
         return (
             f'[spark]\nmaster = "{self.url}"\n[spark.options]\n"spark.executor.memory" = "512m"\n'
             f'"spark.driver.host" = "127.0.0.1"\n"spark.pyspark.python" = "{sys.executable}"\n'
+            f'"spark.authenticate.secret" = "{self.secret}"\n'
         )
 
     def executors(self) -> list[int]:
@@ -65,7 +74,10 @@ class SparkCluster:
     def _start(self, start: StartProcess, *words: str) -> Process:
         return start(
             str(_CLASS),
-            *words,
+            *words[:1],
+            "--properties-file",
+            str(self._properties),
+            *words[1:],
             env={
                 "JAVA_HOME": str(find_java().home),
                 "SPARK_WORKER_DIR": str(self._folder / "work"),

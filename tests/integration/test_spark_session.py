@@ -2,17 +2,22 @@
 
 from __future__ import annotations
 
+import socket
+import struct
 import sys
 import uuid
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
 from confluent_kafka import Producer
 
-from cdc.config import Iceberg, Spark, parse_config
+from cdc.config import Config, Iceberg, Spark, parse_config
 from cdc.config.settings import Location
 from cdc.errors import UsageError
+from cdc.inspection.findings import Level
+from cdc.inspection.spark import judge_spark
 from cdc.secrets import Options, Secret, Url
 from spark_jobs.catalog import catalog_settings
 from spark_jobs.session import session_properties, spark_session
@@ -92,6 +97,67 @@ def test_the_session_is_quiet_and_tells_no_secrets(start_process: StartProcess) 
     assert (process.output, said) == ("", [])
 
 
+def test_a_connection_without_the_secret_is_refused(spark: SparkSession) -> None:
+    """Tasks carry passwords. The driver and its block manager, which hands tasks and data out, answer a call only after
+    the secret; both listen on the loopback interface."""
+    assert spark.sparkContext.getConf().get("spark.authenticate") == "true"
+    blocks = spark._jvm.org.apache.spark.SparkEnv.get().blockManager().blockManagerId()
+    driver = int(spark.sparkContext.getConf().get("spark.driver.port") or 0)
+    assert blocks.host() == "127.0.0.1"
+    for port in (driver, blocks.port()):
+        kind, answer = _unauthenticated_call(port)
+        assert kind == _RPC_FAILURE
+        assert b"Expected SaslMessage" in answer
+
+
+# Of Spark's network protocol: a frame is its length (8 bytes), its kind (1 byte) and the rest.
+_RPC_REQUEST, _RPC_FAILURE = 3, 5
+
+
+def _unauthenticated_call(port: int) -> tuple[int, bytes]:
+    """The kind of the answer, and its text."""
+    body = b"anything"
+    request = struct.pack(">BqI", _RPC_REQUEST, 1, len(body)) + body
+    with socket.create_connection(("127.0.0.1", port), timeout=30) as connection:
+        connection.sendall(struct.pack(">q", len(request) + 8) + request)
+        with connection.makefile("rb") as answers:
+            (length,) = struct.unpack(">q", answers.read(8))
+            answer = answers.read(length - 8)
+    return answer[0], answer[1:]
+
+
+def test_a_secret_is_named_for_a_standalone_cluster() -> None:
+    """Where Spark can make a secret itself, connections are authenticated; a standalone cluster's is in the config, and
+    `check` warns where it is missing. Between machines, connections are encrypted as well."""
+    secret = Options({"spark.authenticate.secret": "s"})
+    off = Options({"spark.authenticate": "false"})
+    expected = {
+        ("local[2]", Options()): ("true", None),
+        ("k8s://https://host", Options()): ("true", "true"),
+        ("spark://host:7077", secret): ("true", "true"),
+        ("spark://host:7077", Options()): (None, None),
+        ("local[2]", off): ("false", None),
+    }
+    for (master, options), (authenticate, crypto) in expected.items():
+        settings = Spark(master=master, options=options)
+        properties = session_properties(settings, "job", [])
+        assert properties.get("spark.authenticate") == authenticate
+        assert properties.get("spark.network.crypto.enabled") == crypto
+        warned = [finding for finding in judge_spark(_config(settings)) if finding.level is Level.WARN]
+        assert bool(warned) == (authenticate != "true")
+
+
+def _config(settings: Spark) -> Config:
+    text = """
+        [source]
+        dsn = "postgresql://x@localhost/x"
+        [kafka]
+        bootstrap = "localhost:9092"
+        prefix = "x"
+    """
+    return replace(parse_config(text, file=Path("tailrace.toml"), environment={}), spark=settings)
+
+
 def test_the_users_options_come_last() -> None:
     """An option of the config wins over ours; what is a list is added to ours, which a session cannot do without."""
     options = Options({"spark.ui.enabled": "true", "spark.driver.extraJavaOptions": "-Dx=1", "spark.jars": "/b.jar"})
@@ -109,7 +175,14 @@ def test_the_users_options_come_last() -> None:
     [
         (
             Iceberg(path=Location("s3://bucket/w"), catalog_uri=Url("https://catalog/x"), catalog_password=Secret("s")),
-            {"type": "rest", "uri": "https://catalog/x", "warehouse": "s3://bucket/w", "credential": "s"},
+            {
+                "type": "rest",
+                "uri": "https://catalog/x",
+                "warehouse": "s3://bucket/w",
+                "credential": "s",
+                "rest.client.connection-timeout-ms": "10000",
+                "rest.client.socket-timeout-ms": "60000",
+            },
         ),
         (
             Iceberg(path=Location("/w"), catalog_uri=Url("postgresql://me:p%40ss@[::1]:5433/db?sslmode=require")),
@@ -119,6 +192,9 @@ def test_the_users_options_come_last() -> None:
                 "warehouse": "/w",
                 "jdbc.user": "me",
                 "jdbc.password": "p@ss",
+                "jdbc.connectTimeout": "10",
+                "jdbc.socketTimeout": "60",
+                "jdbc.tcpKeepAlive": "true",
                 "jdbc.schema-version": "V1",
             },
         ),

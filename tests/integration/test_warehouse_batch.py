@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 EVENTS = (
     "key string, version string, position long, seq int, op string, after string, ts_us long, transaction_id long,"
-    " written_us long, partition int, offset long"
+    " written_us long, partition int, offset long, records long"
 )
 
 
@@ -28,7 +28,7 @@ def test_a_key_that_changes_only_its_sign_is_one_row(spark: SparkSession) -> Non
     ]
     events = spark.createDataFrame(
         [
-            (key, str(Version(800, seq)), 800, seq, op, after, 1, 1, 1, 0, offset)
+            (key, str(Version(800, seq)), 800, seq, op, after, 1, 1, 1, 0, offset, 1)
             for offset, (key, seq, op, after) in enumerate(rows)
         ],
         EVENTS,

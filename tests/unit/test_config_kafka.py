@@ -39,6 +39,7 @@ def test_librdkafka_accepts_our_options() -> None:
     assert options == {
         "bootstrap.servers": "a:9092, b:9092",
         "security.protocol": "SASL_SSL",
+        "socket.connection.setup.timeout.ms": "30000",
         "ssl.endpoint.identification.algorithm": "none",
         "sasl.mechanism": "SCRAM-SHA-256",
         "sasl.username": "user",
@@ -60,6 +61,7 @@ def test_kafka_python_accepts_our_options() -> None:
     assert options == {
         "bootstrap_servers": ["a:9092", "b:9092"],
         "security_protocol": "SASL_SSL",
+        "request_timeout_ms": 30000,
         "ssl_check_hostname": False,
         "sasl_mechanism": "SCRAM-SHA-256",
         "sasl_plain_username": "user",
@@ -81,6 +83,9 @@ def test_spark_gets_the_java_names_and_the_certificates_text(tmp_path: Path) -> 
     assert options == {
         "kafka.bootstrap.servers": "a:9092, b:9092",
         "kafka.security.protocol": "SASL_SSL",
+        "kafka.socket.connection.setup.timeout.ms": "30000",
+        "kafka.request.timeout.ms": "30000",
+        "kafka.default.api.timeout.ms": "60000",
         "kafka.ssl.endpoint.identification.algorithm": "",
         "kafka.ssl.truststore.type": "PEM",
         "kafka.ssl.truststore.certificates": "the ca",
