@@ -60,6 +60,7 @@ class Elasticsearch:
             "transport.port": str(site.inner_port),
             "path.data": str(site.folder("data")),
             "path.logs": str(site.folder("logs")),
+            "path.repo": str(site.folder("snapshots")),
             **SETTINGS,
         }
         site.write("config/elasticsearch.yml", "".join(f"{key}: {value}\n" for key, value in settings.items()))

@@ -14,7 +14,6 @@ from sinks.contract import (
     Fit,
     Generation,
     Position,
-    PositionLostError,
     StoreCheck,
     StoredRow,
     TableSchema,
@@ -49,7 +48,7 @@ class ElasticsearchStore:
         self._positions = Positions(self._client, self._prefix)
 
     def check(self) -> list[StoreCheck]:
-        return list(checks.check(self._client, self._prefix))
+        return [*checks.check(self._client, self._prefix), *checks.check_serving(self._generations)]
 
     def serving(self) -> Generation | None:
         return self._generations.serving()
@@ -77,11 +76,11 @@ class ElasticsearchStore:
         self._generations.drop(generation)
 
     def position(self, generation: Generation) -> Position | None:
-        return self._positions.read(generation) if self._generations.is_whole(generation.number) else None
+        return self._positions.read(generation) if self._generations.why_lost(generation.number) is None else None
 
     def take(self, generation: Generation, owner: str) -> Position:
-        if not self._generations.is_whole(generation.number):
-            raise PositionLostError(f"{generation} lacks an index that was made for it, or is gone.")
+        self._generations.refuse_lost(generation)
+        self._generations.record(generation, [])
         return self._positions.take(generation, owner)
 
     def publish(self, generation: Generation, tables: Iterable[TableSchema]) -> None:
