@@ -15,13 +15,15 @@ from elasticsearch import ApiError, Elasticsearch
 
 from cdc.config.stores import Elasticsearch as Settings
 from cdc.errors import RefusedError, TransientError
-from sinks.contract import Generation, PositionLostError, refuse_newer
+from sinks.contract import Generation, Position, PositionLostError, refuse_newer
 from sinks.elasticsearch import identities
 from sinks.elasticsearch.client import api_error, error_type, translated, transport_error
 from sinks.elasticsearch.documents import live
-from sinks.elasticsearch.mapping import META_FORMAT
 from sinks.elasticsearch.naming import OWN, own_alias, own_index, own_writer_alias, split_generation
+from sinks.elasticsearch.numbering import NARROW, Numbering, numbering_after
 
+#: 1: as release 0.1.0 wrote it, without `identities` and `narrow_to`.
+OWN_FORMAT: Final = 2
 _GREEN_OR_YELLOW: Final = "yellow"
 _HEALTH_SECONDS: Final = 60
 
@@ -84,11 +86,23 @@ class Generations:
         return identities.why_lost(found, [own_name, *own["tables"]], own.get("identities", {}))
 
     def record(self, generation: Generation, indices: Iterable[str]) -> None:
-        """Remember that these were made, and which they are, so that one that vanishes or is replaced is noticed.
+        """Remember that these were made, and which they are, so that one that vanishes or is replaced is noticed."""
+        self._record(generation, self._own_meta(generation), indices)
 
-        A generation that an older Tailrace has made remembers names only; the rest is added here.
-        """
+    def adopt(self, generation: Generation, position: Position) -> None:
+        """A generation of an older Tailrace knows the names of its indices only, and numbers versions otherwise."""
         own = self._own_meta(generation)
+        if "narrow_to" not in own:
+            own |= {"format": OWN_FORMAT, "narrow_to": numbering_after(position.version.position).narrow_to}
+            self._put_own_meta(generation, own)
+        self._record(generation, own, [])
+
+    def numbering(self, generation: Generation) -> Numbering:
+        """As the generation's versions are numbered from now on."""
+        narrow_to = self._own_meta(generation).get("narrow_to")
+        return NARROW if narrow_to is None else Numbering(narrow_to)
+
+    def _record(self, generation: Generation, own: dict[str, Any], indices: Iterable[str]) -> None:
         tables = sorted({*own["tables"], *indices})
         known: dict[str, Any] = own.get("identities", {})
         unknown = [name for name in (own_index(self._prefix, generation.number), *tables) if name not in known]
@@ -192,11 +206,12 @@ class Generations:
 
     def _own_mappings(self, generation: Generation) -> dict[str, Any]:
         own = {
-            "format": META_FORMAT,
+            "format": OWN_FORMAT,
             "store": self._store,
             "created_ms": generation.created_ms,
             "state": generation.state,
             "tables": [],
+            "narrow_to": 0,
         }
         kept_only = {"topics": {"type": "object", "enabled": False}}
         return {"dynamic": False, "_meta": {OWN: own}, "properties": kept_only}
@@ -223,7 +238,7 @@ class Generations:
 
     def _generation(self, index: str, mappings: dict[str, Any]) -> Generation:
         own = mappings.get("_meta", {}).get(OWN, {})
-        refuse_newer(own.get("format"), META_FORMAT, f"the index {index}")
+        refuse_newer(own.get("format"), OWN_FORMAT, f"the index {index}")
         if own["store"] != self._store:
             raise RefusedError(
                 f"{index} belongs to a store named `{own['store']}`, not `{self._store}`.",

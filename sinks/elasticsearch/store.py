@@ -80,8 +80,9 @@ class ElasticsearchStore:
 
     def take(self, generation: Generation, owner: str) -> Position:
         self._generations.refuse_lost(generation)
-        self._generations.record(generation, [])
-        return self._positions.take(generation, owner)
+        position = self._positions.take(generation, owner)
+        self._generations.adopt(generation, position)
+        return position
 
     def publish(self, generation: Generation, tables: Iterable[TableSchema]) -> None:
         """A refresh; what waits for the interval otherwise is found by a search at once."""
@@ -96,7 +97,9 @@ class ElasticsearchStore:
         return self._positions.save(generation, position)
 
     def writer_factory(self, generation: Generation) -> WriterFactory:
-        return ElasticsearchWriterFactory(self._settings, self._prefix, generation)
+        return ElasticsearchWriterFactory(
+            self._settings, self._prefix, generation, self._generations.numbering(generation)
+        )
 
     def reap(self, generation: Generation, below: Version, grace_seconds: float | None = None) -> int:
         """Real deletes, each only if the tombstone is still the one that was looked at."""

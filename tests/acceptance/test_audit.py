@@ -116,7 +116,6 @@ def _spoil_search(tampering: Tampering, ghost: Any) -> None:
     """A changed field, a row that is gone, a version that nothing beats, one too many, and a ghost."""
     index, client = tampering.index, tampering.elasticsearch
     tampering.document(1, lambda source: source.update(n=-1))
-    client.delete(index=index, id="2")
     tampering.document(3, lambda _: None, version=1 << 60)
     client.index(index=index, id="x", document={"_tailrace": {"position": 8, "seq": 1}, "id": "x"})
     client.indices.put_settings(index=index, settings={"index.gc_deletes": "0s"})
@@ -133,6 +132,8 @@ def _spoil_search(tampering: Tampering, ghost: Any) -> None:
         return True
 
     eventually(raised, 30, "a deleted document to come back")
+    client.indices.put_settings(index=index, settings={"index.gc_deletes": None})
+    client.delete(index=index, id="2")  # the server remembers this one for a minute
 
 
 def _spoil_cache(tampering: Tampering, row: Any, version: Any) -> None:
