@@ -201,7 +201,7 @@ class ElasticsearchScan:
             left = [each for each in left if each[1] not in done]
             if left and time.monotonic() > give_up_at:
                 raise TransientError(
-                    f"Elasticsearch still remembers that {len(left)} documents of {index} were deleted, and refuses them.",
+                    f"Elasticsearch still remembers the deletes of {len(left)} documents of {index}, and refuses them.",
                     remedy="It forgets a delete after index.gc_deletes, a minute by default: repair again then.",
                 )
             if left:

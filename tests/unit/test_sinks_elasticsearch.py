@@ -39,7 +39,7 @@ def test_the_servers_number_never_contradicts_the_version(one: Version, other: V
 
 @given(one=versions, other=versions, narrow_to=st.none() | positions)
 def test_a_number_of_0_1_0_is_never_the_larger_one(one: Version, other: Version, narrow_to: int | None) -> None:
-    """A late request of release 0.1.0 with the same or a smaller version wins against nothing that was written since."""
+    """A late request of release 0.1.0 with the same or a smaller version never wins against what was written since."""
     smaller, larger = sorted((one, other))
     old = NARROW.number(smaller)
     numbering = Numbering(narrow_to or 0)
