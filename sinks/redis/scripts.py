@@ -9,10 +9,10 @@ from __future__ import annotations
 from typing import Final
 
 # Every script that writes rows or a position begins with this. ARGV[1] is the server on which its caller has taken the
-# store: the process's run ID and the replication ID, with a colon between; "" for any, also of one of the two. A restart
-# changes the first, a promotion the second. What such a server acknowledged before may be lost, and what another server
-# is given will be: the script writes nothing, and gives MOVED. (Redis also takes another replication ID when its first
-# replica comes, and an hour after its last one went. The batch is then done again without need.)
+# store: the run ID of the process and the replication ID, with a colon between; "" for any, also of one of the two. A
+# restart changes the first, a promotion the second. What such a server acknowledged before may be lost, and what some
+# other one is given will be: the script writes nothing, and gives MOVED. (Redis also takes a new replication ID when
+# its first replica comes, and an hour after its last one went. The batch is then done again without need.)
 MOVED: Final = b"moved"
 _GUARD: Final = """
 if ARGV[1] ~= '' then

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import tempfile
 from collections.abc import Callable, Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -11,8 +13,10 @@ from elasticsearch import Elasticsearch
 from cdc.errors import TransientError
 from deploy.stack import Stack
 from sinks.contract import Generation, Position, PositionLostError, Store, TableSchema
+from tests.harness.own_elasticsearch import own_cluster
 from tests.harness.snapshots import Snapshots
 from tests.harness.stores import apply, change, store_of, table
+from tests.harness.waiting import eventually
 
 #: What an operator does to the server; `Names` says which indices are there.
 Deed = Callable[["Names"], None]
@@ -178,3 +182,80 @@ def test_a_generation_of_an_older_tailrace_is_adopted(
     names.client.indices.delete(index=names.orders)
     with pytest.raises(PositionLostError):
         store.ensure_table(generation, orders)
+
+
+@pytest.mark.slow
+def test_a_promoted_replica_keeps_the_position_and_a_stale_primary_loses_it() -> None:
+    """Of three nodes, two hold the table. The one with the primary is killed: the replica has everything, and the
+    position counts. Then the replica's node is killed too, and the old one comes back: while nobody decides, the store
+    says "later"; when it is made the primary by force, without the last rows, the position is lost."""
+    folder = Path(tempfile.mkdtemp(prefix="tailrace-test-"))
+    folder.chmod(0o755)  # as root, the nodes run as somebody else
+    with own_cluster(folder, 3) as (master, one, two):
+        client = master.client
+        store = store_of("elasticsearch", master.url, "own", settings={"replicas": 1})
+        orders = table("own")
+        index = "own.public.orders-g1"
+        _allocate(client, master="node0", only="node1,node2")
+        generation = store.create_generation([orders])
+        store.switch(generation)
+        eventually(lambda: client.cluster.health(index=index)["status"] == "green", 60, "the replica")
+        store.take(generation, "one")
+        apply(store, generation, orders, [change(1, 5)])
+        saved = store.save_position(generation, Position(lsn=40))
+        holders = {"node1": one, "node2": two}
+        first = _primary(client, index)
+        holders[first].kill()
+        eventually(lambda: _position(store, generation) == saved, 120, "the replica to be the primary")
+        apply(store, generation, orders, [change(2, 6)])
+        assert store.save_position(generation, Position(lsn=48)) == store.position(generation)
+        (second,) = holders.keys() - {first}
+        holders[second].kill()
+        holders[first].start()
+        eventually(lambda: client.cluster.health()["number_of_nodes"] == 2, 120, "the old node to be back")
+        with pytest.raises(TransientError, match="is not there") as raised:
+            store.position(generation)
+        assert not isinstance(raised.value, PositionLostError)
+        client.cluster.reroute(
+            commands=[
+                {
+                    "allocate_stale_primary": {"index": index, "shard": 0, "node": first, "accept_data_loss": True},
+                }
+            ]
+        )
+        eventually(lambda: _is_lost(store, generation), 120, "the position to be lost")
+        store.close()
+
+
+def _allocate(client: Elasticsearch, *, master: str, only: str) -> None:
+    """The master holds the position's index alone; the tables' are on the others."""
+    client.indices.put_index_template(
+        name="own",
+        index_patterns=["own.__*"],
+        template={"settings": {"index.routing.allocation.require._name": master}},
+    )
+    client.indices.put_index_template(
+        name="tables",
+        index_patterns=["own.public.*"],
+        template={"settings": {"index.routing.allocation.include._name": only}},
+    )
+
+
+def _primary(client: Elasticsearch, index: str) -> str:
+    """The node that has it."""
+    (found,) = (each for each in client.cat.shards(index=index, format="json") if each["prirep"] == "p")  # type: ignore[index]
+    return str(found["node"])  # type: ignore[index]
+
+
+def _position(store: Store, generation: Generation) -> Position | None:
+    try:
+        return store.position(generation)
+    except TransientError:
+        return None
+
+
+def _is_lost(store: Store, generation: Generation) -> bool:
+    try:
+        return store.position(generation) is None
+    except TransientError:
+        return False
