@@ -24,7 +24,7 @@ from tests.harness.waiting import eventually
 
 
 class OwnNode:
-    """One node, to be started. The first of a cluster is its only master, so that it must run for the others to be found."""
+    """One node, to be started. The first of a cluster is its only master: without it no other one works."""
 
     def __init__(self, folder: Path, name: str, install: Path, account: Account | None, seeds: Sequence[str]) -> None:
         self._account = account

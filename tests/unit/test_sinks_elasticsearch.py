@@ -15,6 +15,7 @@ from sinks.contract import Change, Column, Generation, PositionLostError, TableS
 from sinks.elasticsearch import bulk
 from sinks.elasticsearch.client import problem
 from sinks.elasticsearch.documents import Documents
+from sinks.elasticsearch.identities import Found, why_lost
 from sinks.elasticsearch.mapping import fields_of
 from sinks.elasticsearch.naming import OWN, field_name, index_of, own_index, split_generation, writer_alias
 from sinks.elasticsearch.numbering import NARROW, Numbering, numbering_after
@@ -190,3 +191,33 @@ def test_requests_hold_everything_once_within_the_limit(sizes: list[int], limit:
     portions = list(bulk.requests(items, limit))
     assert [item for portion in portions for item in portion] == items
     assert all(len(portion) == 1 or sum(len(item.lines) for item in portion) <= limit for portion in portions)
+
+
+WRITTEN = ["index", "history 0", "history 1"]
+
+
+@pytest.mark.parametrize(
+    ("found", "lost"),
+    [
+        (Found("index", True, {0: "history 0", 1: "history 1"}), False),
+        (Found("index", True, {0: "history 0", 1: "another"}), True),
+        (Found("index", True, {1: "another"}), True),
+        (Found("another", True, {0: "history 0", 1: "history 1"}), True),
+        (None, True),
+    ],
+)
+def test_an_index_is_known_by_its_uuid_and_histories(found: Found | None, lost: bool) -> None:
+    """Any of them another one, and the index is not the one that was written; the reason names it."""
+    reason = why_lost({} if found is None else {"t-g1": found}, ["t-g1"], {"t-g1": WRITTEN})
+    assert (reason is not None) == lost
+    assert reason is None or "t-g1" in reason
+
+
+@pytest.mark.parametrize(
+    "found", [Found("index", True, {0: "history 0"}), Found("index", False, {0: "history 0", 1: "history 1"})]
+)
+def test_an_index_that_is_closed_or_not_all_there_is_not_lost(found: Found) -> None:
+    """A shard that is started later is not a loss."""
+    with pytest.raises(TransientError) as raised:
+        why_lost({"t-g1": found}, ["t-g1"], {"t-g1": WRITTEN})
+    assert not isinstance(raised.value, PositionLostError)
