@@ -212,7 +212,7 @@ def test_a_promoted_replica_keeps_the_position_and_a_stale_primary_loses_it() ->
         (second,) = holders.keys() - {first}
         holders[second].kill()
         holders[first].start()
-        eventually(lambda: client.cluster.health()["number_of_nodes"] == 2, 120, "the old node to be back")
+        eventually(lambda: _nodes(client) == {"node0", first}, 120, "the old node to be back, and the other one gone")
         with pytest.raises(TransientError, match="is not there") as raised:
             store.position(generation)
         assert not isinstance(raised.value, PositionLostError)
@@ -245,6 +245,10 @@ def _primary(client: Elasticsearch, index: str) -> str:
     """The node that has it."""
     (found,) = (each for each in client.cat.shards(index=index, format="json") if each["prirep"] == "p")  # type: ignore[index]
     return str(found["node"])  # type: ignore[index]
+
+
+def _nodes(client: Elasticsearch) -> set[str]:
+    return {node["name"] for node in client.nodes.info(filter_path="nodes.*.name")["nodes"].values()}
 
 
 def _position(store: Store, generation: Generation) -> Position | None:
