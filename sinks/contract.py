@@ -232,6 +232,7 @@ class Store(Protocol):
     def position(self, generation: Generation) -> Position | None:
         """As the store has it now; None: lost, or the generation is gone. A newer format is refused.
 
+        Lost also means: what the rows were written to was restored or replaced, so that the position proves nothing.
         Anybody may ask (`lag`, `wait`). A driver compares it with what it saved last before each batch.
         """
 

@@ -19,9 +19,12 @@ ReadSlice = Callable[[], Iterator[list[StoredRow]]]
 
 
 class Forced(NamedTuple):
-    """`held`: the row as it was found, which a larger version protects; `change`: what must stand there instead."""
+    """`held`: the row as it was found, which a larger version protects; `change`: what must stand there instead.
 
-    held: StoredRow
+    `held` is None where the store has no such row and has not taken the change either: it remembers a delete.
+    """
+
+    held: StoredRow | None
     change: Change
 
 
@@ -46,6 +49,8 @@ class StoreScan(Protocol):
 
     def force(self, table: TableSchema, forced: Sequence[Forced]) -> None:
         """Replace or remove rows whatever their version, each only if it is still the one that was found.
+
+        A row that comes meanwhile with a larger version than the change stays.
 
         For repair: a row whose version is larger than all that will ever come would stay for ever. Refused by the
         kinds of `BY_SPARK`.

@@ -55,10 +55,12 @@ def repair_store(config: Config, audited: Audited, name: str, wrong: Wrong, mark
             forced.append(Forced(held, change))
         else:
             plain.append(change)
+    written = len(plain) + len(forced)
     _apply(config, audited, name, plain)
+    forced += _refused(audited, name, plain)
     if forced:
         audited.scans[name].force(audited.schema_in(name), forced)
-    return len(plain) + len(forced)
+    return written
 
 
 def _change(case: Case, states: Sequence[State]) -> Change:
@@ -70,6 +72,13 @@ def _change(case: Case, states: Sequence[State]) -> Change:
 def _needs_force(held: StoredRow | None, change: Change, states: Sequence[State]) -> bool:
     """A row that the topic never had is removed for good: a tombstone needs a version, and there is none."""
     return held is not None and (held.version > change.version or not states)
+
+
+def _refused(audited: Audited, name: str, changes: Sequence[Change]) -> list[Forced]:
+    """Rows that the store does not have although they were just written: it remembers that they were deleted."""
+    rows = [change for change in changes if change.row is not None]
+    there = audited.scans[name].rows(audited.schema_in(name), [change.id for change in rows]) if rows else {}
+    return [Forced(None, change) for change in rows if change.id not in there]
 
 
 def _apply(config: Config, audited: Audited, name: str, changes: Sequence[Change]) -> None:

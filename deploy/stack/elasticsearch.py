@@ -22,6 +22,8 @@ SETTINGS = {
     "xpack.security.enabled": "false",
     "cluster.routing.allocation.disk.threshold_enabled": "false",
 }
+# Where `fs` repositories may be, in a container; as a process it is a folder under the home.
+CONTAINER_SNAPSHOTS = "/tmp/snapshots"  # noqa: S108  # inside the container
 JVM_OPTIONS = (
     "-Djava.io.tmpdir=${ES_TMPDIR}",
     "-XX:+ExitOnOutOfMemoryError",
@@ -60,6 +62,7 @@ class Elasticsearch:
             "transport.port": str(site.inner_port),
             "path.data": str(site.folder("data")),
             "path.logs": str(site.folder("logs")),
+            "path.repo": str(site.folder("snapshots")),
             **SETTINGS,
         }
         site.write("config/elasticsearch.yml", "".join(f"{key}: {value}\n" for key, value in settings.items()))

@@ -38,7 +38,11 @@ def images(major: int, settings: Mapping[str, str], kafka_port: int) -> dict[str
             name=versions.ELASTICSEARCH_IMAGE,
             port=9200,
             data="/usr/share/elasticsearch/data",
-            environ={**elasticsearch.SETTINGS, "ES_JAVA_OPTS": elasticsearch.HEAP},
+            environ={
+                **elasticsearch.SETTINGS,
+                "path.repo": elasticsearch.CONTAINER_SNAPSHOTS,
+                "ES_JAVA_OPTS": elasticsearch.HEAP,
+            },
         ),
         "redis": Image(
             name=versions.REDIS_IMAGE,

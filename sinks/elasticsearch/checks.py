@@ -7,9 +7,10 @@ from typing import Final
 
 from elasticsearch import ApiError, Elasticsearch
 
-from cdc.errors import RefusedError
+from cdc.errors import RefusedError, TransientError
 from sinks.contract import StoreCheck
 from sinks.elasticsearch.client import error_type, translated
+from sinks.elasticsearch.generations import Generations
 
 OLDEST: Final = (8, 0)
 _NEEDED: Final = (
@@ -31,6 +32,24 @@ def check(client: Elasticsearch, prefix: str) -> Iterator[StoreCheck]:
         yield from _blocks(client, prefix)
     except RefusedError as error:
         yield StoreCheck("fail", error.message, error.remedy)
+
+
+def check_serving(generations: Generations) -> Iterator[StoreCheck]:
+    """Whether readers see what was written."""
+    try:
+        number = generations.serving_number()
+        reason = generations.why_lost(number) if number is not None else None
+    except TransientError as error:
+        yield StoreCheck("warn", error.message.rstrip("."), error.remedy)
+        return
+    except RefusedError:  # the checks before this one have said why
+        return
+    if reason is not None:
+        yield StoreCheck(
+            "warn",
+            f"generation {number}, which readers see, is lost: {reason.rstrip('.')}",
+            "The sync builds a new one from the topics and switches readers to it; or run `tailrace bootstrap`.",
+        )
 
 
 def _health(client: Elasticsearch) -> Iterator[StoreCheck]:

@@ -11,18 +11,17 @@ from typing import Any, Final
 import msgspec
 import orjson
 
-from cdc.errors import RefusedError
 from cdc.lsn import Version
 from sinks.contract import Change, TableSchema
 from sinks.elasticsearch.naming import OWN, field_name
+from sinks.elasticsearch.numbering import Numbering
 
-_LARGEST_SEQ: Final = 0xFFF
-_POSITION_LIMIT: Final = 1 << 54
 _ACTION: Final = b'{"index":{"_id":%b,"version":%d,"version_type":"external_gte"}}\n'
 _ROW_LINES: Final = _ACTION + b'{"' + OWN.encode() + b'":{"position":%d,"seq":%d}%b%b\n'
 _TOMBSTONE_LINES: Final = (
     _ACTION + b'{"' + OWN.encode() + b'":{"position":%d,"seq":%d,"deleted":true,"deleted_ms":%d}}\n'
 )
+_ANY_NUMBERING: Final = Numbering()
 _decode_members = msgspec.json.Decoder(dict[str, msgspec.Raw]).decode
 _encode = msgspec.json.Encoder().encode
 
@@ -42,18 +41,12 @@ class Source(msgspec.Struct):
 _decode_stamp = msgspec.json.Decoder(Source).decode
 
 
-def external_version(version: Version) -> int:
-    """The version as the one number that Elasticsearch has room for; commit LSNs are multiples of 8."""
-    position, seq = version
-    if position >= _POSITION_LIMIT:
-        raise RefusedError(f"Position {position} is past what an Elasticsearch version can hold.")
-    return (position >> 3) << 12 | (seq if seq < _LARGEST_SEQ else _LARGEST_SEQ)
-
-
 class Documents:
     """Makes the bulk lines of one table."""
 
-    def __init__(self, table: TableSchema) -> None:
+    def __init__(self, table: TableSchema, numbering: Numbering = _ANY_NUMBERING) -> None:
+        """`numbering`: the generation's, where lines are made; rows are read without it."""
+        self._number = numbering.number
         self._renamed = {
             column.name: field_name(column.name) for column in table.columns if field_name(column.name) != column.name
         }
@@ -61,7 +54,7 @@ class Documents:
     def lines(self, change: Change, now_ms: int) -> bytes:
         """The action and the document."""
         position, seq = change.version
-        version = external_version(change.version)
+        version = self._number(change.version)
         row = change.row
         if row is None:
             return tombstone_lines(change.id, version, position, seq, now_ms)

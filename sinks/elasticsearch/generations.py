@@ -15,12 +15,15 @@ from elasticsearch import ApiError, Elasticsearch
 
 from cdc.config.stores import Elasticsearch as Settings
 from cdc.errors import RefusedError, TransientError
-from sinks.contract import Generation, PositionLostError, refuse_newer
+from sinks.contract import Generation, Position, PositionLostError, refuse_newer
+from sinks.elasticsearch import identities
 from sinks.elasticsearch.client import api_error, error_type, translated, transport_error
 from sinks.elasticsearch.documents import live
-from sinks.elasticsearch.mapping import META_FORMAT
 from sinks.elasticsearch.naming import OWN, own_alias, own_index, own_writer_alias, split_generation
+from sinks.elasticsearch.numbering import NARROW, Numbering, numbering_after
 
+#: 1: as release 0.1.0 wrote it, without `identities` and `narrow_to`.
+OWN_FORMAT: Final = 2
 _GREEN_OR_YELLOW: Final = "yellow"
 _HEALTH_SECONDS: Final = 60
 
@@ -40,16 +43,22 @@ class Generations:
         return sorted(self._generation(index, body["mappings"]) for index, body in found.items())
 
     def serving(self) -> Generation | None:
-        """The one that readers see, if all of it is still there."""
+        """The one that readers see, if it is still what was written."""
         number = self.serving_number()
-        return self.present_number(number) if number is not None and self.is_whole(number) else None
+        return self.present_number(number) if number is not None and self.why_lost(number) is None else None
 
     def serving_number(self) -> int | None:
-        """As the aliases have it, whole or not."""
+        """As the aliases have it, lost or not. None also where there are two: a restore brings aliases back."""
         with translated():
             client = self._client.options(ignore_status=404)
-            found = client.indices.get_alias(name=own_alias(self._prefix), expand_wildcards="open").body
-        return next((split[1] for index in found if (split := split_generation(index))), None)
+            found = client.indices.get_alias(name=own_alias(self._prefix), expand_wildcards=["open", "closed"]).body
+        numbers = [split[1] for index in found if (split := split_generation(index))]
+        return numbers[0] if len(numbers) == 1 else None
+
+    def refuse_lost(self, generation: Generation) -> None:
+        reason = self.why_lost(generation.number)
+        if reason is not None:
+            raise PositionLostError(f"{generation} is lost. {reason}")
 
     def present(self, generation: Generation) -> Generation:
         """As it is now: the caller's may be from before it was settled."""
@@ -61,24 +70,46 @@ class Generations:
     def present_number(self, number: int) -> Generation | None:
         return next((each for each in self.all() if each.number == number), None)
 
-    def is_whole(self, number: int) -> bool:
-        """Whether every index that was made for the generation is still there; one may have been deleted by hand."""
-        with translated():
-            found = self._client.indices.get_mapping(
-                index=f"{self._prefix}.*-g{number}",
-                allow_no_indices=True,
-                expand_wildcards="open",
-                filter_path=f"*.mappings._meta.{OWN}.tables,*.mappings._meta.{OWN}.format",
-            ).body
-        own = found.get(own_index(self._prefix, number))
-        return own is not None and found.keys() >= set(own["mappings"]["_meta"][OWN]["tables"])
+    def why_lost(self, number: int) -> str | None:
+        """Why the generation's indices are not, or not all, those that were written; None: they are.
+
+        Raises TransientError where that cannot be told now.
+        """
+        found = identities.look(self._client, self._pattern(number))
+        own_name = own_index(self._prefix, number)
+        if own_name in found and not found[own_name].is_open:
+            own: dict[str, Any] = {"tables": []}
+        elif (known := self._known_own_meta(number)) is None:
+            return f"The index {own_name} is gone."
+        else:
+            own = known
+        return identities.why_lost(found, [own_name, *own["tables"]], own.get("identities", {}))
 
     def record(self, generation: Generation, indices: Iterable[str]) -> None:
-        """Remember that these were made, so that one that vanishes is missed and not made again, empty."""
+        """Remember that these were made, and which they are, so that one that vanishes or is replaced is noticed."""
+        self._record(generation, self._own_meta(generation), indices)
+
+    def adopt(self, generation: Generation, position: Position) -> None:
+        """A generation of an older Tailrace knows the names of its indices only, and numbers versions otherwise."""
         own = self._own_meta(generation)
+        if "narrow_to" not in own:
+            own |= {"format": OWN_FORMAT, "narrow_to": numbering_after(position.version.position).narrow_to}
+            self._put_own_meta(generation, own)
+        self._record(generation, own, [])
+
+    def numbering(self, generation: Generation) -> Numbering:
+        """As the generation's versions are numbered from now on."""
+        narrow_to = self._own_meta(generation).get("narrow_to")
+        return NARROW if narrow_to is None else Numbering(narrow_to)
+
+    def _record(self, generation: Generation, own: dict[str, Any], indices: Iterable[str]) -> None:
         tables = sorted({*own["tables"], *indices})
-        if tables != own["tables"]:
-            self._put_own_meta(generation, {**own, "tables": tables})
+        known: dict[str, Any] = own.get("identities", {})
+        unknown = [name for name in (own_index(self._prefix, generation.number), *tables) if name not in known]
+        if unknown:
+            known = known | identities.read_identities(self._client, self._pattern(generation.number), unknown)
+        if tables != own["tables"] or unknown:
+            self._put_own_meta(generation, {**own, "tables": tables, "identities": known})
 
     def recorded(self, generation: Generation) -> list[str]:
         tables: list[str] = self._own_meta(generation)["tables"]
@@ -135,13 +166,12 @@ class Generations:
         """All aliases in one change; a reader sees the old generation or the new one, never some of both."""
         if self.present(generation).state != "settled":
             self.settle(generation)
-        if not self.is_whole(generation.number):
-            raise PositionLostError(f"{generation} lacks an index that was made for it.")
+        self.refuse_lost(generation)
         mine = [*self.table_indices(generation), own_index(self._prefix, generation.number)]
         wanted = {split[0]: index for index in mine if (split := split_generation(index))}
         with translated():
             health = self._client.options(ignore_status=408, request_timeout=_HEALTH_SECONDS + 30).cluster.health(
-                index=f"{self._prefix}.*-g{generation.number}",
+                index=self._pattern(generation.number),
                 wait_for_status=_GREEN_OR_YELLOW,
                 timeout=f"{_HEALTH_SECONDS}s",
             )
@@ -170,27 +200,37 @@ class Generations:
     def table_indices(self, generation: Generation) -> list[str]:
         with translated():
             found = self._client.indices.get_alias(
-                index=f"{self._prefix}.*-g{generation.number}", expand_wildcards="open", allow_no_indices=True
+                index=self._pattern(generation.number), expand_wildcards="open", allow_no_indices=True
             ).body
         return sorted(index for index in found if index != own_index(self._prefix, generation.number))
 
     def _own_mappings(self, generation: Generation) -> dict[str, Any]:
         own = {
-            "format": META_FORMAT,
+            "format": OWN_FORMAT,
             "store": self._store,
             "created_ms": generation.created_ms,
             "state": generation.state,
             "tables": [],
+            "narrow_to": 0,
         }
         kept_only = {"topics": {"type": "object", "enabled": False}}
         return {"dynamic": False, "_meta": {OWN: own}, "properties": kept_only}
 
     def _own_meta(self, generation: Generation) -> dict[str, Any]:
-        index = own_index(self._prefix, generation.number)
-        with translated():
-            found = self._client.indices.get_mapping(index=index).body
-        own: dict[str, Any] = found[index]["mappings"]["_meta"][OWN]
+        own = self._known_own_meta(generation.number)
+        if own is None:
+            raise PositionLostError(f"{generation} of the store is gone.")
         return own
+
+    def _known_own_meta(self, number: int) -> dict[str, Any] | None:
+        index = own_index(self._prefix, number)
+        with translated():
+            found = self._client.options(ignore_status=404).indices.get_mapping(index=index).body
+        own: dict[str, Any] | None = found[index]["mappings"]["_meta"][OWN] if index in found else None
+        return own
+
+    def _pattern(self, number: int) -> str:
+        return f"{self._prefix}.*-g{number}"
 
     def _put_own_meta(self, generation: Generation, own: dict[str, Any]) -> None:
         with translated():
@@ -198,7 +238,7 @@ class Generations:
 
     def _generation(self, index: str, mappings: dict[str, Any]) -> Generation:
         own = mappings.get("_meta", {}).get(OWN, {})
-        refuse_newer(own.get("format"), META_FORMAT, f"the index {index}")
+        refuse_newer(own.get("format"), OWN_FORMAT, f"the index {index}")
         if own["store"] != self._store:
             raise RefusedError(
                 f"{index} belongs to a store named `{own['store']}`, not `{self._store}`.",

@@ -8,8 +8,8 @@ from elasticsearch import ApiError, Elasticsearch
 from cdc.lsn import Version
 from sinks.contract import Generation, PositionLostError, TableSchema
 from sinks.elasticsearch.client import api_error, translated, transport_error
-from sinks.elasticsearch.documents import external_version
 from sinks.elasticsearch.naming import own_index, own_writer_alias
+from sinks.elasticsearch.numbering import Numbering
 
 
 def read_marker(client: Elasticsearch, prefix: str, generation: Generation, table: TableSchema) -> Version | None:
@@ -21,15 +21,23 @@ def read_marker(client: Elasticsearch, prefix: str, generation: Generation, tabl
 
 
 def write_marker(
-    client: Elasticsearch, prefix: str, generation: Generation, table: TableSchema, version: Version
+    client: Elasticsearch,
+    prefix: str,
+    generation: Generation,
+    table: TableSchema,
+    version: Version,
+    numbering: Numbering,
 ) -> None:
     """The larger one stays; the smaller one is refused by the server, which is no error."""
+    found = read_marker(client, prefix, generation, table)
+    if found is not None and found >= version:  # an older Tailrace may have numbered it otherwise
+        return
     try:
         client.index(
             index=own_writer_alias(prefix, generation),
             id=_id(table),
             document={"version": str(version)},
-            version=external_version(version),
+            version=numbering.number(version),
             version_type="external_gte",
             require_alias=True,
         )

@@ -17,13 +17,15 @@ import orjson
 from elasticsearch import Elasticsearch
 
 from cdc.config.stores import Elasticsearch as Settings
-from cdc.errors import RefusedError, TransientError
+from cdc.errors import TransientError
 from cdc.lsn import Version
 from sinks.contract import Generation, StoredRow, TableSchema
 from sinks.elasticsearch import bulk
 from sinks.elasticsearch.client import open_client, translated
-from sinks.elasticsearch.documents import Documents, external_version, live
+from sinks.elasticsearch.documents import Documents, live
+from sinks.elasticsearch.generations import Generations
 from sinks.elasticsearch.naming import index_of, writer_alias
+from sinks.elasticsearch.numbering import Numbering
 from sinks.scanning import Forced, ReadSlice
 
 _KEEP_ALIVE: Final = "10m"
@@ -71,6 +73,7 @@ class ElasticsearchSlice:
     point: str
     number: int
     count: int
+    numbering: Numbering
 
     def __call__(self) -> Iterator[list[StoredRow]]:
         client = open_client(self.settings, raw=True)
@@ -94,19 +97,20 @@ class ElasticsearchSlice:
                 hits = _decode_page(body).hits.hits
                 if not hits:
                     return
-                yield [_row(documents, hit) for hit in hits]
+                yield [_row(documents, self.numbering, hit) for hit in hits]
                 after = hits[-1].sort
         finally:
             client.close()
 
 
 class ElasticsearchScan:
-    def __init__(self, name: str, settings: Settings, prefix: str, generation: Generation) -> None:  # noqa: ARG002
+    def __init__(self, name: str, settings: Settings, prefix: str, generation: Generation) -> None:
         self._settings = settings
         self._prefix = settings.prefix or prefix
         self._generation = generation
         self._client: Elasticsearch = open_client(settings)
         self._raw: Elasticsearch = open_client(settings, raw=True)
+        self._numbering = Generations(self._client, settings, self._prefix, name).numbering(generation)
 
     @contextmanager
     def slices(self, table: TableSchema, count: int) -> Iterator[list[ReadSlice]]:
@@ -116,21 +120,24 @@ class ElasticsearchScan:
             opened = self._raw.open_point_in_time(index=index, keep_alive=_KEEP_ALIVE).body
         point = _decode_opened(opened).id
         try:
-            yield [ElasticsearchSlice(self._settings, table, point, number, count) for number in range(count)]
+            yield [
+                ElasticsearchSlice(self._settings, table, point, number, count, self._numbering)
+                for number in range(count)
+            ]
         finally:
             self._client.options(ignore_status=404).close_point_in_time(id=point)
 
     def rows(self, table: TableSchema, ids: Sequence[str]) -> dict[str, StoredRow]:
         """Straight from the documents, not from the last refresh."""
         documents = Documents(table)
-        return {hit.id: _row(documents, hit) for hit in self._hits(table, ids)}
+        return {hit.id: _row(documents, self._numbering, hit) for hit in self._hits(table, ids)}
 
     def sample(self, table: TableSchema, count: int) -> list[StoredRow]:
         documents = Documents(table)
         chance = {"function_score": {"query": live(), "random_score": {}, "boost_mode": "replace"}}
         with translated():
             body = self._raw.search(index=self._index(table), query=chance, size=count, version=True).body
-        return [_row(documents, hit) for hit in _decode_page(body).hits.hits]
+        return [_row(documents, self._numbering, hit) for hit in _decode_page(body).hits.hits]
 
     def is_cheap(self, table: TableSchema, ids: Sequence[str]) -> bool:  # noqa: ARG002
         """Each row is found by its id."""
@@ -141,25 +148,26 @@ class ElasticsearchScan:
         return frozenset()
 
     def force(self, table: TableSchema, forced: Sequence[Forced]) -> None:
-        """A real delete, then the document at its own version.
+        """A real delete where a document stands, then the document at its own version.
 
         Elasticsearch remembers a delete's version for `index.gc_deletes`, and refuses a smaller one until then; so that
         time is set to nothing for the moment. (Our own deletes are documents, and do not depend on it.)
         """
-        wanted = {each.held.id: each for each in forced}
-        documents = Documents(table)
-        found = [hit for hit in self._hits(table, list(wanted)) if _row(documents, hit) == wanted[hit.id].held]
-        if not found:
+        wanted = {each.change.id: each for each in forced}
+        documents = Documents(table, self._numbering)
+        hits = {hit.id: hit for hit in self._hits(table, list(wanted))}
+        found = [hit for hit in hits.values() if _row(documents, self._numbering, hit) == wanted[hit.id].held]
+        again = [wanted[hit.id].change for hit in found]
+        again += [each.change for each in forced if each.held is None and each.change.id not in hits]
+        if not again:
             return
         index, target = self._index(table), writer_alias(self._prefix, table, self._generation)
         self._remember_deletes(index, "0s")
         try:
             self._send(target, [(_delete_line(hit), hit.id) for hit in found])
-            again = [wanted[hit.id].change for hit in found if wanted[hit.id].change.row is not None]
             now_ms = time.time_ns() // 1_000_000
-            self._write_when_forgotten(
-                index, target, [(documents.lines(change, now_ms), change.id) for change in again]
-            )
+            lines = [(documents.lines(change, now_ms), change.id) for change in again if change.row is not None]
+            self._write_when_forgotten(index, target, lines)
         finally:
             self._remember_deletes(index, None)
         with translated():
@@ -185,43 +193,39 @@ class ElasticsearchScan:
         while left:
             with translated():
                 self._client.indices.refresh(index=index)
-            self._send(target, left)
+            done = {refusal.what for refusal in self._send(target, left)}  # a document that it can never take
             ids = [row_id for _, row_id in left]
             with translated():
                 body = self._raw.mget(index=index, ids=ids).body
-            there = {hit.id for hit in _decode_docs(body).docs if hit.found}
-            left = [each for each in left if each[1] not in there]
+            done |= {hit.id for hit in _decode_docs(body).docs if hit.found}
+            left = [each for each in left if each[1] not in done]
             if left and time.monotonic() > give_up_at:
-                raise TransientError("Elasticsearch still remembers the deletes of rows that must be written again.")
+                raise TransientError(
+                    f"Elasticsearch still remembers the deletes of {len(left)} documents of {index}, and refuses them.",
+                    remedy="It forgets a delete after index.gc_deletes, a minute by default: repair again then.",
+                )
             if left:
                 time.sleep(0.2)
 
-    def _send(self, target: str, lines: Sequence[tuple[bytes, str]]) -> None:
+    def _send(self, target: str, lines: Sequence[tuple[bytes, str]]) -> list[bulk.Refusal]:
         items = [bulk.Item(line, what) for line, what in lines]
-        for portion in bulk.requests(items, self._settings.bulk_bytes):
-            bulk.send(self._raw, target, portion)
+        portions = bulk.requests(items, self._settings.bulk_bytes)
+        return [refusal for portion in portions for refusal in bulk.send(self._raw, target, portion)]
 
     def _remember_deletes(self, index: str, time_value: str | None) -> None:
         with translated():
             self._client.indices.put_settings(index=index, settings={"index.gc_deletes": time_value})
 
 
-def _row(documents: Documents, hit: _Hit) -> StoredRow:
+def _row(documents: Documents, numbering: Numbering, hit: _Hit) -> StoredRow:
     source = bytes(hit.source)
     try:
         version, row = documents.row_of(source)
     except (msgspec.DecodeError, ValueError, KeyError):  # somebody else's document
         version, row = Version(0, 0), source
-    if not _says(hit.version, version):
-        version = Version(hit.version >> 12 << 3, hit.version & 0xFFF)
+    if not numbering.says(hit.version, version):
+        version = numbering.version(hit.version)
     return StoredRow(hit.id, version, row)
-
-
-def _says(number: int, version: Version) -> bool:
-    try:
-        return number == external_version(version)
-    except RefusedError:  # past what a number can hold: no version of ours
-        return False
 
 
 def _delete_line(hit: _Hit) -> bytes:

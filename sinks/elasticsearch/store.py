@@ -14,7 +14,6 @@ from sinks.contract import (
     Fit,
     Generation,
     Position,
-    PositionLostError,
     StoreCheck,
     StoredRow,
     TableSchema,
@@ -49,7 +48,7 @@ class ElasticsearchStore:
         self._positions = Positions(self._client, self._prefix)
 
     def check(self) -> list[StoreCheck]:
-        return list(checks.check(self._client, self._prefix))
+        return [*checks.check(self._client, self._prefix), *checks.check_serving(self._generations)]
 
     def serving(self) -> Generation | None:
         return self._generations.serving()
@@ -77,12 +76,13 @@ class ElasticsearchStore:
         self._generations.drop(generation)
 
     def position(self, generation: Generation) -> Position | None:
-        return self._positions.read(generation) if self._generations.is_whole(generation.number) else None
+        return self._positions.read(generation) if self._generations.why_lost(generation.number) is None else None
 
     def take(self, generation: Generation, owner: str) -> Position:
-        if not self._generations.is_whole(generation.number):
-            raise PositionLostError(f"{generation} lacks an index that was made for it, or is gone.")
-        return self._positions.take(generation, owner)
+        self._generations.refuse_lost(generation)
+        position = self._positions.take(generation, owner)
+        self._generations.adopt(generation, position)
+        return position
 
     def publish(self, generation: Generation, tables: Iterable[TableSchema]) -> None:
         """A refresh; what waits for the interval otherwise is found by a search at once."""
@@ -97,7 +97,9 @@ class ElasticsearchStore:
         return self._positions.save(generation, position)
 
     def writer_factory(self, generation: Generation) -> WriterFactory:
-        return ElasticsearchWriterFactory(self._settings, self._prefix, generation)
+        return ElasticsearchWriterFactory(
+            self._settings, self._prefix, generation, self._generations.numbering(generation)
+        )
 
     def reap(self, generation: Generation, below: Version, grace_seconds: float | None = None) -> int:
         """Real deletes, each only if the tombstone is still the one that was looked at."""

@@ -18,9 +18,10 @@ from cdc.lsn import Version
 from sinks.contract import Change, Generation, Rejected, TableSchema
 from sinks.elasticsearch import bulk
 from sinks.elasticsearch.client import open_client
-from sinks.elasticsearch.documents import Documents, external_version, live, older_than, tombstone_lines
+from sinks.elasticsearch.documents import Documents, live, older_than, tombstone_lines
 from sinks.elasticsearch.markers import read_marker, write_marker
 from sinks.elasticsearch.naming import index_of, writer_alias
+from sinks.elasticsearch.numbering import Numbering
 from sinks.elasticsearch.pages import pages
 
 _SWEEP_ROWS: Final = 5000
@@ -31,15 +32,17 @@ class ElasticsearchWriterFactory:
     settings: Settings
     prefix: str
     generation: Generation
+    numbering: Numbering
 
     def __call__(self) -> ElasticsearchWriter:
-        return ElasticsearchWriter(self.settings, self.prefix, self.generation)
+        return ElasticsearchWriter(self.settings, self.prefix, self.generation, self.numbering)
 
 
 class ElasticsearchWriter:
-    def __init__(self, settings: Settings, prefix: str, generation: Generation) -> None:
+    def __init__(self, settings: Settings, prefix: str, generation: Generation, numbering: Numbering) -> None:
         self._prefix = prefix
         self._generation = generation
+        self._numbering = numbering
         self._bulk_bytes = settings.bulk_bytes
         self._client: Elasticsearch = open_client(settings)
         self._raw: Elasticsearch = open_client(settings, raw=True)
@@ -55,7 +58,7 @@ class ElasticsearchWriter:
         return rejected
 
     def truncate(self, table: TableSchema, version: Version) -> int:
-        write_marker(self._client, self._prefix, self._generation, table, version)
+        write_marker(self._client, self._prefix, self._generation, table, version, self._numbering)
         self._markers.pop(table, None)
         target = writer_alias(self._prefix, table, self._generation)
         query = {"bool": {"filter": [live(), older_than(version)]}}
@@ -67,7 +70,7 @@ class ElasticsearchWriter:
             size=_SWEEP_ROWS,
             with_source=False,
         ):
-            now_ms, number = time.time_ns() // 1_000_000, external_version(version)
+            now_ms, number = time.time_ns() // 1_000_000, self._numbering.number(version)
             items = [bulk.Item(tombstone_lines(hit.id, number, *version, now_ms), hit.id) for hit in page]
             for portion in bulk.requests(items, self._bulk_bytes):
                 bulk.send(self._raw, target, portion)
@@ -82,7 +85,7 @@ class ElasticsearchWriter:
         if table not in self._markers:
             self._markers[table] = read_marker(self._client, self._prefix, self._generation, table)
         marker = self._markers[table]
-        lines = Documents(table).lines
+        lines = Documents(table, self._numbering).lines
         now_ms = time.time_ns() // 1_000_000
         for change in changes:
             if marker is None or change.version >= marker:

@@ -103,6 +103,8 @@ class RedisScan:
         before = row_prefix(self._prefix, table)
         force = Script(self._client, FORCE)
         for held, change in forced:
+            if held is None:  # Redis remembers no deletes: there is nothing to force
+                continue
             with translated():
                 raw: Any = self._client.hget(before + held.id, "version")
             if _version(raw) == held.version:

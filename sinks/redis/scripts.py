@@ -8,15 +8,34 @@ from __future__ import annotations
 
 from typing import Final
 
-# KEYS: the markers' hash, then one key per row. ARGV: the table's field in it, the generation, the tombstones' seconds,
-# then per row its version and the row, "" for a delete (JSON is never empty).
+# Every script that writes rows or a position begins with this. ARGV[1] is the server on which its caller has taken the
+# store: the run ID of the process and the replication ID, with a colon between; "" for any, also of one of the two. A
+# restart changes the first, a promotion the second. What such a server acknowledged before may be lost, and what some
+# other one is given will be: the script writes nothing, and gives MOVED. (Redis also takes a new replication ID when
+# its first replica comes, and an hour after its last one went. The batch is then done again without need.)
+MOVED: Final = b"moved"
+_GUARD: Final = """
+if ARGV[1] ~= '' then
+  local run_id, replication_id = string.match(ARGV[1], '^(.*):(.*)$')
+  if run_id ~= '' and not string.find(redis.call('INFO', 'server'), 'run_id:' .. run_id, 1, true)
+    or replication_id ~= ''
+    and not string.find(redis.call('INFO', 'replication'), 'master_replid:' .. replication_id, 1, true) then
+    return 'moved'
+  end
+end
+"""
+
+# KEYS: the markers' hash, then one key per row. ARGV then: the table's field in it, the generation, the tombstones'
+# seconds, then per row its version and the row, "" for a delete (JSON is never empty).
 # An older change still marks the row as seen: its key is in the topic, so it is no ghost.
 # Of the same version, the row of a newer generation stays: it may be in another shape.
-APPLY: Final = """
-local marker = redis.call('HGET', KEYS[1], ARGV[1]) or ''
-local generation, seconds = ARGV[2], ARGV[3]
+APPLY: Final = (
+    _GUARD
+    + """
+local marker = redis.call('HGET', KEYS[1], ARGV[2]) or ''
+local generation, seconds = ARGV[3], ARGV[4]
 for i = 2, #KEYS do
-  local key, version, row = KEYS[i], ARGV[i * 2], ARGV[i * 2 + 1]
+  local key, version, row = KEYS[i], ARGV[i * 2 + 1], ARGV[i * 2 + 2]
   if version >= marker then
     local found = redis.call('HMGET', key, 'version', 'generation')
     local stored = found[1]
@@ -46,24 +65,32 @@ for i = 2, #KEYS do
 end
 return #KEYS - 1
 """
+)
 
-# KEYS: the markers' hash. ARGV: the table's field, a version. The larger one stays.
-MARK: Final = """
-local stored = redis.call('HGET', KEYS[1], ARGV[1])
-if not stored or stored < ARGV[2] then
-  redis.call('HSET', KEYS[1], ARGV[1], ARGV[2])
+# KEYS: the markers' hash. ARGV then: the table's field, a version. The larger one stays.
+MARK: Final = (
+    _GUARD
+    + """
+local stored = redis.call('HGET', KEYS[1], ARGV[2])
+if not stored or stored < ARGV[3] then
+  redis.call('HSET', KEYS[1], ARGV[2], ARGV[3])
 end
 return 1
 """
+)
 
 # Both that follow look at a page of the table's keys and give the next page's cursor ("0": it was the last one) and how
-# many rows were swept. The server finds the keys itself: they need not travel there and back. ARGV of both: the cursor,
-# the keys' pattern, how many keys to look at. (Redis before 7 must be told to replicate what a script has written.)
-_PAGE: Final = """
+# many rows were swept. The server finds the keys itself: they need not travel there and back. ARGV of both then: the
+# cursor, the keys' pattern, how many keys to look at. (Redis before 7 must be told to replicate what a script has
+# written.)
+_PAGE: Final = (
+    _GUARD
+    + """
 if redis.replicate_commands then redis.replicate_commands() end
-local page = redis.call('SCAN', ARGV[1], 'MATCH', ARGV[2], 'COUNT', ARGV[3])
+local page = redis.call('SCAN', ARGV[2], 'MATCH', ARGV[3], 'COUNT', ARGV[4])
 local swept = 0
 """
+)
 
 # ARGV then: the marker's version, the tombstones' seconds. Older rows become tombstones of the marker's version.
 TRUNCATE: Final = (
@@ -71,10 +98,10 @@ TRUNCATE: Final = (
     + """
 for _, key in ipairs(page[2]) do
   local stored = redis.call('HGET', key, 'version')
-  if stored and stored < ARGV[4] then
+  if stored and stored < ARGV[5] then
     swept = swept + redis.call('HDEL', key, 'row')
-    redis.call('HSET', key, 'version', ARGV[4])
-    redis.call('EXPIRE', key, ARGV[5])
+    redis.call('HSET', key, 'version', ARGV[5])
+    redis.call('EXPIRE', key, ARGV[6])
   end
 end
 return {page[1], swept}
@@ -86,12 +113,12 @@ return {page[1], swept}
 SWEEP: Final = (
     _PAGE
     + """
-local generation = tonumber(ARGV[4])
+local generation = tonumber(ARGV[5])
 for _, key in ipairs(page[2]) do
   local found = redis.call('HMGET', key, 'version', 'generation')
-  if found[1] and found[1] <= ARGV[5] and tonumber(found[2] or '0') < generation then
+  if found[1] and found[1] <= ARGV[6] and tonumber(found[2] or '0') < generation then
     if redis.call('HDEL', key, 'row') == 1 then
-      redis.call('EXPIRE', key, ARGV[6])
+      redis.call('EXPIRE', key, ARGV[7])
       swept = swept + 1
     end
   end
@@ -121,18 +148,20 @@ redis.call('HSET', KEYS[1], 'format', ARGV[4],
 return number
 """
 
-# KEYS: the state. ARGV: the generation, the position as it must stand there ("" for any), the new one, the server's run
-# ID ("" for any). Gives "", or what is wrong: "restarted", "lost", or the position that stands there instead.
-SAVE: Final = """
-local stored = redis.call('HGET', KEYS[1], 'position:' .. ARGV[1])
+# KEYS: the state. ARGV then: the generation, the position as it must stand there ("" for any), the new one. Gives "",
+# or what is wrong: "moved", "lost", or the position that stands there instead.
+SAVE: Final = (
+    """
+local stored = redis.call('HGET', KEYS[1], 'position:' .. ARGV[2])
 if not stored then return 'lost' end
-if ARGV[2] ~= '' and stored ~= ARGV[2] then return stored end
-if ARGV[4] ~= '' and not string.find(redis.call('INFO', 'server'), 'run_id:' .. ARGV[4], 1, true) then
-  return 'restarted'
-end
-redis.call('HSET', KEYS[1], 'position:' .. ARGV[1], ARGV[3])
+if ARGV[3] ~= '' and stored ~= ARGV[3] then return stored end
+"""
+    + _GUARD
+    + """
+redis.call('HSET', KEYS[1], 'position:' .. ARGV[2], ARGV[4])
 return ''
 """
+)
 
 # KEYS: the state. ARGV: the generation, its new text, 1 to make it serve. 0: it is gone, and must not half come back.
 SETTLE: Final = """

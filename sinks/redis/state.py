@@ -2,7 +2,7 @@
 
 Fields: `format`, `last` (the last generation's number), `serving`, and per generation N `generation:N`, `position:N`
 and `table:N:TOPIC`. A position is replaced only where it is still the text that this driver wrote last, and only on the
-server process that it was written to: one that restarted may have lost the rows that were acknowledged since.
+server that it was written to: one that was restarted or promoted may have lost rows that were acknowledged since.
 """
 
 from __future__ import annotations
@@ -27,6 +27,7 @@ from sinks.contract import (
 from sinks.redis import scripts
 from sinks.redis.client import Script, translated
 from sinks.redis.naming import name_key, state_key
+from sinks.redis.writer import refuse_moved
 
 FORMAT: Final = 1
 
@@ -96,31 +97,38 @@ class State:
 
     def take(self, generation: Generation, owner: str) -> Position:
         while True:
-            run_id = self._run_id()
+            server = self._server()
             found = self._text(generation)
             if found is None:
                 raise PositionLostError(f"{generation} of the store is gone.")
             mine = msgspec.structs.replace(_decode(found), owner=owner)
             text = msgspec.json.encode(mine)
-            if not self._save([self._key], [generation.number, found, text, run_id]):
-                self._held[generation.number] = (text, run_id)
+            if not self._save([self._key], [server, generation.number, found, text]):
+                self._held[generation.number] = (text, server)
                 return mine
 
     def save(self, generation: Generation, position: Position) -> Position:
-        held, run_id = self._held[generation.number]
+        held, server = self._held[generation.number]
         mine = _decode(held)
         new = msgspec.structs.replace(position, owner=mine.owner, format=POSITION_FORMAT, written_ms=_now_ms())
         text = msgspec.json.encode(new)
-        problem = self._save([self._key], [generation.number, held, text, run_id])
+        problem = self._save([self._key], [server, generation.number, held, text])
         if problem:
+            refuse_moved(problem)
             raise _why(problem, generation, mine)
-        self._held[generation.number] = (text, run_id)
+        self._held[generation.number] = (text, server)
         return new
 
-    def _run_id(self) -> str:
+    def server_of(self, generation: Generation) -> str:
+        """The server that the generation was taken on, as the scripts compare it; "" if it was not taken."""
+        return self._held.get(generation.number, (b"", ""))[1]
+
+    def _server(self) -> str:
+        """Which process it is, and since which promotion it is the primary; "" for what it does not tell."""
         with translated():
-            info: Any = self._client.info("server")
-        return str(info["run_id"])
+            server: Any = self._client.info("server")
+            replication: Any = self._client.info("replication")
+        return f"{server.get('run_id', '')}:{replication.get('master_replid', '')}"
 
     def _text(self, generation: Generation) -> bytes | None:
         with translated():
@@ -142,8 +150,6 @@ def _generation(number: int, text: bytes) -> Generation:
 
 
 def _why(problem: bytes, generation: Generation, mine: Position) -> Exception:
-    if problem == b"restarted":
-        return PositionLostError("Redis was restarted: what it acknowledged before may be lost.")
     if problem == b"lost":
         return PositionLostError(f"{generation} of the store is gone: flushed, or dropped.")
     return displaced(_decode(problem), mine)

@@ -71,7 +71,7 @@ class RedisStore:
         return self._state.save(generation, position)
 
     def writer_factory(self, generation: Generation) -> WriterFactory:
-        return RedisWriterFactory(self._settings, self._prefix, generation.number)
+        return RedisWriterFactory(self._settings, self._prefix, generation.number, self._state.server_of(generation))
 
     def reap(self, generation: Generation, below: Version, grace_seconds: float | None = None) -> int:  # noqa: ARG002
         """Nothing to do: tombstones expire."""
@@ -79,7 +79,8 @@ class RedisStore:
 
     def sweep_ghosts(self, generation: Generation, table: TableSchema, below: Version) -> int:
         arguments: list[str | bytes | int] = [generation.number, str(below), self._settings.tombstone_hours * 3600]
-        return sweep(self._client, scripts.SWEEP, row_pattern(self._prefix, table), arguments)
+        server, pattern = self._state.server_of(generation), row_pattern(self._prefix, table)
+        return sweep(self._client, scripts.SWEEP, server, pattern, arguments)
 
     def count(self, generation: Generation, table: TableSchema) -> int:  # noqa: ARG002
         """Looks at every key; while the server grows its key table, one may be counted twice."""

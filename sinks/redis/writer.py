@@ -15,7 +15,7 @@ import redis
 
 from cdc.config.stores import Redis as Settings
 from cdc.lsn import Version
-from sinks.contract import Change, Rejected, TableSchema
+from sinks.contract import Change, PositionLostError, Rejected, TableSchema
 from sinks.redis import scripts
 from sinks.redis.client import Script, bulk, open_client, translated
 from sinks.redis.naming import markers_key, row_pattern, row_prefix
@@ -34,14 +34,17 @@ class RedisWriterFactory:
     settings: Settings
     prefix: str
     number: int
+    #: The server that the store was taken on; "" for any.
+    server: str = ""
 
     def __call__(self) -> RedisWriter:
-        return RedisWriter(self.settings, self.prefix, self.number)
+        return RedisWriter(self.settings, self.prefix, self.number, self.server)
 
 
 class RedisWriter:
-    def __init__(self, settings: Settings, prefix: str, number: int) -> None:
+    def __init__(self, settings: Settings, prefix: str, number: int, server: str) -> None:
         self._prefix = prefix
+        self._server = server
         self._generation = str(number).encode()
         self._seconds = str(settings.tombstone_hours * 3600).encode()
         self._client = open_client(settings)
@@ -51,14 +54,16 @@ class RedisWriter:
         """Redis takes every row: nothing is ever rejected."""
         calls = self._calls(table, changes)
         while some := list(islice(calls, _CALLS_PER_PIPELINE)):
-            self._apply.send(some)
+            refuse_moved(*self._apply.send(some))
         return []
 
     def truncate(self, table: TableSchema, version: Version) -> int:
         """The marker first: what comes later and is older stays out. Then SCAN, over all keys of the database."""
         marker = str(version)
-        Script(self._client, scripts.MARK)([markers_key(self._prefix)], [table.topic, marker])
-        return sweep(self._client, scripts.TRUNCATE, row_pattern(self._prefix, table), [marker, self._seconds])
+        mark = Script(self._client, scripts.MARK)
+        refuse_moved(mark([markers_key(self._prefix)], [self._server, table.topic, marker]))
+        pattern = row_pattern(self._prefix, table)
+        return sweep(self._client, scripts.TRUNCATE, self._server, pattern, [marker, self._seconds])
 
     def close(self) -> None:
         self._client.close()
@@ -68,7 +73,7 @@ class RedisWriter:
         before = row_prefix(self._prefix, table).encode()
         before_bytes = len(before)
         markers = bulk(markers_key(self._prefix).encode())
-        first = b"".join(map(bulk, (table.topic.encode(), self._generation, self._seconds)))
+        first = b"".join(map(bulk, (self._server.encode(), table.topic.encode(), self._generation, self._seconds)))
         stamps: dict[Version, bytes] = {}  # rows of a copy share theirs
         keys, arguments, size = [markers], [first], 0
         for row_id, _, version, row in changes:
@@ -86,18 +91,28 @@ class RedisWriter:
             yield self._call(keys, arguments)
 
     def _call(self, keys: list[bytes], arguments: list[bytes]) -> bytes:
-        """`arguments`: three for all, then two for each row."""
-        head = self._apply.head(len(keys), 3 + 2 * (len(arguments) - 1))
+        """`arguments`: four for all, then two for each row."""
+        head = self._apply.head(len(keys), 4 + 2 * (len(arguments) - 1))
         return b"".join([head, *keys, *arguments])
 
 
-def sweep(client: redis.Redis, script: str, pattern: str, arguments: Sequence[str | bytes | int]) -> int:
+def sweep(client: redis.Redis, script: str, server: str, pattern: str, arguments: Sequence[str | bytes | int]) -> int:
     """All pages of one of the scripts that sweep; how many rows were swept."""
     page, cursor, swept = Script(client, script), b"", 0
     while cursor != b"0":
-        cursor, found = page([], [cursor or b"0", pattern, SCAN_KEYS, *arguments])
+        answer = page([], [server, cursor or b"0", pattern, SCAN_KEYS, *arguments])
+        refuse_moved(answer)
+        cursor, found = answer
         swept += int(found)
     return swept
+
+
+def refuse_moved(*answers: object) -> None:
+    """Raise if one of these scripts found another server, or one that was promoted since."""
+    if scripts.MOVED in answers:
+        raise PositionLostError(
+            "Redis was restarted, or failed over: what was acknowledged before may be lost, and is written again."
+        )
 
 
 def scan(client: redis.Redis, prefix: str, table: TableSchema) -> Iterator[list[bytes]]:

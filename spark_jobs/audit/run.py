@@ -251,6 +251,8 @@ class _Auditing:
             return f"{outcome.moving} rows change all the time"
         if wrong and self.options.repair and side != TOPIC and self._is_by_spark(side):
             return f"its history stands in the way of a repair; tailrace bootstrap {side} builds it anew"
+        if wrong and self.options.repair:
+            return "the repair did not hold: another program writes these rows, or the sync is stopped; repair again"
         return ""
 
     def _record(

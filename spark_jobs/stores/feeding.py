@@ -8,6 +8,7 @@ the store says then.
 from __future__ import annotations
 
 import time
+import uuid
 from typing import TYPE_CHECKING
 
 import msgspec
@@ -214,8 +215,8 @@ def applying_for(
         use_warehouse(fed.spark, store.settings)
         return WarehouseBatches(store, generation, fed, Parking(config.kafka.client_options(), parked_topic))
     return Applying(
-        # A number may come again, after everything was lost: the time tells such generations apart.
-        id=f"{name} {generation.number} {generation.created_ms} {abs(hash(tuple(fed.schemas.values()))):x}",
+        # Writers are bound to the store as this life found it, so no other life's are used.
+        id=f"{name} {generation.number} {uuid.uuid4().hex}",
         store=name,
         tables=fed.schemas,
         shapes=fed.rows,

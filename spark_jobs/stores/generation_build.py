@@ -33,7 +33,7 @@ from spark_jobs.stores.load import Loading, LoadProgress
 from spark_jobs.stores.parked_rows import read_parked
 from spark_jobs.stores.points import Point
 from spark_jobs.stores.sources import Sources, ends_for
-from spark_jobs.stores.store_sync import BOOTSTRAP_OWNER
+from spark_jobs.stores.store_sync import BOOTSTRAP_OWNER, drop_lost
 from spark_jobs.stores.tasks import Applying
 from spark_jobs.stores.topic_facts import read_topic_facts
 from spark_jobs.warehouse.apply import WarehouseBatches
@@ -230,8 +230,12 @@ class GenerationBuild:
             self._notes.end()
         log.info("switched", store=self._name, generation=self.generation.number)
         end_refusal(self._config, f"store {self._name}")
-        if old is not None and not keep_old:
+        if keep_old:
+            return
+        if old is not None:
             self._store.drop(old)
+        for lost in drop_lost(self._store, self.generation):
+            log.info("lost_generation_dropped", store=self._name, generation=lost.number)
 
     def _save(self, point: Point, caught_up_ms: int) -> None:
         """`caught_up_ms`: the point covers everything that the broker appended before this time."""

@@ -272,6 +272,8 @@ class StoreSync:
             return False
         store.switch(feeding.generation)
         self._log.info("serving", generation=feeding.generation.number)
+        for lost in drop_lost(store, feeding.generation):
+            self._log.info("lost_generation_dropped", generation=lost.number)
         return True
 
 
@@ -282,6 +284,15 @@ def checked(name: str, store: Store) -> list[StoreCheck]:
     if failed is not None:
         raise TransientError(f"Store {name} cannot be written as it is: {failed.what}.", remedy=failed.remedy)
     return [each for each in found if each.level == "warn"]
+
+
+def drop_lost(store: Store, serving: Generation) -> list[Generation]:
+    """Remove generations that have no position: no sync can go on with them."""
+    others = [each for each in store.list_generations() if each.number != serving.number]
+    lost = [each for each in others if store.position(each) is None]
+    for each in lost:
+        store.drop(each)
+    return lost
 
 
 def _serving_moved(store: Store, generation: Generation) -> bool:

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
 
 import pytest
+from elasticsearch import Elasticsearch
 
 from sinks.contract import caught_up_at
 from spark_jobs.stores.parked_rows import read_parked
@@ -16,6 +17,7 @@ from tests.harness.audit import assert_clean
 from tests.harness.own_redis import OwnRedis
 from tests.harness.pipeline import MakePipeline
 from tests.harness.proxy import Proxy
+from tests.harness.snapshots import Snapshots
 from tests.harness.store_sync import StorePipeline
 from tests.harness.waiting import eventually
 
@@ -84,6 +86,35 @@ def test_a_cache_that_lost_what_it_had_is_filled_again(
             assert_clean(stores.config, spark, "cache")
     finally:
         redis.close()
+
+
+def test_a_snapshot_that_holds_a_position_ahead_of_its_rows(make_stores: MakeStores, elasticsearch_url: str) -> None:
+    """Elasticsearch takes the shards of a snapshot at different moments. Restored while the sync runs, the position
+    does not count: a new generation is built from the topics, readers get it, and the restored one goes."""
+    stores = make_stores(search={"kind": "elasticsearch", "url": elasticsearch_url})
+    database, prefix = stores.pipeline.database, stores.pipeline.prefix
+    rows, own = f"{prefix}.public.t-g1", f"{prefix}.__tailrace-g1"
+    stores.pipeline.start()
+    with Elasticsearch(elasticsearch_url, request_timeout=60) as client, stores.syncing() as syncs:
+        snapshots = Snapshots(client, prefix)
+        database.execute("INSERT INTO t SELECT i, 'one' FROM generate_series(1, 50) i")
+        stores.assert_same("t")
+        snapshots.make("rows", [rows])
+        database.execute("UPDATE t SET v = 'two' WHERE id < 9; DELETE FROM t WHERE id = 30")
+        stores.assert_same("t")
+        snapshots.make("own", [own])
+        client.indices.delete(index=[rows, own])
+        for name, index in (("rows", rows), ("own", own)):
+            snapshots.restore(name, [index])
+        eventually(lambda: _numbers(stores) == [2], 60, "the restored generation to be replaced")
+        stores.assert_same("t")
+        assert syncs["search"].refused is None
+        snapshots.close()
+
+
+def _numbers(stores: StorePipeline) -> list[int]:
+    with stores.opened("search") as (store, _):
+        return [each.number for each in store.list_generations()]
 
 
 def test_of_two_drivers_one_stops(make_stores: MakeStores, redis_url: str) -> None:

@@ -16,29 +16,57 @@ from cdc.secrets import Secret, Url
 from sinks.contract import Change, Column, Generation, PositionLostError, TableSchema
 from sinks.elasticsearch import bulk
 from sinks.elasticsearch.client import open_client, problem, translated
-from sinks.elasticsearch.documents import Documents, external_version
+from sinks.elasticsearch.documents import Documents
+from sinks.elasticsearch.identities import Found, why_lost
 from sinks.elasticsearch.mapping import fields_of
 from sinks.elasticsearch.naming import OWN, field_name, index_of, own_index, split_generation, writer_alias
+from sinks.elasticsearch.numbering import NARROW, Numbering, numbering_after
 from tests.harness.receiver import Receiver
 
-positions = st.integers(0, 2**50).map(lambda number: number * 8)
+positions = st.integers(1, 2**47 - 1).map(lambda number: number * 8)
 versions = st.builds(Version, positions, st.integers(0, 2**32 - 1))
 
 
-@given(one=versions, other=versions)
-def test_the_servers_number_never_contradicts_the_version(one: Version, other: Version) -> None:
-    """A larger version has a number that is at least as large; below 4095 changes in a transaction, a larger one."""
-    if one < other:
-        assert external_version(one) <= external_version(other)
-        if one.seq < 4095:
-            assert external_version(one) < external_version(other)
-    assert 0 <= external_version(one) < 2**63
+@given(one=versions, other=versions, narrow_to=st.none() | positions)
+def test_the_servers_number_never_contradicts_the_version(one: Version, other: Version, narrow_to: int | None) -> None:
+    """A larger version has a number that is at least as large, also across the position of an upgrade from 0.1.0; for
+    another transaction, and for the first 32,767 changes of one, a larger number."""
+    numbering = Numbering(narrow_to or 0)
+    smaller, larger = sorted((one, other))
+    assert numbering.number(smaller) <= numbering.number(larger)
+    exact = smaller.position != larger.position or (narrow_to is None and smaller.seq < 32_768)
+    if smaller < larger and exact:
+        assert numbering.number(smaller) < numbering.number(larger)
+    assert 0 <= numbering.number(one) < 2**63
+    assert numbering.says(numbering.number(one), one)
+
+
+@given(one=versions, other=versions, narrow_to=st.none() | positions)
+def test_a_number_of_0_1_0_is_never_the_larger_one(one: Version, other: Version, narrow_to: int | None) -> None:
+    """A late request of release 0.1.0 with the same or a smaller version never wins against what was written since."""
+    smaller, larger = sorted((one, other))
+    old = NARROW.number(smaller)
+    numbering = Numbering(narrow_to or 0)
+    assert old < numbering.number(larger) or larger.position <= numbering.narrow_to
+    assert old <= numbering.number(larger)
+
+
+@given(seq=st.integers(1, 2**31), more=st.integers(1, 2**30))
+def test_changes_of_a_huge_transaction_are_told_apart(seq: int, more: int) -> None:
+    """One by one up to 32,767; after that, if they are further apart than a thousandth of their number."""
+    number = Numbering().number
+    if seq + more < 32_768 or more > seq // 1000:
+        assert number(Version(8, seq)) < number(Version(8, seq + more))
 
 
 def test_a_position_past_the_servers_numbers_is_refused() -> None:
-    """Rather than wrapped around."""
-    with pytest.raises(RefusedError):
-        external_version(Version(2**54, 1))
+    """Rather than wrapped around; and one that is only past what has room since 0.1.0 keeps its old numbers."""
+    for numbering, limit in ((Numbering(), 2**50), (Numbering(8), 2**50), (NARROW, 2**54)):
+        numbering.number(Version(limit - 8, 1))
+        with pytest.raises(RefusedError):
+            numbering.number(Version(limit, 1))
+    assert numbering_after(2**50) == NARROW
+    assert numbering_after(800) == Numbering(800)
 
 
 identifiers = st.text(st.characters(exclude_characters="\0", codec="utf-8"), min_size=1, max_size=20)
@@ -72,7 +100,7 @@ def test_a_document_gives_its_row_back(columns: dict[str, object], version: Vers
     table = TableSchema("s", "t", "x.s.t", (), tuple(Column(name, "text", -1) for name in columns))
     row = json.dumps(columns, ensure_ascii=False).encode()
     action, document = Documents(table).lines(Change("1", b"{}", version, row), 0).splitlines()
-    assert json.loads(action)["index"]["version"] == external_version(version)
+    assert json.loads(action)["index"]["version"] == Numbering().number(version)
     assert json.loads(document)[OWN] == {"position": version.position, "seq": version.seq}
     found, back = Documents(table).row_of(document)
     assert found == version
@@ -180,3 +208,33 @@ def test_a_redirect_is_refused_and_the_key_goes_nowhere_else() -> None:
         store.close()
         elsewhere.close()
     assert (len(store.asked), elsewhere.asked) == (1, [])
+
+
+WRITTEN = ["index", "history 0", "history 1"]
+
+
+@pytest.mark.parametrize(
+    ("found", "lost"),
+    [
+        (Found("index", True, {0: "history 0", 1: "history 1"}), False),
+        (Found("index", True, {0: "history 0", 1: "another"}), True),
+        (Found("index", True, {1: "another"}), True),
+        (Found("another", True, {0: "history 0", 1: "history 1"}), True),
+        (None, True),
+    ],
+)
+def test_an_index_is_known_by_its_uuid_and_histories(found: Found | None, lost: bool) -> None:
+    """Any of them another one, and the index is not the one that was written; the reason names it."""
+    reason = why_lost({} if found is None else {"t-g1": found}, ["t-g1"], {"t-g1": WRITTEN})
+    assert (reason is not None) == lost
+    assert reason is None or "t-g1" in reason
+
+
+@pytest.mark.parametrize(
+    "found", [Found("index", True, {0: "history 0"}), Found("index", False, {0: "history 0", 1: "history 1"})]
+)
+def test_an_index_that_is_closed_or_not_all_there_is_not_lost(found: Found) -> None:
+    """A shard that is started later is not a loss."""
+    with pytest.raises(TransientError) as raised:
+        why_lost({"t-g1": found}, ["t-g1"], {"t-g1": WRITTEN})
+    assert not isinstance(raised.value, PositionLostError)

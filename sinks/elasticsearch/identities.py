@@ -1,0 +1,133 @@
+"""What tells an index from another one under its name: the index's uuid and the history of each primary shard.
+
+Elasticsearch gives a shard a new `history_uuid` when it may lack operations that it has acknowledged: when it is
+restored from a snapshot, and when a stale or empty copy is made the primary by force. An index that is deleted and made
+again, or restored after a delete, has a new uuid. Restarts, relocations, promoted replicas, closing and opening change
+neither.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Final
+
+import msgspec
+from elasticsearch import Elasticsearch
+
+from cdc.errors import TransientError
+from sinks.elasticsearch.client import translated
+
+#: The index's uuid, then the `history_uuid` of each primary shard, by the shard's number.
+Identity = Sequence[str]
+
+_WANTED: Final = (
+    "indices.*.uuid,indices.*.status,indices.*.shards.*.routing.primary,indices.*.shards.*.routing.state,"
+    "indices.*.shards.*.commit.user_data.history_uuid"
+)
+
+# While a shard is being restored, its files may still have the history of the snapshot.
+_ACTIVE: Final = ("STARTED", "RELOCATING")
+
+
+class Found(msgspec.Struct, frozen=True):
+    """An index as the server has it now; a primary shard that is not there has no history here."""
+
+    uuid: str
+    is_open: bool
+    histories: dict[int, str]
+
+    def is_other_than(self, recorded: Identity) -> bool:
+        uuid, *histories = recorded
+        return self.uuid != uuid or any(
+            self.histories.get(shard, history) != history for shard, history in enumerate(histories)
+        )
+
+    def has_shards(self, count: int) -> bool:
+        return len(self.histories) == count
+
+    @property
+    def identity(self) -> list[str]:
+        return [self.uuid, *(self.histories[shard] for shard in sorted(self.histories))]
+
+
+def look(client: Elasticsearch, pattern: str) -> dict[str, Found]:
+    """Every index that matches, closed ones too. `flush` is the cheapest of the statistics, and not used."""
+    with translated():
+        answer = client.indices.stats(
+            index=pattern,
+            metric="flush",
+            level="shards",
+            expand_wildcards=["open", "closed"],
+            forbid_closed_indices=False,
+            filter_path=_WANTED,
+        ).body
+    return {name: _found(index) for name, index in answer.get("indices", {}).items()}
+
+
+def why_lost(found: Mapping[str, Found], names: Iterable[str], recorded: Mapping[str, Identity]) -> str | None:
+    """Why these indices are not those that were written; None: they are, as far as is recorded.
+
+    Raises TransientError where it cannot be told now: an index is closed, or a primary shard is not there.
+    """
+    for name in names:
+        index = found.get(name)
+        if index is None:
+            return f"The index {name} is gone."
+        if not index.is_open:
+            raise TransientError(f"The index {name} is closed.", remedy="Open it; the sync then goes on by itself.")
+        identity = recorded.get(name)
+        if identity is None:
+            continue
+        if index.is_other_than(identity):
+            return (
+                f"The index {name} is not the one that was written: it was restored, deleted and made again, or a stale"
+                " or empty copy of a shard was made the primary."
+            )
+        if not index.has_shards(len(identity) - 1):
+            raise TransientError(f"A primary shard of the index {name} is not there.")
+    return None
+
+
+def read_identities(client: Elasticsearch, pattern: str, names: Sequence[str]) -> dict[str, list[str]]:
+    """Of indices that must be there, with all of their shards."""
+    found = look(client, pattern)
+    with translated():
+        settings = client.indices.get_settings(
+            index=pattern, name="index.number_of_shards", flat_settings=True, expand_wildcards=["open", "closed"]
+        ).body
+    for name in names:
+        count = int(settings[name]["settings"]["index.number_of_shards"]) if name in settings else 0
+        if name not in found or not found[name].has_shards(count):
+            raise TransientError(f"A primary shard of the index {name} is not there.")
+    return {name: found[name].identity for name in names}
+
+
+def _found(index: dict[str, object]) -> Found:
+    shards = msgspec.convert(index.get("shards", {}), dict[int, list[_Shard]], strict=False)
+    histories = {
+        number: shard.commit.user_data.history_uuid
+        for number, copies in shards.items()
+        for shard in copies
+        if shard.routing.primary and shard.routing.state in _ACTIVE
+    }
+    return Found(str(index.get("uuid")), index.get("status") != "close", histories)
+
+
+class _Routing(msgspec.Struct):
+    primary: bool = False
+    state: str = ""
+
+
+class _UserData(msgspec.Struct):
+    history_uuid: str = ""
+
+
+class _Commit(msgspec.Struct):
+    user_data: _UserData = msgspec.field(default_factory=_UserData)
+
+
+class _Shard(msgspec.Struct):
+    """One copy of a shard."""
+
+    routing: _Routing = msgspec.field(default_factory=_Routing)
+    commit: _Commit = msgspec.field(default_factory=_Commit)
