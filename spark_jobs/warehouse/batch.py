@@ -63,8 +63,8 @@ def loaded(rows: DataFrame, columns: Sequence[WarehouseColumn]) -> DataFrame:
     """What `typed` makes of `newest`, of `typed_events`, as a bulk load wants it: without what a history needs."""
     from pyspark.sql import functions as f  # noqa: PLC0415 - as above
 
-    unread = f.when(f.col("op") == UNREAD, f.array(f.lit(UNREADABLE))).otherwise(f.array().cast("array<string>"))
-    return rows.withColumn("unfit", f.concat("unfit", unread)).select(
+    told = f.when(f.col("op") == UNREAD, f.array_append("unfit", f.lit(UNREADABLE))).otherwise(f.col("unfit"))
+    return rows.withColumn("unfit", told).select(
         *(f.col(f"row.c{number}").alias(column.name) for number, column in enumerate(columns)),
         f.col("position").alias(naming.POSITION),
         f.col("seq").alias(naming.SEQ),
