@@ -83,7 +83,10 @@ class Generations:
             return f"The index {own_name} is gone."
         else:
             own = known
-        return identities.why_lost(found, [own_name, *own["tables"]], own.get("identities", {}))
+        names = [own_name, *own["tables"]]
+        if not found.keys() >= set(names):
+            found = identities.look_without_shards(self._client, self._pattern(number)) | found
+        return identities.why_lost(found, names, own.get("identities", {}))
 
     def record(self, generation: Generation, indices: Iterable[str]) -> None:
         """Remember that these were made, and which they are, so that one that vanishes or is replaced is noticed."""

@@ -51,7 +51,7 @@ class Found(msgspec.Struct, frozen=True):
 
 
 def look(client: Elasticsearch, pattern: str) -> dict[str, Found]:
-    """Every index that matches, closed ones too. `flush` is the cheapest of the statistics, and not used."""
+    """Every index that matches and has a shard on some node, closed ones too. (`flush` is cheap, and not used.)"""
     with translated():
         answer = client.indices.stats(
             index=pattern,
@@ -62,6 +62,15 @@ def look(client: Elasticsearch, pattern: str) -> dict[str, Found]:
             filter_path=_WANTED,
         ).body
     return {name: _found(index) for name, index in answer.get("indices", {}).items()}
+
+
+def look_without_shards(client: Elasticsearch, pattern: str) -> dict[str, Found]:
+    """Every index that matches, by what the cluster knows of it, also while no node holds a shard of it."""
+    with translated():
+        answer = client.indices.get_settings(
+            index=pattern, name="index.uuid", flat_settings=True, expand_wildcards=["open", "closed"]
+        ).body
+    return {name: Found(index["settings"]["index.uuid"], True, {}) for name, index in answer.items()}
 
 
 def why_lost(found: Mapping[str, Found], names: Iterable[str], recorded: Mapping[str, Identity]) -> str | None:
