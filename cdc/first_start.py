@@ -58,7 +58,9 @@ class FirstStart:
         self._publisher = publisher
         self._stop = stop
 
-    def run(self, stream: ReplicationStream, system_identifier: str, timeline: int) -> Progress | None:
+    def run(
+        self, stream: ReplicationStream, system_identifier: str, timeline: int, *, pipeline_id: str
+    ) -> Progress | None:
         """The progress record to stream from; None when asked to stop meanwhile."""
         chosen = choose_tables(self._source, self._connection)
         publication = ensure_publication(self._config, self._connection, chosen)
@@ -68,6 +70,7 @@ class FirstStart:
             seq=0,
             base=0,
             confirm_lsn=0,
+            pipeline_id=pipeline_id,
             slot=self._source.slot,
             system_identifier=system_identifier,
             timeline=timeline,

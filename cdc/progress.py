@@ -7,6 +7,7 @@ both are there, or neither. The last committed one is the truth about capture.
 from __future__ import annotations
 
 import time
+import uuid
 
 import msgspec
 
@@ -17,7 +18,8 @@ from cdc.lsn import LSN, Version
 replace = msgspec.structs.replace
 
 # 2: `slot`, `base_from`, `remade` and the state "recovering". A record of format 1 is one where none of that was used.
-# 3: `settings` and `parked`, which an older Tailrace would not keep up to date.
+# 3: `settings` and `parked`, which an older Tailrace would not keep up to date; `pipeline_id` and `commit_lsn`, which it
+# would drop.
 FORMAT = 3
 KEY = b"progress"
 
@@ -37,6 +39,9 @@ class Progress(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     commit_time_us: int = 0  # of the last published commit, microseconds since 1970
     messages: int = 0  # how many logical messages of the transaction at `position` are published
     inside_transaction: bool = False  # a source transaction too big for one Kafka transaction is half published
+    # Made at the first start and kept for the pipeline's life, through `recover` too: only versions under the same id
+    # can be compared. "" where an older Tailrace wrote the record; the next start of capture makes one then.
+    pipeline_id: str = ""
     slot: str = ""  # its name; "" where an older Tailrace wrote the record
     system_identifier: str
     timeline: int
@@ -79,6 +84,9 @@ class Progress(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
 
     def on_slot(self, slot: str) -> Progress:
         return replace(self, slot=slot)
+
+    def identified(self) -> Progress:
+        return self if self.pipeline_id else replace(self, pipeline_id=new_pipeline_id())
 
     def creating_again(self) -> Progress:
         return replace(self, state="creating", copy="", position=0, confirm_lsn=0)
@@ -130,6 +138,10 @@ class Progress(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
 
     def with_schema(self, topic: str, digest: str) -> Progress:
         return replace(self, schemas={**self.schemas, topic: digest})
+
+
+def new_pipeline_id() -> str:
+    return uuid.uuid4().hex
 
 
 class UnreadableProgressError(RefusedError):

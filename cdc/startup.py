@@ -28,7 +28,7 @@ from cdc.own_messages import ensure_secret
 from cdc.parked import Parked, read_parked_rows
 from cdc.postgres import connect
 from cdc.progress import KEY as PROGRESS_KEY
-from cdc.progress import Progress, read_progress
+from cdc.progress import Progress, new_pipeline_id, read_progress
 from cdc.publisher import Publisher
 from cdc.replication import ReplicationStream, SlotInUse
 from cdc.table_catalog import read_states
@@ -227,7 +227,7 @@ class _Start:
             log_end=catalog.current_lsn(self._connection),
             forked_at=self._forked_at(timeline, progress),
         )
-        progress = progress.on_timeline(timeline).on_slot(self._source.slot)
+        progress = progress.on_timeline(timeline).on_slot(self._source.slot).identified()
         return publisher, self._checked(stream, publisher, progress)
 
     def _checked(self, stream: ReplicationStream, publisher: Publisher, progress: Progress) -> Progress:
@@ -270,7 +270,9 @@ class _Start:
             checks.check_slot_name(progress, self._source.slot)
             raise checks.missing_slot(self._source.slot, progress.confirmable)
         first_start = FirstStart(self._config, self._topics, self._connection, publisher, self._stop)
-        progress = first_start.run(stream, system_identifier, timeline)
+        # A first start that was interrupted has published nothing, but stores may know its id.
+        pipeline_id = progress.identified().pipeline_id if progress is not None else new_pipeline_id()
+        progress = first_start.run(stream, system_identifier, timeline, pipeline_id=pipeline_id)
         if progress is None:
             return None
         stream.start()
