@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import time
 import uuid
+from typing import NamedTuple
 
 import msgspec
 
@@ -24,6 +25,13 @@ FORMAT = 3
 KEY = b"progress"
 
 
+class LastCommit(NamedTuple):
+    """`lsn`: of its commit record."""
+
+    lsn: int
+    time_us: int  # since 1970
+
+
 class Progress(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=False):
     """`position`/`seq` is the version published up to; the slot may be confirmed up to `confirm_lsn`, no further."""
 
@@ -36,7 +44,10 @@ class Progress(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     base: int  # added to LSNs, so that versions rise for ever
     base_from: int = 0  # the position from which on this base holds: before it, LSNs were perhaps another server's
     confirm_lsn: int
-    commit_time_us: int = 0  # of the last published commit, microseconds since 1970
+    # The last commit that the server has sent, even an empty one, and its time in microseconds since 1970. After a
+    # restart it must still be there (`cdc.resumption`). 0: not known.
+    commit_lsn: int = 0
+    commit_time_us: int = 0
     messages: int = 0  # how many logical messages of the transaction at `position` are published
     inside_transaction: bool = False  # a source transaction too big for one Kafka transaction is half published
     # Made at the first start and kept for the pipeline's life, through `recover` too: only versions under the same id
@@ -96,16 +107,19 @@ class Progress(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
         version: Version,
         *,
         confirm_lsn: LSN,
-        commit_time_us: int | None = None,
+        commit: LastCommit | None = None,
         inside_transaction: bool = False,
         messages: int = 0,
     ) -> Progress:
+        # What is sent again after a restart comes before the last one.
+        last = commit if commit is not None and commit.lsn >= self.commit_lsn else None
         return replace(
             self,
             position=int(version.position),
             seq=version.seq,
             confirm_lsn=max(int(confirm_lsn), self.confirm_lsn),
-            commit_time_us=self.commit_time_us if commit_time_us is None else commit_time_us,
+            commit_lsn=self.commit_lsn if last is None else last.lsn,
+            commit_time_us=self.commit_time_us if last is None else last.time_us,
             inside_transaction=inside_transaction,
             messages=messages,
             written_ms=time.time_ns() // 1_000_000,
