@@ -1,4 +1,4 @@
-"""After a restart the server must send again what it has sent, as far as its slot was not told: nothing else, no less."""
+"""After a restart the server must send again what it has sent and the slot was not told of: nothing else, no less."""
 
 from __future__ import annotations
 
