@@ -120,7 +120,7 @@ class Capture:
                 publisher=self._publisher,
                 topics=self._topics,
                 reselect=self._reselect,
-                watch=TableWatch(config, self._catalog),
+                watch=TableWatch(config, self._catalog, self._topics),
                 states=started.states,
             ),
             worker=self._worker,

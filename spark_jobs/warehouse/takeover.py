@@ -37,8 +37,8 @@ def take_over_history(
     before: Position | None,
     sources: Sources,
 ) -> None:
-    """`before`: where the serving generation stood as the build began, if this pipeline built it; `sources`: what the new
-    one was loaded from."""
+    """`before`: where the serving generation stood as the build began, if this pipeline built it; `sources`: what the
+    new one was loaded from."""
     if not isinstance(applying, WarehouseBatches):
         return
     _begin_history(store, generation, fed, before)
