@@ -20,7 +20,7 @@ from cdc.logs import get_logger
 from cdc.lsn import LSN, Version
 from cdc.messages import Commit
 from cdc.outbox import Outbox
-from cdc.progress import Progress
+from cdc.progress import LastCommit, Progress
 from cdc.publisher import Publisher
 from cdc.replication import ReplicationStream
 from cdc.table_states import TableStates
@@ -75,6 +75,7 @@ class Batches:
         self._started = 0.0
         self._settled_at = 0.0
         self._last_commit: Commit | None = None  # of the batch that is being gathered
+        self._last_sent: Commit | None = None
         self._split_at = 0  # how many changes of the source transaction were committed in parts
 
     @property
@@ -95,7 +96,7 @@ class Batches:
             self._started = time.monotonic()
 
     def on_commit(self, message: Commit) -> None:
-        self._last_commit = message
+        self._last_commit = self._last_sent = message
         # While a commit is under way the next batch grows in the outbox: nothing is gained by waiting here.
         if self._commit is None and self._is_due():
             self.end()
@@ -164,7 +165,7 @@ class Batches:
         if busy or not due or lsn <= self.progress.confirm_lsn:
             return
         version = max(self._changes.version, Version(self.progress.base + lsn, 0))
-        draft = draft_progress(self.progress, self._changes, version, confirm_lsn=lsn)
+        draft = draft_progress(self.progress, self._changes, version, confirm_lsn=lsn, commit=self._sent_last())
         self.progress = self.call(lambda: self._commits.publish([], draft, heartbeat=False))
         self._confirm(lsn)
 
@@ -210,7 +211,7 @@ class Batches:
             changes,
             changes.version,
             confirm_lsn=last.end_lsn if last else LSN(self.progress.confirm_lsn),
-            commit_time_us=last.commit_time_us + POSTGRES_EPOCH_US if last else None,
+            commit=self._sent_last(),
         )
         heartbeat, self.heartbeat_seen = self.heartbeat_seen, False
         changes.emit = self._outbox.put
@@ -221,6 +222,15 @@ class Batches:
         if heartbeat:  # it may change what is known of the tables, which the next row needs
             self.settle()
             self.after_heartbeat()
+
+    def _sent_last(self) -> LastCommit | None:
+        """The last commit that has come, or the transaction that is being read, which is named after its commit."""
+        begin, commit = self._changes.begin, self._last_sent
+        if begin is not None:
+            return LastCommit(int(begin.final_lsn), begin.commit_time_us + POSTGRES_EPOCH_US)
+        if commit is not None:
+            return LastCommit(int(commit.commit_lsn), commit.commit_time_us + POSTGRES_EPOCH_US)
+        return None
 
     def _release_held(self) -> None:
         """Too many wait for a re-select: complete them in the middle of the batch, so that memory stays flat."""
@@ -235,7 +245,7 @@ class Batches:
 
 
 def draft_progress(
-    known: Progress, changes: Changes, version: Version, *, confirm_lsn: LSN, commit_time_us: int | None = None
+    known: Progress, changes: Changes, version: Version, *, confirm_lsn: LSN, commit: LastCommit | None = None
 ) -> Progress:
     """Progress at `version`, which is that of `changes`, or later where the log has gone on without changes of ours.
 
@@ -250,7 +260,7 @@ def draft_progress(
     return known.advanced(
         version,
         confirm_lsn=confirm_lsn,
-        commit_time_us=commit_time_us,
+        commit=commit,
         inside_transaction=inside,
         messages=messages,
     )

@@ -120,7 +120,7 @@ class Capture:
                 publisher=self._publisher,
                 topics=self._topics,
                 reselect=self._reselect,
-                watch=TableWatch(config, self._catalog),
+                watch=TableWatch(config, self._catalog, self._topics),
                 states=started.states,
             ),
             worker=self._worker,
@@ -155,6 +155,9 @@ class Capture:
             interval_seconds=config.source.heartbeat_seconds,
         )
         self._publisher.wait_for_room = lambda: self._attendance.wait_for_room(self._stream)
+        self._resumption = started.resumption
+        if not self._resumption.is_passed:
+            self._stream.hold_confirmations()
         self._stream.confirm(progress.confirmable)
         self._heartbeat.start()
         log.info("streaming", slot=config.source.slot, version=str(progress.version), compiled=NativeRun is not None)
@@ -209,10 +212,14 @@ class Capture:
                 self._batches.is_late = sent_at_of(raw)[0] - message.commit_time_us > _LATE_US
             self._handle(message, *start_of(raw))
         elif self._changes.begin is None:
+            if not self._resumption.is_passed:
+                self._check_resumption(wal_end)
             self._batches.on_keepalive(wal_end)
 
     def _handle(self, message: Message, lsn: int) -> None:
         if isinstance(message, Begin):
+            if not self._resumption.is_passed:
+                self._check_resumption(message)
             self._changes.on_begin(message)
             self._batches.on_begin()
         elif isinstance(message, Commit):
@@ -229,6 +236,15 @@ class Capture:
             self._changes.on_origin(message)
         elif not isinstance(message, Type):  # its name is not needed: the catalog is asked for types
             self._changes.on_row(message, lsn)
+
+    def _check_resumption(self, seen: Begin | LSN) -> None:
+        """The slot is not confirmed before the server has shown that its log is the one that was published."""
+        if isinstance(seen, Begin):
+            self._resumption.on_begin(seen)
+        else:
+            self._resumption.on_keepalive(seen)
+        if self._resumption.is_passed:
+            self._stream.release_confirmations()
 
     def _correct_keys(self, commit: Commit) -> None:
         """As many as the transaction had changes, perhaps: what is done between rows is done here too."""

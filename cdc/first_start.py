@@ -58,7 +58,9 @@ class FirstStart:
         self._publisher = publisher
         self._stop = stop
 
-    def run(self, stream: ReplicationStream, system_identifier: str, timeline: int) -> Progress | None:
+    def run(
+        self, stream: ReplicationStream, system_identifier: str, timeline: int, *, pipeline_id: str
+    ) -> Progress | None:
         """The progress record to stream from; None when asked to stop meanwhile."""
         chosen = choose_tables(self._source, self._connection)
         publication = ensure_publication(self._config, self._connection, chosen)
@@ -68,6 +70,7 @@ class FirstStart:
             seq=0,
             base=0,
             confirm_lsn=0,
+            pipeline_id=pipeline_id,
             slot=self._source.slot,
             system_identifier=system_identifier,
             timeline=timeline,
@@ -86,8 +89,10 @@ class FirstStart:
         if not self._config.copy.first:
             states = self._read_states(publication)
             progress = self._with_base(self._with_topics(progress, states), created.point)
-            progress = progress.streaming_from(created.point)
-            self._write(progress, self._uncopied(states, created.point))
+            known = self._uncopied(states, created.point)
+            copy = first.opened("", created.point, progress.base, {})  # of no table: only what was there is dead
+            progress = self._with_buried(progress.streaming_from(created.point), known, copy)
+            self._write(progress, known)
             return progress
         return self._copy_first(stream, progress, created)
 
@@ -154,17 +159,21 @@ class FirstStart:
         for oid, reason in outcome.missing.items():
             if oid in states.tables:
                 states = states.with_pending(states.tables[oid].topic, int(point), reason)
+        progress = self._with_buried(progress.streaming_from(point), states, outcome.copy)
+        self._write(progress, states, first.ended(outcome))
+        log.info("first_copy_done", rows=outcome.rows, incomplete=sorted(outcome.missing.values()))
+        return progress
+
+    def _with_buried(self, progress: Progress, states: TableStates, copy: CopyState) -> Progress:
+        """In a transaction that the caller commits."""
         parked_topic = control_topic(self._prefix, Control.PARKED)
         parked = read_parked_rows(self._config.kafka.client_options(), parked_topic)
         self._publisher.know_parked(row for row in parked if not row.store and row.topic in progress.topic_ids)
         self._publisher.begin()
-        self._bury_what_was_there(progress, states, outcome.copy)
+        self._bury_what_was_there(progress, states, copy)
         self._publisher.flush(_COMMIT_SECONDS, lambda: None)
         ends = self._topics.end_offsets({name: len(offsets) for name, offsets in progress.end_offsets.items()})
-        progress = progress.streaming_from(point).with_end_offsets(ends).with_parked(self._publisher.parked_counts)
-        self._write(progress, states, first.ended(outcome))
-        log.info("first_copy_done", rows=outcome.rows, incomplete=sorted(outcome.missing.values()))
-        return progress
+        return progress.with_end_offsets(ends).with_parked(self._publisher.parked_counts)
 
     def _bury_what_was_there(self, progress: Progress, states: TableStates, copy: CopyState) -> None:
         """A topic of an earlier life has rows that this copy may not have: everything older than it is dead."""

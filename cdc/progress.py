@@ -7,6 +7,8 @@ both are there, or neither. The last committed one is the truth about capture.
 from __future__ import annotations
 
 import time
+import uuid
+from typing import NamedTuple
 
 import msgspec
 
@@ -17,9 +19,17 @@ from cdc.lsn import LSN, Version
 replace = msgspec.structs.replace
 
 # 2: `slot`, `base_from`, `remade` and the state "recovering". A record of format 1 is one where none of that was used.
-# 3: `settings` and `parked`, which an older Tailrace would not keep up to date.
+# 3: `settings` and `parked`, which an older Tailrace would not keep up to date; `pipeline_id` and `commit_lsn`, which it
+# would drop.
 FORMAT = 3
 KEY = b"progress"
+
+
+class LastCommit(NamedTuple):
+    """`lsn`: of its commit record."""
+
+    lsn: int
+    time_us: int  # since 1970
 
 
 class Progress(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=False):
@@ -34,9 +44,15 @@ class Progress(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     base: int  # added to LSNs, so that versions rise for ever
     base_from: int = 0  # the position from which on this base holds: before it, LSNs were perhaps another server's
     confirm_lsn: int
-    commit_time_us: int = 0  # of the last published commit, microseconds since 1970
+    # The last commit that the server has sent, even an empty one, and its time in microseconds since 1970. After a
+    # restart it must still be there (`cdc.resumption`). 0: not known.
+    commit_lsn: int = 0
+    commit_time_us: int = 0
     messages: int = 0  # how many logical messages of the transaction at `position` are published
     inside_transaction: bool = False  # a source transaction too big for one Kafka transaction is half published
+    # Made at the first start and kept for the pipeline's life, through `recover` too: only versions under the same id
+    # can be compared. "" where an older Tailrace wrote the record; the next start of capture makes one then.
+    pipeline_id: str = ""
     slot: str = ""  # its name; "" where an older Tailrace wrote the record
     system_identifier: str
     timeline: int
@@ -80,6 +96,9 @@ class Progress(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     def on_slot(self, slot: str) -> Progress:
         return replace(self, slot=slot)
 
+    def identified(self) -> Progress:
+        return self if self.pipeline_id else replace(self, pipeline_id=new_pipeline_id())
+
     def creating_again(self) -> Progress:
         return replace(self, state="creating", copy="", position=0, confirm_lsn=0)
 
@@ -88,16 +107,19 @@ class Progress(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
         version: Version,
         *,
         confirm_lsn: LSN,
-        commit_time_us: int | None = None,
+        commit: LastCommit | None = None,
         inside_transaction: bool = False,
         messages: int = 0,
     ) -> Progress:
+        # What is sent again after a restart comes before the last one.
+        last = commit if commit is not None and commit.lsn >= self.commit_lsn else None
         return replace(
             self,
             position=int(version.position),
             seq=version.seq,
             confirm_lsn=max(int(confirm_lsn), self.confirm_lsn),
-            commit_time_us=self.commit_time_us if commit_time_us is None else commit_time_us,
+            commit_lsn=self.commit_lsn if last is None else last.lsn,
+            commit_time_us=self.commit_time_us if last is None else last.time_us,
             inside_transaction=inside_transaction,
             messages=messages,
             written_ms=time.time_ns() // 1_000_000,
@@ -130,6 +152,10 @@ class Progress(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
 
     def with_schema(self, topic: str, digest: str) -> Progress:
         return replace(self, schemas={**self.schemas, topic: digest})
+
+
+def new_pipeline_id() -> str:
+    return uuid.uuid4().hex
 
 
 class UnreadableProgressError(RefusedError):

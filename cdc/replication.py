@@ -84,6 +84,8 @@ class ReplicationStream:
         self._buffered_bytes = 0  # of all turns
         self._received = 0
         self._confirmed = 0
+        self._holds_confirmations = False
+        self._held_lsn = LSN(0)
         self._sent_at = 0.0
         self._heard_at = time.monotonic()
         self._part_bytes = 0  # that have come since the last whole message
@@ -215,9 +217,19 @@ class ReplicationStream:
                 "its length is wrong, or the connection is far too slow; reconnecting."
             )
 
+    def hold_confirmations(self) -> None:
+        """`confirm` tells the server nothing, until `release_confirmations`."""
+        self._holds_confirmations = True
+
+    def release_confirmations(self) -> None:
+        self._holds_confirmations = False
+        self.confirm(self._held_lsn)
+
     def confirm(self, lsn: LSN) -> None:
         """Everything before `lsn` is durable in Kafka: the server may forget it."""
-        if lsn > self._confirmed:
+        if self._holds_confirmations:
+            self._held_lsn = max(lsn, self._held_lsn)
+        elif lsn > self._confirmed:
             self._confirmed = lsn
             self._received = max(self._received, lsn)
 

@@ -28,9 +28,10 @@ from cdc.own_messages import ensure_secret
 from cdc.parked import Parked, read_parked_rows
 from cdc.postgres import connect
 from cdc.progress import KEY as PROGRESS_KEY
-from cdc.progress import Progress, read_progress
+from cdc.progress import Progress, new_pipeline_id, read_progress
 from cdc.publisher import Publisher
 from cdc.replication import ReplicationStream, SlotInUse
+from cdc.resumption import Resumption
 from cdc.table_catalog import read_states
 from cdc.table_settings import follow_settings, pipeline_digest, refuse_removed
 from cdc.table_states import KEY as STATES_KEY
@@ -64,6 +65,7 @@ class Started:
     progress: Progress
     states: TableStates
     secret: bytes  # of our own messages in the log
+    resumption: Resumption
 
 
 def start(config: Config, attend: Attend, *, stop: threading.Event) -> Started | None:
@@ -109,6 +111,7 @@ class _Start:
         self._schema_topic = control_topic(config.kafka.prefix, Control.SCHEMA)
         self._parked_topic = control_topic(config.kafka.prefix, Control.PARKED)
         self._made: Publisher | None = None
+        self._slot_confirmed: LSN | None = None  # as the stream began; None: the slot is new
 
     def _stream(self) -> ReplicationStream:
         return ReplicationStream(
@@ -160,6 +163,7 @@ class _Start:
             progress=progress,
             states=states,
             secret=self._attend(lambda: ensure_secret(self._config.kafka), stream),
+            resumption=Resumption(progress, self._slot_confirmed),
         )
 
     def _write(self, publisher: Publisher, progress: Progress, states: TableStates) -> None:
@@ -206,6 +210,7 @@ class _Start:
         slot = catalog.slot(self._connection, self._source.slot)
         if slot is None:
             raise TransientError(f"Slot {self._source.slot} vanished while it was taken.")
+        self._slot_confirmed = slot.confirmed_flush_lsn
         if progress is not None and slot.confirmed_flush_lsn is not None:
             progress = self._attend(partial(self._read_up_to, slot.confirmed_flush_lsn, progress), stream)
         if progress is not None:
@@ -227,7 +232,7 @@ class _Start:
             log_end=catalog.current_lsn(self._connection),
             forked_at=self._forked_at(timeline, progress),
         )
-        progress = progress.on_timeline(timeline).on_slot(self._source.slot)
+        progress = progress.on_timeline(timeline).on_slot(self._source.slot).identified()
         return publisher, self._checked(stream, publisher, progress)
 
     def _checked(self, stream: ReplicationStream, publisher: Publisher, progress: Progress) -> Progress:
@@ -270,7 +275,9 @@ class _Start:
             checks.check_slot_name(progress, self._source.slot)
             raise checks.missing_slot(self._source.slot, progress.confirmable)
         first_start = FirstStart(self._config, self._topics, self._connection, publisher, self._stop)
-        progress = first_start.run(stream, system_identifier, timeline)
+        # A first start that was interrupted has published nothing, but stores may know its id.
+        pipeline_id = progress.identified().pipeline_id if progress is not None else new_pipeline_id()
+        progress = first_start.run(stream, system_identifier, timeline, pipeline_id=pipeline_id)
         if progress is None:
             return None
         stream.start()

@@ -19,7 +19,7 @@ from cdc.config import Config
 from cdc.errors import TransientError, UsageError
 from cdc.lsn import LSN
 from cdc.names import Control, control_topic
-from cdc.progress import read_progress
+from cdc.progress import Progress, read_progress
 from sinks.contract import Position, Store
 from sinks.registry import open_store
 
@@ -30,19 +30,31 @@ _FIRST_PAUSE_SECONDS, _LONGEST_PAUSE_SECONDS = 0.02, 0.25
 class StorePosition:
     """`position` None: nothing is served yet, or `problem` says why nobody can tell.
 
-    `base_from`: where the pipeline's present base begins. LSNs from before it are perhaps another server's.
+    `progress`: the pipeline's record; None: it was not asked for, or there is none.
     """
 
     name: str
     position: Position | None
     problem: str | None = None
-    base_from: int = 0
+    progress: Progress | None = None
 
     @property
     def lsn(self) -> LSN:
         """In the log of the present server: 0 for a store that has not come to that yet."""
-        position = self.position
-        return LSN(position.lsn if position is not None and position.version.position >= self.base_from else 0)
+        return LSN(applied_lsn(self.position, self.progress) if self.position is not None else 0)
+
+
+def applied_lsn(position: Position, progress: Progress | None) -> int:
+    """The position's LSN; 0 where it is another pipeline's, or from before the present base: another server's log."""
+    if progress is None:
+        return position.lsn
+    is_known = is_of(position, progress) and position.version.position >= progress.base_from
+    return position.lsn if is_known else 0
+
+
+def is_of(position: Position, progress: Progress) -> bool:
+    """Whether this pipeline built it. A position without an id is an older Tailrace's; its sync finds out whose."""
+    return position.pipeline_id in ("", progress.pipeline_id)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -56,12 +68,12 @@ class Waited:
         return self.reached
 
 
-def read_position(store: Store, name: str, base_from: int = 0) -> StorePosition:
+def read_position(store: Store, name: str, progress: Progress | None = None) -> StorePosition:
     """Of what readers see."""
     try:
         serving = store.serving()
         position = store.position(serving) if serving is not None else None
-        return StorePosition(name=name, position=position, base_from=base_from)
+        return StorePosition(name=name, position=position, progress=progress)
     except TransientError as error:
         return StorePosition(name=name, position=None, problem=error.message)
 
@@ -79,15 +91,15 @@ def wait_for(config: Config, names: Sequence[str], lsn: LSN, *, timeout_seconds:
     give_up_at = time.monotonic() + timeout_seconds
     pause_seconds = _FIRST_PAUSE_SECONDS
     with ExitStack() as opened:
-        asked = opened.enter_context(ThreadPoolExecutor(1)).submit(_base_from, config)  # while the stores are asked
+        asked = opened.enter_context(ThreadPoolExecutor(1)).submit(_progress, config)  # while the stores are asked
         stores = {name: _open(config, name, opened) for name in names}
-        base_from = 0
+        progress: Progress | None = None
         while True:
-            found = [read_position(store, name, base_from) for name, store in stores.items()]
+            found = [read_position(store, name, progress) for name, store in stores.items()]
             if all(each.lsn >= lsn for each in found):
-                if base_from == asked.result():
+                if progress is asked.result():
                     return Waited(reached=True, stores=found)
-                base_from = asked.result()
+                progress = asked.result()
                 continue
             if time.monotonic() >= give_up_at:
                 return Waited(reached=False, stores=found)
@@ -95,9 +107,8 @@ def wait_for(config: Config, names: Sequence[str], lsn: LSN, *, timeout_seconds:
             pause_seconds = min(pause_seconds * 1.5, _LONGEST_PAUSE_SECONDS)
 
 
-def _base_from(config: Config) -> int:
-    progress = read_progress(config.kafka.client_options(), control_topic(config.kafka.prefix, Control.PROGRESS))
-    return 0 if progress is None else progress.base_from
+def _progress(config: Config) -> Progress | None:
+    return read_progress(config.kafka.client_options(), control_topic(config.kafka.prefix, Control.PROGRESS))
 
 
 def _open(config: Config, name: str, opened: ExitStack) -> Store:

@@ -7,6 +7,7 @@ heartbeat *later* (`emptying`): only then is the stream sure to be past the last
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Mapping
 from typing import Any
 
 import msgspec
@@ -21,21 +22,26 @@ from cdc.progress import Progress
 from cdc.table_catalog import read_states
 from cdc.table_settings import learn_settings
 from cdc.table_states import Gone, TableState, TableStates, remembering_dropped, why_back, why_incomplete
+from cdc.topics import Topics
 
 log = get_logger("watch")
 
 # Adding a table waits for its open writers, and must not make others wait for long.
 _LOCK_TIMEOUT = "2s"
+_HAD_ROWS = "it was added while rows were in it"
 
 
 class TableWatch:
-    def __init__(self, config: Config, connection: psycopg.Connection[Any]) -> None:
+    def __init__(self, config: Config, connection: psycopg.Connection[Any], topics: Topics) -> None:
         self._config = config
+        self._topics = topics
         self._source = config.source
         self._masks = config.mask
         self._prefix = config.kafka.prefix
         self._connection = connection
         self._told: set[int] = set()
+        self._emptying: set[str] = set()
+        self._emptied: set[str] = set()  # topics whose rows are all dead, by markers that this capture has published
         self._times_busy: Counter[int] = Counter()
 
     def look(self, progress: Progress, states: TableStates) -> tuple[Publication, TableStates]:
@@ -44,19 +50,21 @@ class TableWatch:
         existing = catalog.existing_tables(self._connection, progress.publication_tables)
         checks.check_publication(progress, publication, name=self._source.publication, existing_tables=existing)
         lsn = catalog.current_lsn(self._connection)
-        complete = self._add_new(publication, states)
+        self._emptied |= self._emptying - states.emptying.keys()
+        added = self._add_new(publication, states)
         publication = catalog.publication(self._connection, self._source.publication)
         assert publication is not None  # noqa: S101  # check_publication refuses otherwise
         now = read_states(self._connection, publication.tables, prefix=self._prefix)
         for oid, state in now.items():
             refuse_lost_mask(self._masks, states.tables.get(oid), state)
-        states = _advance(states, now, lsn, complete, behind=catalog.current_lsn(self._connection))
+        states = _advance(states, now, lsn, added, behind=catalog.current_lsn(self._connection))
+        self._emptying = set(states.emptying)
         return publication, learn_settings(self._config, states)
 
-    def _add_new(self, publication: Publication | None, states: TableStates) -> set[str]:
-        """Put new tables into the publication; returns those that were empty, and so need no copy."""
+    def _add_new(self, publication: Publication | None, states: TableStates) -> dict[str, str | None]:
+        """Put new tables into the publication; gives why each is incomplete, by oid, or None: it needs no copy."""
         published = set() if publication is None else publication.tables.keys()
-        complete: set[str] = set()
+        added: dict[str, str | None] = {}
         found = catalog.tables(self._connection, self._source.tables)
         for table in sorted(found, key=lambda table: self._times_busy[table.oid]):
             if str(table.oid) in published or catalog.why_not_captured(table) is not None:
@@ -75,9 +83,17 @@ class TableWatch:
                 self._tell_once(table)
                 continue
             log.info("table_added", table=str(table), empty=empty)
-            if empty:
-                complete.add(str(table.oid))
-        return complete
+            added[str(table.oid)] = self._why_incomplete(table) if empty else _HAD_ROWS
+        return added
+
+    def _why_incomplete(self, table: SourceTable) -> str | None:
+        """Of a table that is empty. Its topic may be older than that: one that was removed and is selected again."""
+        topic = table.topic(self._prefix)
+        if topic in self._emptied:
+            return None
+        partitions = {name: found.partitions for name, found in self._topics.describe([topic]).items()}
+        ends = self._topics.end_offsets(partitions)
+        return "its topic has rows from before it was added" if any(map(any, ends.values())) else None
 
     def _tell_once(self, table: SourceTable) -> None:
         if table.oid not in self._told:
@@ -103,9 +119,12 @@ def _topic_is_taken(states: TableStates, topic: str) -> bool:
 
 
 def _advance(
-    states: TableStates, now: dict[str, TableState], lsn: int, complete: set[str], *, behind: int
+    states: TableStates, now: dict[str, TableState], lsn: int, added: Mapping[str, str | None], *, behind: int
 ) -> TableStates:
-    """`behind`: an LSN behind everything that `now` shows."""
+    """`added`: the tables that this look has put into the publication, and why each is incomplete, if it is.
+
+    `behind`: an LSN behind everything that `now` shows.
+    """
     live_topics = {state.topic for state in now.values()}
     emptying = dict(states.emptying)
     now = {
@@ -131,8 +150,8 @@ def _advance(
             if reason is not None:
                 result = _mark(result, after, lsn, reason)
     for oid, state in now.items():
-        if oid not in states.tables and oid not in complete:
-            result = _mark(result, state, lsn, "it was added while rows were in it")
+        if oid not in states.tables and (reason := added.get(oid, _HAD_ROWS)) is not None:
+            result = _mark(result, state, lsn, reason)
     return msgspec.structs.replace(result, emptying=emptying, strays={}, away={})
 
 

@@ -99,6 +99,9 @@ class Position(msgspec.Struct, frozen=True, kw_only=True):
     format: int = POSITION_FORMAT
     #: The token of the driver that took the generation; "" before the first.
     owner: str = ""
+    #: The pipeline whose topics it is built from; "" where an older Tailrace wrote it. Versions of two pipelines
+    #: cannot be compared.
+    pipeline_id: str = ""
     topics: dict[str, TopicPosition] = {}
     #: Everything up to this version is applied, over all topics.
     version: Version = Version(0, 0)
@@ -211,8 +214,12 @@ class Store(Protocol):
     def list_generations(self) -> list[Generation]:
         """All that exist, oldest first, the serving one among them."""
 
-    def create_generation(self, tables: Iterable[TableSchema]) -> Generation:
-        """A new one beside the others, empty, in state "loading", with an empty position."""
+    def create_generation(self, tables: Iterable[TableSchema], pipeline_id: str = "") -> Generation:
+        """A new one beside the others, empty, in state "loading", with a position that has only the `pipeline_id`.
+
+        A store that rebuilds in place takes rows of another pipeline for rows that are not there: whatever their
+        version, a change replaces them, and none of them is left after `switch`.
+        """
 
     def ensure_table(self, generation: Generation, table: TableSchema) -> Fit:
         """Make room for a table that came later or whose columns changed; harmless when nothing changed.

@@ -13,6 +13,8 @@ from typing import TYPE_CHECKING
 from cdc.config import Config, Iceberg
 from cdc.errors import RefusedError, UsageError
 from cdc.logs import get_logger
+from cdc.names import Control, control_topic
+from cdc.progress import read_progress
 from cdc.store_notes import end_refusal
 from sinks.contract import Position
 from sinks.registry import open_store
@@ -106,8 +108,7 @@ def switch_generation(config: Config, name: str, number: int, *, keep_old: bool 
         new = next((each for each in store.list_generations() if each.number == number), None)
         if new is None:
             raise UsageError(f"Store {name} has no generation {number}.")
-        if old is not None:
-            _refuse_behind(name, store.position(new), store.position(old), number)
+        _refuse_behind(config, name, store.position(new), store.position(old) if old is not None else None, number)
         store.switch(new)
         log.info("switched", store=name, generation=number)
         end_refusal(config, f"store {name}")
@@ -122,7 +123,17 @@ def _spark_config(config: Config, name: str) -> Config:
     return sync_config(config, [name]) if config.stores[name].shape else driver_config(config, [name])
 
 
-def _refuse_behind(name: str, new: Position | None, old: Position | None, number: int) -> None:
+def _refuse_behind(config: Config, name: str, new: Position | None, old: Position | None, number: int) -> None:
+    """A generation that another pipeline built is never behind, nor ahead."""
+    progress = read_progress(config.kafka.client_options(), control_topic(config.kafka.prefix, Control.PROGRESS))
+    pipeline_id = progress.pipeline_id if progress is not None else ""
+    if new is not None and new.pipeline_id not in ("", pipeline_id):
+        raise RefusedError(
+            f"Generation {number} of {name} was built from another pipeline.",
+            remedy=f"Build another one: tailrace bootstrap {name}",
+        )
+    if old is not None and old.pipeline_id not in ("", pipeline_id):
+        return
     behind = (old.lsn if old is not None else 0) - (new.lsn if new is not None else 0)
     if behind > _NEARLY_THERE_BYTES:
         raise RefusedError(

@@ -72,6 +72,7 @@ class RecoveryRecords:
             seq=0,
             messages=0,
             inside_transaction=False,
+            commit_lsn=0,
             slot=self._source.slot,
             publication=publication.identity,
             publication_tables=publication.tables,

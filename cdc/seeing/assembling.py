@@ -15,6 +15,7 @@ from cdc.seeing.log_facts import LogFacts
 from cdc.seeing.source_facts import SourceFacts
 from cdc.seeing.store_facts import StoreFacts
 from cdc.seeing.trends import Motion, Trends
+from cdc.store_positions import applied_lsn, is_of
 
 _WINDOW_SECONDS = 60.0
 _SPEED_SECONDS = 15.0
@@ -172,9 +173,10 @@ class Assembler:
         published, base_from = (
             (log.progress.confirm_lsn, log.progress.base_from) if log.progress is not None else (0, 0)
         )
-        # What it has from a server that another one took the place of says nothing about this one's log.
-        lsn = position.lsn if int(position.version.position) >= base_from else 0
-        applied = {topic: place.next_offsets for topic, place in position.topics.items()}
+        # What it has from another server, or another pipeline, says nothing about this one's log.
+        lsn = applied_lsn(position, log.progress)
+        known = position.topics if log.progress is None or is_of(position, log.progress) else {}
+        applied = {topic: place.next_offsets for topic, place in known.items()}
         read = self._topics_of(name, log, applied)
         records = behind(log, applied, read)
         point = log.published.covered(applied, log.ends.keys() - read)

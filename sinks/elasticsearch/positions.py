@@ -28,8 +28,8 @@ class Positions:
         self._prefix = prefix
         self._held: dict[int, tuple[Position, int, int]] = {}
 
-    def create(self, generation: Generation) -> None:
-        self._write(generation, Position(written_ms=_now_ms()), create=True)
+    def create(self, generation: Generation, pipeline_id: str) -> None:
+        self._write(generation, Position(pipeline_id=pipeline_id, written_ms=_now_ms()), create=True)
 
     def read(self, generation: Generation) -> Position | None:
         found = self._read(generation.number)

@@ -56,9 +56,9 @@ class ElasticsearchStore:
     def list_generations(self) -> list[Generation]:
         return self._generations.all()
 
-    def create_generation(self, tables: Iterable[TableSchema]) -> Generation:
+    def create_generation(self, tables: Iterable[TableSchema], pipeline_id: str = "") -> Generation:
         generation = self._generations.create()
-        self._positions.create(generation)
+        self._positions.create(generation, pipeline_id)
         self._tables.create_all(generation, tables)
         return generation
 

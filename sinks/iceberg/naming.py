@@ -1,7 +1,8 @@
 """Names in the warehouse: namespaces, tables, columns. Pure; what they mean to readers is in docs/warehouse.md.
 
-`public.orders` is `public.orders`, its history `public__history.orders`, and while a generation 3 is built beside the
-serving one, its table is `public__g3.orders`. Bytes outside `[A-Za-z0-9_]` become `-hh`, as in a topic's name.
+`public.orders` is `public.orders`, its history `public__history.orders` (of an earlier pipeline:
+`public__history_1f0c88e2.orders`), and while a generation 3 is built beside the serving one, its table is
+`public__g3.orders`. Bytes outside `[A-Za-z0-9_]` become `-hh`, as in a topic's name.
 """
 
 from __future__ import annotations
@@ -42,7 +43,7 @@ LAST_SEQ: Final = "_tailrace_last_seq"
 
 _ESCAPED: Final = re.compile(rb"[^A-Za-z0-9_]")
 # A schema that has the name of one of our namespaces is told from it by an escaped underscore.
-_OURS: Final = re.compile(r"_(_(?:history|tailrace|g[0-9]+))\Z")
+_OURS: Final = re.compile(r"_(_(?:history(?:_[0-9a-f]{8})?|tailrace|g[0-9]+))\Z")
 _RESERVED_COLUMN: Final = re.compile(r"_+tailrace_", re.IGNORECASE)
 
 Identifier = tuple[str, str]
@@ -60,6 +61,16 @@ def generation_table(table: TableSchema, number: int) -> Identifier:
 
 def history_table(table: TableSchema) -> Identifier:
     return f"{namespace(table.schema)}__history", _escape(table.table)
+
+
+def earlier_history(name: Identifier, pipeline_id: str) -> Identifier:
+    """Where the history `name` goes when another pipeline begins one; `pipeline_id`: of the one that wrote it."""
+    return f"{name[0]}_{pipeline_id[:8] or '0' * 8}", name[1]
+
+
+def is_history(name: str) -> bool:
+    """Whether a namespace holds the histories of the present pipeline."""
+    return name.endswith("__history")
 
 
 def namespace(schema: str) -> str:

@@ -36,7 +36,7 @@ from sinks.iceberg.contents import count_rows, stored_rows
 from sinks.iceberg.exchange import exchange_tables
 from sinks.iceberg.naming import Identifier
 from sinks.iceberg.state import Gap, GenerationState, State, StateConflictError, StateTable, refuse_foreign
-from sinks.iceberg.tables import Tables
+from sinks.iceberg.tables import PIPELINE_PROPERTY, Tables
 
 if TYPE_CHECKING:
     from pyiceberg.catalog import Catalog
@@ -93,13 +93,13 @@ class IcebergStore(Store):
         state = self.state()
         return [self._generation(state, number) for number in sorted(state.generations)]
 
-    def create_generation(self, tables: Iterable[TableSchema]) -> Generation:
+    def create_generation(self, tables: Iterable[TableSchema], pipeline_id: str = "") -> Generation:
         number = 0
 
         def change(state: State) -> State:
             nonlocal number
             number = state.next_number
-            made = GenerationState(created_ms=_now_ms())
+            made = GenerationState(created_ms=_now_ms(), position=Position(pipeline_id=pipeline_id))
             return msgspec.structs.replace(
                 state, next_number=number + 1, generations={**state.generations, number: made}
             )
@@ -110,14 +110,14 @@ class IcebergStore(Store):
         for table in tables:
             self.tables.create_generation_table(table, number)
             self._note_table(number, table)
-            self.tables.ensure_history(table)
+            self.tables.ensure_history(table, pipeline_id)
         return self._generation(state, number)
 
     def ensure_table(self, generation: Generation, table: TableSchema) -> Fit:
         name = self.table_name(generation, table)
-        self.tables.ensure_history(table)
+        known = self._known(self.state(), generation.number)
+        self.tables.ensure_history(table, known.position.pipeline_id)
         if self.tables.load(name) is None:
-            known = self._known(self.state(), generation.number)
             if table.topic in known.topics:
                 raise PositionLostError(f"The warehouse's table {'.'.join(name)} is gone.")
             self.tables.create_generation_table(table, generation.number)
@@ -232,6 +232,27 @@ class IcebergStore(Store):
     def resume_history(self, generation: Generation) -> None:
         """After the switch nothing of the history may be left out: it goes on where the old generation stands then."""
         self.change(lambda state: _with(state, generation.number, resumes=True))
+
+    def set_histories_aside(self, pipeline_id: str, unnamed: str) -> list[Identifier]:
+        """Histories of other pipelines get another name, with all that they hold; gives the new names.
+
+        `unnamed`: whose a history without an id is. A history that has nothing in it becomes this pipeline's.
+        """
+        moved = []
+        for namespace, *_ in self.catalog.list_namespaces():
+            for _, table in self.catalog.list_tables(namespace) if naming.is_history(namespace) else ():
+                name = (namespace, table)
+                history = self.tables.load(name)
+                whose = history.properties.get(PIPELINE_PROPERTY, unnamed) if history is not None else pipeline_id
+                if history is not None and whose != pipeline_id:
+                    if history.current_snapshot() is None:
+                        self.tables.drop(name)
+                        continue
+                    moved.append((name, naming.earlier_history(name, whose)))
+        if moved:
+            self.change(lambda state: msgspec.structs.replace(state, markers={}, gaps=()))
+            exchange_tables(self.catalog, moved)
+        return [to for _, to in moved]
 
     def note_gaps(self, gaps: Iterable[Gap]) -> None:
         added = tuple(gaps)

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import contextlib
 import json
-from collections.abc import Collection
+from collections.abc import Collection, Mapping
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Final
 
 from cdc.config import Iceberg
@@ -31,6 +32,8 @@ if TYPE_CHECKING:
 
 #: Of a table: its key's columns as a JSON list, by which `maintain` sorts.
 KEY_PROPERTY: Final = "tailrace.key"
+#: Of a history: the id of the pipeline whose versions it holds. Release 0.1.0 wrote none.
+PIPELINE_PROPERTY: Final = "tailrace.pipeline"
 
 _COMMON: Final = {
     # Position deletes, which every reader knows; deletion vectors (version 3) are not read by all of them yet.
@@ -75,12 +78,18 @@ class Tables:
     def create_generation_table(self, table: TableSchema, number: int) -> None:
         self._create(naming.generation_table(table, number), table, CURRENT_OWN, f"-g{number}")
 
-    def ensure_history(self, table: TableSchema) -> None:
-        """Old columns stay, as what they were: a version keeps the columns that it had."""
+    def ensure_history(self, table: TableSchema, pipeline_id: str) -> None:
+        """Old columns stay, as what they were: a version keeps the columns that it had.
+
+        A history of another pipeline is left as it is, until `IcebergStore.set_histories_aside`.
+        """
         name, columns = naming.history_table(table), self.columns(table)
-        if self.load(name) is None:
-            self._create(name, table, HISTORY_OWN, "-history")
-        else:
+        found = self.load(name)
+        if found is None:
+            # A place of its own: one that was set aside keeps its files, and `maintain` deletes what no table has.
+            place = f"-history-{pipeline_id[:8]}" if pipeline_id else "-history"
+            self._create(name, table, HISTORY_OWN, place, {PIPELINE_PROPERTY: pipeline_id} if pipeline_id else {})
+        elif found.properties.get(PIPELINE_PROPERTY, pipeline_id) == pipeline_id:
             self._evolve(name, columns, HISTORY_OWN, keep_dropped=True)
 
     def ensure(self, name: Identifier, table: TableSchema) -> Fit:
@@ -102,7 +111,14 @@ class Tables:
         with iceberg_trouble(), contextlib.suppress(NoSuchTableError):
             self._catalog.purge_table(name)
 
-    def _create(self, name: Identifier, table: TableSchema, own: dict[str, str], suffix: str) -> None:
+    def _create(
+        self,
+        name: Identifier,
+        table: TableSchema,
+        own: dict[str, str],
+        suffix: str,
+        more: Mapping[str, str] = MappingProxyType({}),
+    ) -> None:
         from pyiceberg.exceptions import TableAlreadyExistsError  # noqa: PLC0415 - see catalog.py
         from pyiceberg.partitioning import PartitionField, PartitionSpec  # noqa: PLC0415 - see catalog.py
         from pyiceberg.transforms import IdentityTransform  # noqa: PLC0415 - see catalog.py
@@ -118,6 +134,7 @@ class Tables:
             **_COMMON,
             "write.target-file-size-bytes": str(self._warehouse.target_file_bytes),
             KEY_PROPERTY: json.dumps([column.name for column in key_columns(table, columns)]),
+            **more,
         }
         properties |= {f"write.metadata.metrics.column.{column}": "full" for column in own}
         base = name[0].removesuffix("__history")

@@ -24,6 +24,11 @@ def row_pattern(prefix: str, table: TableSchema) -> str:
     return _GLOB.sub(lambda letter: "\\" + letter[0], row_prefix(prefix, table)) + "*"
 
 
+def every_row_pattern(prefix: str) -> str:
+    """Of the rows of all tables."""
+    return _GLOB.sub(lambda letter: "\\" + letter[0], f"{prefix}:") + "*.*:*"
+
+
 def state_key(prefix: str, store: str) -> str:
     """The hash of generations and positions."""
     return f"{prefix}:__tailrace:{store}"
@@ -35,5 +40,6 @@ def name_key(prefix: str) -> str:
 
 
 def markers_key(prefix: str) -> str:
-    """The hash of TRUNCATE markers, by table."""
+    """The hash of TRUNCATE markers, by table. `__pipeline`: the id of the pipeline whose rows are here; `__from`: the
+    generation that it began with. Rows of an earlier one are another pipeline's."""
     return f"{prefix}:__truncated"

@@ -26,19 +26,27 @@ end
 """
 
 # KEYS: the markers' hash, then one key per row. ARGV then: the table's field in it, the generation, the tombstones'
-# seconds, then per row its version and the row, "" for a delete (JSON is never empty).
+# seconds, the pipeline's id, then per row its version and the row, "" for a delete (JSON is never empty).
 # An older change still marks the row as seen: its key is in the topic, so it is no ghost.
 # Of the same version, the row of a newer generation stays: it may be in another shape.
+# A row of another pipeline is as good as none, whatever its version; a writer of another pipeline is turned away.
+FOREIGN: Final = b"foreign"
 APPLY: Final = (
     _GUARD
     + """
-local marker = redis.call('HGET', KEYS[1], ARGV[2]) or ''
+local known = redis.call('HMGET', KEYS[1], ARGV[2], '__pipeline', '__from')
+local marker, from = known[1] or '', tonumber(known[3] or '0')
 local generation, seconds = ARGV[3], ARGV[4]
+if known[2] and known[2] ~= ARGV[5] then return 'foreign' end
 for i = 2, #KEYS do
-  local key, version, row = KEYS[i], ARGV[i * 2 + 1], ARGV[i * 2 + 2]
+  local key, version, row = KEYS[i], ARGV[i * 2 + 2], ARGV[i * 2 + 3]
   if version >= marker then
     local found = redis.call('HMGET', key, 'version', 'generation')
     local stored = found[1]
+    if stored and from > 0 and tonumber(found[2] or '0') < from then
+      redis.call('DEL', key)
+      stored = false
+    end
     if not stored then
       if row ~= '' then
         redis.call('HSET', key, 'row', row, 'version', version, 'generation', generation)
@@ -67,11 +75,13 @@ return #KEYS - 1
 """
 )
 
-# KEYS: the markers' hash. ARGV then: the table's field, a version. The larger one stays.
+# KEYS: the markers' hash. ARGV then: the table's field, a version, the pipeline's id. The larger version stays.
 MARK: Final = (
     _GUARD
     + """
-local stored = redis.call('HGET', KEYS[1], ARGV[2])
+local known = redis.call('HMGET', KEYS[1], ARGV[2], '__pipeline')
+local stored = known[1]
+if known[2] and known[2] ~= ARGV[4] then return 'foreign' end
 if not stored or stored < ARGV[3] then
   redis.call('HSET', KEYS[1], ARGV[2], ARGV[3])
 end
@@ -79,8 +89,8 @@ return 1
 """
 )
 
-# Both that follow look at a page of the table's keys and give the next page's cursor ("0": it was the last one) and how
-# many rows were swept. The server finds the keys itself: they need not travel there and back. ARGV of both then: the
+# Those that follow look at a page of the keys and give the next page's cursor ("0": it was the last one) and how
+# many rows were swept. The server finds the keys itself: they need not travel there and back. ARGV of each then: the
 # cursor, the keys' pattern, how many keys to look at. (Redis before 7 must be told to replicate what a script has
 # written.)
 _PAGE: Final = (
@@ -127,6 +137,25 @@ return {page[1], swept}
 """
 )
 
+# KEYS: the markers' hash. ARGV: nothing more. Rows that another pipeline wrote go, without a trace:
+# their versions mean nothing. An application's own hash under the prefix has no such version.
+SWEEP_FOREIGN: Final = (
+    _PAGE
+    + """
+local from = tonumber(redis.call('HGET', KEYS[1], '__from') or '0')
+for _, key in ipairs(page[2]) do
+  if redis.call('TYPE', key).ok == 'hash' then
+    local found = redis.call('HMGET', key, 'version', 'generation')
+    local is_row = found[1] and #found[1] == 25 and string.find(found[1], '^%x+%.%x+$')
+    if is_row and (tonumber(found[2] or '0') or from) < from then
+      swept = swept + redis.call('DEL', key)
+    end
+  end
+end
+return {page[1], swept}
+"""
+)
+
 # KEYS: rows. How many of them are live.
 COUNT: Final = """
 local live = 0
@@ -136,8 +165,10 @@ end
 return live
 """
 
-# KEYS: the state, the store's name. ARGV: name, time, an empty position, the format. Gives the new generation's number,
-# or the name of the store that this prefix belongs to.
+# KEYS: the state, the store's name, the markers' hash. ARGV: name, time, an empty position, the format, the pipeline's
+# id, and the id that the serving generation's position has. Gives the new generation's number, or the name of the store
+# that this prefix belongs to. Where the rows are another pipeline's, they are from now on those of the generations
+# before this one (`__from`), and the markers go, which are as little comparable.
 CREATE: Final = """
 local name = redis.call('GET', KEYS[2])
 if name and name ~= ARGV[1] then return name end
@@ -145,6 +176,13 @@ redis.call('SET', KEYS[2], ARGV[1])
 local number = redis.call('HINCRBY', KEYS[1], 'last', 1)
 redis.call('HSET', KEYS[1], 'format', ARGV[4],
   'generation:' .. number, '{"created_ms":' .. ARGV[2] .. ',"state":"loading"}', 'position:' .. number, ARGV[3])
+if ARGV[5] ~= '' then
+  if (redis.call('HGET', KEYS[3], '__pipeline') or ARGV[6]) ~= ARGV[5] then
+    redis.call('DEL', KEYS[3])
+    redis.call('HSET', KEYS[3], '__from', number)
+  end
+  redis.call('HSET', KEYS[3], '__pipeline', ARGV[5])
+end
 return number
 """
 

@@ -26,7 +26,7 @@ from sinks.contract import (
 )
 from sinks.redis import scripts
 from sinks.redis.client import Script, translated
-from sinks.redis.naming import name_key, state_key
+from sinks.redis.naming import markers_key, name_key, state_key
 from sinks.redis.writer import refuse_moved
 
 FORMAT: Final = 1
@@ -38,6 +38,7 @@ class State:
         self._store = store
         self._key = state_key(prefix, store)
         self._name_key = name_key(prefix)
+        self._markers_key = markers_key(prefix)
         self._save = Script(client, scripts.SAVE)
         self._held: dict[int, tuple[bytes, str]] = {}
 
@@ -52,11 +53,14 @@ class State:
         number = int(self._fields().get("serving", b"0"))
         return next((each for each in self.generations() if each.number == number), None)
 
-    def create(self) -> Generation:
+    def create(self, pipeline_id: str) -> Generation:
         created_ms = _now_ms()
-        empty = msgspec.json.encode(Position(written_ms=created_ms))
+        empty = msgspec.json.encode(Position(pipeline_id=pipeline_id, written_ms=created_ms))
+        serving = self.serving()
+        before = self.position(serving) if serving is not None else None
         answer = Script(self._client, scripts.CREATE)(
-            [self._key, self._name_key], [self._store, created_ms, empty, FORMAT]
+            [self._key, self._name_key, self._markers_key],
+            [self._store, created_ms, empty, FORMAT, pipeline_id, before.pipeline_id if before is not None else ""],
         )
         if not isinstance(answer, int):
             raise RefusedError(
@@ -64,6 +68,13 @@ class State:
                 remedy="Give this store a `prefix` of its own, or use the old name.",
             )
         return Generation(answer, created_ms, "loading")
+
+    def serves_another_pipeline(self) -> bool:
+        """Whether readers still see a generation from before the pipeline whose rows are written now."""
+        with translated():
+            first: Any = self._client.hget(self._markers_key, "__from")
+        serving = self.serving()
+        return int(first or 0) > max(1, serving.number if serving is not None else 0)
 
     def settle(self, generation: Generation, *, serve: bool = False) -> Generation:
         settled = generation._replace(state="settled")

@@ -14,7 +14,7 @@ from cdc.lsn import Version
 from sinks.contract import Fit, Generation, Position, StoreCheck, StoredRow, TableSchema, WriterFactory
 from sinks.redis import checks, scripts
 from sinks.redis.client import Script, open_client, translated
-from sinks.redis.naming import row_pattern, row_prefix
+from sinks.redis.naming import every_row_pattern, markers_key, row_pattern, row_prefix
 from sinks.redis.state import State
 from sinks.redis.writer import RedisWriterFactory, scan, sweep
 
@@ -39,8 +39,8 @@ class RedisStore:
     def list_generations(self) -> list[Generation]:
         return self._state.generations()
 
-    def create_generation(self, tables: Iterable[TableSchema]) -> Generation:
-        generation = self._state.create()
+    def create_generation(self, tables: Iterable[TableSchema], pipeline_id: str = "") -> Generation:
+        generation = self._state.create(pipeline_id)
         for table in tables:
             self._state.ensure_table(generation, table)
         return generation
@@ -52,6 +52,9 @@ class RedisStore:
         return self._state.settle(generation)
 
     def switch(self, generation: Generation) -> None:
+        if self._state.serves_another_pipeline():
+            server, pattern = self._state.server_of(generation), every_row_pattern(self._prefix)
+            sweep(self._client, scripts.SWEEP_FOREIGN, server, pattern, [], [markers_key(self._prefix)])
         self._state.settle(generation, serve=True)
 
     def drop(self, generation: Generation) -> None:
@@ -71,7 +74,10 @@ class RedisStore:
         return self._state.save(generation, position)
 
     def writer_factory(self, generation: Generation) -> WriterFactory:
-        return RedisWriterFactory(self._settings, self._prefix, generation.number, self._state.server_of(generation))
+        position = self._state.position(generation)
+        pipeline_id = position.pipeline_id if position is not None else ""
+        server = self._state.server_of(generation)
+        return RedisWriterFactory(self._settings, self._prefix, generation.number, pipeline_id, server)
 
     def reap(self, generation: Generation, below: Version, grace_seconds: float | None = None) -> int:  # noqa: ARG002
         """Nothing to do: tombstones expire."""

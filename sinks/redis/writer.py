@@ -34,18 +34,20 @@ class RedisWriterFactory:
     settings: Settings
     prefix: str
     number: int
+    pipeline_id: str
     #: The server that the store was taken on; "" for any.
     server: str = ""
 
     def __call__(self) -> RedisWriter:
-        return RedisWriter(self.settings, self.prefix, self.number, self.server)
+        return RedisWriter(self.settings, self.prefix, self.number, self.pipeline_id, self.server)
 
 
 class RedisWriter:
-    def __init__(self, settings: Settings, prefix: str, number: int, server: str) -> None:
+    def __init__(self, settings: Settings, prefix: str, number: int, pipeline_id: str, server: str) -> None:
         self._prefix = prefix
         self._server = server
         self._generation = str(number).encode()
+        self._pipeline_id = pipeline_id.encode()
         self._seconds = str(settings.tombstone_hours * 3600).encode()
         self._client = open_client(settings)
         self._apply = Script(self._client, scripts.APPLY)
@@ -61,7 +63,7 @@ class RedisWriter:
         """The marker first: what comes later and is older stays out. Then SCAN, over all keys of the database."""
         marker = str(version)
         mark = Script(self._client, scripts.MARK)
-        refuse_moved(mark([markers_key(self._prefix)], [self._server, table.topic, marker]))
+        refuse_moved(mark([markers_key(self._prefix)], [self._server, table.topic, marker, self._pipeline_id]))
         pattern = row_pattern(self._prefix, table)
         return sweep(self._client, scripts.TRUNCATE, self._server, pattern, [marker, self._seconds])
 
@@ -73,7 +75,8 @@ class RedisWriter:
         before = row_prefix(self._prefix, table).encode()
         before_bytes = len(before)
         markers = bulk(markers_key(self._prefix).encode())
-        first = b"".join(map(bulk, (self._server.encode(), table.topic.encode(), self._generation, self._seconds)))
+        head = (self._server.encode(), table.topic.encode(), self._generation, self._seconds, self._pipeline_id)
+        first = b"".join(map(bulk, head))
         stamps: dict[Version, bytes] = {}  # rows of a copy share theirs
         keys, arguments, size = [markers], [first], 0
         for row_id, _, version, row in changes:
@@ -91,16 +94,23 @@ class RedisWriter:
             yield self._call(keys, arguments)
 
     def _call(self, keys: list[bytes], arguments: list[bytes]) -> bytes:
-        """`arguments`: four for all, then two for each row."""
-        head = self._apply.head(len(keys), 4 + 2 * (len(arguments) - 1))
+        """`arguments`: five for all, then two for each row."""
+        head = self._apply.head(len(keys), 5 + 2 * (len(arguments) - 1))
         return b"".join([head, *keys, *arguments])
 
 
-def sweep(client: redis.Redis, script: str, server: str, pattern: str, arguments: Sequence[str | bytes | int]) -> int:
+def sweep(
+    client: redis.Redis,
+    script: str,
+    server: str,
+    pattern: str,
+    arguments: Sequence[str | bytes | int],
+    keys: Sequence[str] = (),
+) -> int:
     """All pages of one of the scripts that sweep; how many rows were swept."""
     page, cursor, swept = Script(client, script), b"", 0
     while cursor != b"0":
-        answer = page([], [server, cursor or b"0", pattern, SCAN_KEYS, *arguments])
+        answer = page(keys, [server, cursor or b"0", pattern, SCAN_KEYS, *arguments])
         refuse_moved(answer)
         cursor, found = answer
         swept += int(found)
@@ -108,7 +118,10 @@ def sweep(client: redis.Redis, script: str, server: str, pattern: str, arguments
 
 
 def refuse_moved(*answers: object) -> None:
-    """Raise if one of these scripts found another server, or one that was promoted since."""
+    """Raise if one of these scripts has written nothing: it found another server, one that was promoted since, or the
+    rows of another pipeline."""
+    if scripts.FOREIGN in answers:
+        raise PositionLostError("The store holds the rows of another pipeline.")
     if scripts.MOVED in answers:
         raise PositionLostError(
             "Redis was restarted, or failed over: what was acknowledged before may be lost, and is written again."

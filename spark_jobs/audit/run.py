@@ -19,8 +19,11 @@ from cdc.config import Config
 from cdc.errors import RefusedError, TransientError, UsageError
 from cdc.logs import get_logger
 from cdc.lsn import LSN
+from cdc.names import Control, control_topic
+from cdc.progress import read_progress
 from cdc.secrets import Options as SparkOptions
 from cdc.status import incomplete, read_states
+from cdc.store_positions import is_of
 from cdc.table_settings import name_of, why_other
 from cdc.table_states import TableStates
 from sinks.contract import Position, TableSchema
@@ -106,6 +109,9 @@ def _open(config: Config, name: str, opened: ExitStack) -> _Opened:
         position = store.position(serving) if serving is not None else None
     if serving is None or position is None:
         raise RefusedError(f"Store {name} serves nothing yet.", remedy=f"tailrace sync {name}")
+    progress = read_progress(config.kafka.client_options(), control_topic(config.kafka.prefix, Control.PROGRESS))
+    if progress is not None and not is_of(position, progress):
+        raise RefusedError(f"Store {name} was built from another pipeline.", remedy=f"tailrace bootstrap {name}")
     scan = open_scan(name, config.stores[name], config.kafka.prefix, serving)
     return _Opened(opened.enter_context(closing(scan)), position)
 

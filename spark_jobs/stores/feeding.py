@@ -144,6 +144,8 @@ class Feeding:
         if chosen_tables(settings, known, self.position) != self._fed.source:
             raise TablesChangedError("The tables have changed.")
         progress = self._ledger.progress()
+        if progress is not None and progress.pipeline_id != self.position.pipeline_id:
+            raise TablesChangedError("Another pipeline publishes now, or this one has got its id.")
         ids = progress.topic_ids if progress is not None else {}
         if any(ids.get(topic, place.topic_id) != place.topic_id for topic, place in self.position.topics.items()):
             raise TablesChangedError("A topic was made anew.")

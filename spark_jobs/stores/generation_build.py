@@ -33,6 +33,7 @@ from spark_jobs.stores.load import Loading, LoadProgress
 from spark_jobs.stores.parked_rows import read_parked
 from spark_jobs.stores.points import Point
 from spark_jobs.stores.sources import Sources, ends_for
+from spark_jobs.stores.start import of_this_pipeline
 from spark_jobs.stores.store_sync import BOOTSTRAP_OWNER, drop_lost
 from spark_jobs.stores.tasks import Applying
 from spark_jobs.stores.topic_facts import read_topic_facts
@@ -92,9 +93,10 @@ class GenerationBuild:
 
     def run(self, options: Options) -> tuple[Verdict, bool]:
         old = self._store.serving()
-        before = self._store.position(old) if old is not None else None
+        before = self._of_this_pipeline(old)
         self._drop_half_built()
-        self.generation = self._store.create_generation(self._fed.schemas.values())
+        pipeline_id = self._sources.progress.pipeline_id
+        self.generation = self._store.create_generation(self._fed.schemas.values(), pipeline_id)
         log.info("generation_created", store=self._name, generation=self.generation.number)
         self._notes = BuildNotes(self._config, self._name, self.generation.number)
         owner = f"{BOOTSTRAP_OWNER}{socket.gethostname()}:{os.getpid()}:{uuid.uuid4().hex[:12]}"
@@ -115,6 +117,16 @@ class GenerationBuild:
         else:
             self._store.settle(self.generation)
         return verdict, switch
+
+    def _of_this_pipeline(self, serving: Generation | None) -> Position | None:
+        """Where the serving generation stands; None where another pipeline built it: nothing of it is gone on with."""
+        position = self._store.position(serving) if serving is not None else None
+        if position is None:
+            return None
+        known = of_this_pipeline(position, self._sources.facts, self._sources.progress)
+        if known is None:
+            log.info("another_pipeline_found", store=self._name)
+        return known
 
     def _drop_half_built(self) -> None:
         """What an earlier bootstrap left when it died; a settled generation is somebody's on purpose."""

@@ -57,6 +57,7 @@ class Ledger:
         self._points = Points()
         self._schemas: dict[str, tuple[str, TableSchema]] = {}
         self._read_to: dict[str, int] = {}
+        self._rereads_schemas = False
         self._admin = self._new_admin()
         self._clock = BrokerClock(config)
         self._clock_turn = threading.Lock()
@@ -188,6 +189,9 @@ class Ledger:
             while not self._stop.is_set():
                 for message in consumer.consume(1000, 0.1):
                     self._take(message)
+                if self._rereads_schemas:
+                    self._rereads_schemas = False
+                    consumer.seek(TopicPartition(self._schema_topic, 0, OFFSET_BEGINNING))
         finally:
             consumer.close()
 
@@ -219,12 +223,20 @@ class Ledger:
                     self._read_to[topic] = offset + 1
             self._changed.notify_all()
 
+    def _begin_again(self) -> None:
+        """Another pipeline publishes now: its versions may be smaller, and nothing of the first holds for it."""
+        self._points, self._schemas = Points(), {}
+        self._read_to.pop(self._schema_topic, None)
+        self._rereads_schemas = True
+
     def _learn(self, topic: str, key: bytes, value: bytes | None, broker_ms: int) -> None:
         if value is None:
             return
         if topic == self._progress_topic:
             if key == progress_records.KEY:
-                self._progress = progress_records.decode(value)
+                before, self._progress = self._progress, progress_records.decode(value)
+                if before is not None and before.pipeline_id and before.pipeline_id != self._progress.pipeline_id:
+                    self._begin_again()
                 point = Point.of(self._progress, broker_ms)
                 if point is not None:
                     self._points.add(point)

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from cdc.config import Config
 from cdc.errors import RefusedError
 from cdc.lsn import Version
+from cdc.progress import Progress
 from cdc.topics import Topics
 from sinks.contract import TableSchema
 from spark_jobs.shape.fed import chosen_tables
@@ -24,6 +25,7 @@ _FIRST_PROGRESS_SECONDS = 30.0
 class Sources:
     """`point` is the progress record that it will be complete as of; `reasons`: why it could not be."""
 
+    progress: Progress
     point: Point
     tables: dict[str, TableSchema]
     #: Tables that are published, and that the store does not get.
@@ -60,6 +62,7 @@ class Sources:
         finally:
             topics.close()
         return cls(
+            progress=progress,
             point=streaming or _whatever_is_there(facts),
             tables=tables,
             others={topic: table for topic, table in known.items() if topic not in tables},

@@ -5,12 +5,13 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from cdc.errors import RefusedError
-from cdc.topics import Topic
-from sinks.contract import Position, TopicPosition
-from spark_jobs.stores.delete_retention import is_too_old, needs_bootstrap
+import msgspec
 
-_NONE_REMADE: Mapping[str, str] = {}
+from cdc.errors import RefusedError
+from cdc.progress import Progress
+from cdc.topics import Topic
+from sinks.contract import Position, TopicPosition, caught_up_at
+from spark_jobs.stores.delete_retention import is_too_old, needs_bootstrap
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -23,20 +24,38 @@ class TopicFacts:
     delete_retention_ms: int
 
 
+def of_this_pipeline(position: Position, topics: Mapping[str, TopicFacts], progress: Progress) -> Position | None:
+    """The position, if the pipeline that `progress` describes wrote it; None: another one did, or none can tell.
+
+    A position of release 0.1.0 has no id. It is this pipeline's if it has read one of these very topics, and is not
+    ahead of them.
+    """
+    if position.pipeline_id == progress.pipeline_id:
+        return position
+    has_read = any(
+        name in topics and place.topic_id == topics[name].topic.id for name, place in position.topics.items()
+    )
+    if position.pipeline_id or (position.topics and not (has_read and position.version <= progress.version)):
+        return None
+    return msgspec.structs.replace(position, pipeline_id=progress.pipeline_id)
+
+
 def starting_position(
-    store: str,
-    position: Position,
-    topics: Mapping[str, TopicFacts],
-    *,
-    now_ms: int,
-    remade: Mapping[str, str] = _NONE_REMADE,
+    store: str, found: Position, topics: Mapping[str, TopicFacts], progress: Progress, *, now_ms: int
 ) -> Position:
     """The position to go on from, with every topic in it: new ones from their beginning, those that are gone left out.
 
-    Refuses where going on could keep rows that were deleted, or leave rows out. `remade`: topics that a recovery has
-    made anew, and their ids: a whole copy of the table is in them, so whoever knew the old one begins at the beginning.
-    `now_ms`: the broker's time, asked before `topics`.
+    Refuses where going on could keep rows that were deleted, or leave rows out. Topics that a recovery has made again
+    (`remade`) hold a whole copy of the table, so a store that knew the old one begins at the beginning. `now_ms`: the
+    broker's time, asked before `topics`.
     """
+    position = of_this_pipeline(found, topics, progress)
+    if position is None:
+        raise RefusedError(
+            f"Store {store} was built from another pipeline: the versions that it holds cannot be compared with these.",
+            remedy=f"Build the store again: tailrace bootstrap {store}",
+        )
+    remade = progress.remade
     known = {
         name: place
         for name, place in position.topics.items()
@@ -50,15 +69,7 @@ def starting_position(
         retention_ms = topics[name].delete_retention_ms
         if is_too_old(caught_up_ms, now_ms, retention_ms):
             raise needs_bootstrap(store, caught_up_ms, now_ms, retention_ms, name)
-    return Position(
-        owner=position.owner,
-        topics=places,
-        version=position.version,
-        lsn=position.lsn,
-        caught_up_ms=caught_up_ms,
-        caught_up_broker_ms=caught_up_ms,
-        written_ms=position.written_ms,
-    )
+    return caught_up_at(msgspec.structs.replace(position, topics=places), caught_up_ms)
 
 
 def _place(store: str, place: TopicPosition | None, name: str, facts: TopicFacts) -> TopicPosition:

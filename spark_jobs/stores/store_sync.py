@@ -16,6 +16,7 @@ from cdc.errors import RefusedError, TailraceError, TransientError, UsageError
 from cdc.logs import get_logger
 from cdc.lsn import LSN
 from cdc.names import Control, control_topic
+from cdc.progress import Progress
 from cdc.store_notes import end_refusal, note_refusal
 from sinks.contract import (
     Generation,
@@ -176,7 +177,7 @@ class StoreSync:
             if position is not None:
                 return newest
         fed = fed_tables(self._config, self.name, self._spark, tables)
-        return store.create_generation(fed.schemas.values())
+        return store.create_generation(fed.schemas.values(), self._progress().pipeline_id)
 
     def _is_bootstrap_alive(self, position: Position) -> bool:
         """It writes its position again and again. Its own clock may be wrong, so only a change counts."""
@@ -187,16 +188,15 @@ class StoreSync:
         return time.monotonic() - self._bootstrap_seen[1] < _BOOTSTRAP_SILENCE_SECONDS
 
     def _feed(self, store: Store, generation: Generation) -> None:
-        progress = self._ledger.progress()
-        if progress is not None and progress.state == "recovering":
+        progress = self._progress()
+        if progress.state == "recovering":
             raise TransientError("The pipeline is being recovered.", remedy="Let `tailrace recover` end.")
         taken = store.take(generation, self._owner)
         fed = fed_tables(self._config, self.name, self._spark, self._ledger.tables(), taken)
         self._tell_due(fed)
         now_ms = self._ledger.broker_ms()
         facts = read_topic_facts(self._config, fed.source)
-        remade = progress.remade if progress is not None else {}
-        position = starting_position(self.name, self._with_evidence(taken), facts, now_ms=now_ms, remade=remade)
+        position = starting_position(self.name, self._with_evidence(taken), facts, progress, now_ms=now_ms)
         parked_topic = control_topic(self._config.kafka.prefix, Control.PARKED)
         applying = applying_for(self.name, self._config, store, generation, fed, parked_topic)
         feeding = Feeding(
@@ -233,6 +233,12 @@ class StoreSync:
         if position.caught_up_broker_ms or not position.topics:
             return position
         return caught_up_at(position, appended_ms(self._config, (position.version, position.lsn)))
+
+    def _progress(self) -> Progress:
+        found = self._ledger.progress()
+        if found is None:  # it was there when the tables were
+            raise TransientError("The progress record is gone.")
+        return found
 
     def _tell_due(self, fed: FedTables) -> None:
         for what in fed.due:

@@ -86,7 +86,7 @@ def query(spark: SparkSession, store: IcebergStore, sql: str, as_of: AsOf | None
 def show_past(spark: SparkSession, store: IcebergStore, as_of: AsOf) -> None:
     """A view for each table that has a history, under the name of the table."""
     for name, *_ in store.catalog.list_namespaces():
-        if not name.endswith("__history"):
+        if not naming.is_history(name):
             continue
         database = view_name(name.removesuffix("__history"))
         folder = tempfile.gettempdir()

@@ -2,7 +2,8 @@
 
 If the history was fed until a moment ago, the next sync goes on from where that stood, and nothing is missing. If not,
 versions have gone by that the compacted topic need not have any more: the history is brought to the rebuilt state, and
-the gap is written down.
+the gap is written down. A history that another pipeline wrote is set aside under another name, and a new one begins:
+positions of two pipelines cannot be compared.
 """
 
 from __future__ import annotations
@@ -36,9 +37,11 @@ def take_over_history(
     before: Position | None,
     sources: Sources,
 ) -> None:
-    """`before`: where the serving generation stood as the build began; `sources`: what the new one was loaded from."""
+    """`before`: where the serving generation stood as the build began, if this pipeline built it; `sources`: what the
+    new one was loaded from."""
     if not isinstance(applying, WarehouseBatches):
         return
+    _begin_history(store, generation, fed, before)
     if before is not None and before.topics and 0 <= sources.began_ms - before.caught_up_broker_ms < _RECENT_MS:
         store.resume_history(generation)
         return
@@ -56,6 +59,19 @@ def take_over_history(
         gaps.append(Gap(topic=topic, from_position=since, to_position=end.position, until_ms=_now_ms()))
     store.note_gaps(gaps)
     log.info("history_taken_over", store=store.name, tables=len(gaps))
+
+
+def _begin_history(store: IcebergStore, generation: Generation, fed: FedTables, before: Position | None) -> None:
+    """Where the histories are another pipeline's."""
+    position = store.position(generation)
+    pipeline_id = position.pipeline_id if position is not None else ""
+    if not pipeline_id:
+        return
+    aside = store.set_histories_aside(pipeline_id, unnamed=pipeline_id if before is not None else "")
+    for table in fed.schemas.values():
+        store.tables.ensure_history(table, pipeline_id)
+    if aside:
+        log.info("histories_set_aside", store=store.name, tables=[".".join(name) for name in aside])
 
 
 def _reconcile(applying: WarehouseBatches, fed: FedTables, table: TableSchema, end: Marker, stamp: str | None) -> None:

@@ -78,3 +78,25 @@ def slow_commits(postgres_url: str, database: Database) -> Iterator[SlowCommits]
     slow = SlowCommits(postgres_url, database)
     yield slow
     slow.close()
+
+
+@pytest.fixture
+def replacement(tmp_path: Path, request: pytest.FixtureRequest) -> Iterator[Database]:
+    """A database in another, fresh server: its LSNs begin at the beginning."""
+    server = OwnPostgres(tmp_path / "replacement")
+    try:
+        database = Database(server.dsn, request.node.name)
+        yield database
+        database.drop()
+    finally:
+        server.close()
+
+
+@pytest.fixture
+def every_store(redis_url: str, elasticsearch_url: str, tmp_path: Path) -> dict[str, dict[str, Any]]:
+    """The sections of one store of each kind."""
+    return {
+        "cache": {"kind": "redis", "url": redis_url},
+        "search": {"kind": "elasticsearch", "url": elasticsearch_url},
+        "warehouse": {"kind": "iceberg", "path": str(tmp_path / "warehouse"), "trigger_milliseconds": 500},
+    }

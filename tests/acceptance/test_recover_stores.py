@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -13,7 +11,6 @@ from tests.harness.audit import assert_clean
 from tests.harness.command import run_command
 from tests.harness.database import Database
 from tests.harness.later_copy import copy_due
-from tests.harness.own_postgres import OwnPostgres
 from tests.harness.pipeline import MakePipeline, Pipeline
 from tests.harness.store_sync import StorePipeline
 
@@ -21,28 +18,6 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 _TABLE = "CREATE TABLE t (id int PRIMARY KEY, v text)"
-
-
-@pytest.fixture
-def replacement(tmp_path: Path, request: pytest.FixtureRequest) -> Iterator[Database]:
-    """A database in another, fresh server: its LSNs begin at the beginning."""
-    server = OwnPostgres(tmp_path / "replacement")
-    try:
-        database = Database(server.dsn, request.node.name)
-        yield database
-        database.drop()
-    finally:
-        server.close()
-
-
-@pytest.fixture
-def every_store(redis_url: str, elasticsearch_url: str, tmp_path: Path) -> dict[str, dict[str, Any]]:
-    """The sections of one store of each kind."""
-    return {
-        "cache": {"kind": "redis", "url": redis_url},
-        "search": {"kind": "elasticsearch", "url": elasticsearch_url},
-        "warehouse": {"kind": "iceberg", "path": str(tmp_path / "warehouse"), "trigger_milliseconds": 500},
-    }
 
 
 @pytest.mark.slow

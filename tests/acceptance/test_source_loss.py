@@ -73,6 +73,47 @@ def test_a_server_restored_from_an_older_backup_is_refused(
     assert pipeline.published_to() == before
 
 
+def test_a_rolled_back_server_that_has_written_more_log_is_refused(
+    pipeline: Pipeline, own: OwnPostgres, tmp_path: Path
+) -> None:
+    """Its log is longer than what was published, and other transactions are where the published ones were. Every start
+    refuses, and none of them confirms the slot: the next one finds what this one found."""
+    _publish(pipeline, 1).stop()
+    own.keep(tmp_path / "backup")
+    pipeline.database.forget_connection()
+    _publish(pipeline, 2).stop()
+    published = pipeline.published_to()
+    own.restore(tmp_path / "backup")
+    pipeline.database.forget_connection()
+    pipeline.database.execute("INSERT INTO items VALUES (3, 0, 'skipped, if it is not noticed')")
+    pipeline.database.execute("SELECT pg_switch_wal()")
+    pipeline.database.execute("INSERT INTO items VALUES (4, 0, 'b')")
+    assert pipeline.database.lsn() > published
+    confirmed = pipeline.slot().confirmed
+    for _ in range(2):
+        capture = pipeline.launch()
+        capture.expect_exit(3, 60)
+        assert "rolled back" in capture.errors, capture.transcript()
+        assert "tailrace recover" in capture.errors
+        assert pipeline.published_to() == published
+        assert pipeline.slot().confirmed == confirmed
+
+
+def test_a_server_that_crashed_is_not_taken_for_one_that_was_rolled_back(pipeline: Pipeline, own: OwnPostgres) -> None:
+    """`kill -9` right after a confirmation: the slot falls back to its last checkpoint, and what is sent again is what
+    was published."""
+    capture = _publish(pipeline, 1)
+    for number in (2, 3):
+        pipeline.database.execute("INSERT INTO items VALUES (%s, 0, 'a')", [number])
+        pipeline.fence(while_running=capture)
+        own.kill()
+        pipeline.database.forget_connection()
+        own.start()
+        pipeline.wait_for_life(capture, number)
+        pipeline.assert_same("items", while_running=capture)
+    capture.stop()
+
+
 @pytest.mark.parametrize("with_slot", [True, False])
 def test_another_server_is_refused(pipeline: Pipeline, database: Database, with_slot: bool) -> None:
     """The address leads to another cluster, with tables and perhaps even a slot of the same names."""

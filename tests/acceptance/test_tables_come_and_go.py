@@ -2,15 +2,24 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 import pytest
 
 from cdc.config import load_config
 from cdc.heartbeat import beat
+from cdc.names import Control, control_topic
 from cdc.own_messages import read_secret
-from tests.harness.pipeline import MakePipeline
+from tests.harness.command import run_command
+from tests.harness.later_copy import copy_due
+from tests.harness.pipeline import MakePipeline, Pipeline
 from tests.harness.process import Process
 from tests.harness.table_states import markers, marks, rows_after, states, wait_for_look, wait_for_markers
-from tests.harness.topics import list_topics
+from tests.harness.topics import delete_topic, list_topics
+from tests.harness.waiting import eventually
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
 
 TABLE = "CREATE TABLE {} (id int PRIMARY KEY, v text)"
 
@@ -205,3 +214,60 @@ def test_tables_beside_published_ones_do_no_harm(make_pipeline: MakePipeline, se
     if selected == "public.*":
         pipeline.assert_same("child", "late_child", while_running=capture)
     assert marks(pipeline) == {}
+
+
+def test_a_table_that_is_empty_when_it_is_selected_again_loses_its_old_rows(
+    make_pipeline: MakePipeline, spark: SparkSession
+) -> None:
+    """Its topic was left when it was removed, and still has the rows of then: it is incomplete until a copy says that
+    they are dead. So is a new table on the topic of one that was removed before it was dropped."""
+    pipeline = make_pipeline()
+    database = pipeline.database
+    for name in ("stays", "emptied", "replaced"):
+        database.execute(TABLE.format(name))
+    capture = pipeline.start()
+    for name in ("stays", "emptied", "replaced"):
+        database.execute(f"INSERT INTO {name} VALUES (1, 'old'), (2, 'old')")
+    pipeline.fence(while_running=capture)
+    capture.stop()
+    pipeline.configure(source={"tables": ["public.stays"]})
+    run_command("remove", pipeline.config, "--table", "public.emptied", "--table", "public.replaced", "--yes")
+    database.execute("DELETE FROM emptied; DROP TABLE replaced; " + TABLE.format("replaced"))
+    pipeline.configure()
+    capture = pipeline.start()
+    for name in ("emptied", "replaced"):
+        wait_for_added(capture, name)
+    wait_for_look(pipeline, capture)
+    database.execute("INSERT INTO emptied VALUES (2, 'new')")
+    assert marks(pipeline) == dict.fromkeys(("emptied", "replaced"), "its topic has rows from before it was added")
+    report = copy_due(pipeline, spark)
+    assert report.is_complete, report.incomplete
+    pipeline.assert_same("stays", "emptied", "replaced", while_running=capture)
+    assert marks(pipeline) == {}
+    capture.stop()
+
+
+def test_topics_from_before_the_first_start_lose_their_rows(make_pipeline: MakePipeline) -> None:
+    """Also where nothing is copied, and where the tables are empty: what was in the topics is another pipeline's."""
+    pipeline = make_pipeline()
+    pipeline.database.execute(TABLE.format("t") + "; " + TABLE.format("used"))
+    capture = pipeline.start()
+    pipeline.database.execute("INSERT INTO t VALUES (1, 'old'), (2, 'old')")
+    pipeline.fence(while_running=capture)
+    capture.stop()
+    kept = pipeline.topic("t")
+    _forget_pipeline(pipeline)
+    assert kept in list_topics(pipeline.bootstrap)
+    pipeline.database.execute("DELETE FROM t")
+    capture = pipeline.start()
+    pipeline.database.execute("INSERT INTO t VALUES (2, 'new')")
+    pipeline.assert_same("t", "used", while_running=capture)
+
+
+def _forget_pipeline(pipeline: Pipeline) -> None:
+    """As if somebody had cleaned up by hand: slot, publication and records are gone, the tables' topics are not."""
+    drop = "SELECT pg_drop_replication_slot(slot_name) FROM pg_replication_slots WHERE slot_name = %s AND NOT active"
+    eventually(lambda: pipeline.database.execute(drop, [pipeline.slot_name]), what="the slot to be free")
+    pipeline.database.execute("DROP PUBLICATION tailrace")
+    for control in Control:
+        delete_topic(pipeline.bootstrap, control_topic(pipeline.prefix, control))

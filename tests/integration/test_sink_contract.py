@@ -301,6 +301,28 @@ def test_generations_come_serve_and_go(store: Store, generation: Generation, ord
         store.save_position(generation, SOME)
 
 
+def test_rows_of_another_pipeline_neither_win_nor_stay(store: Store, orders: TableSchema) -> None:
+    """Their versions are larger, and so is their TRUNCATE's. A generation of a new pipeline holds only its own rows;
+    a larger version of the old one that comes late is turned away."""
+    first = store.create_generation([orders], "first")
+    apply(store, first, orders, [change(1, 100), change(2, 100), change(3, 101, gone=True), change(6, 102)])
+    truncate(store, first, orders, Version(99 * 8, 1))
+    store.switch(first)
+    second = store.create_generation([orders], "second")
+    assert store.take(second, "one").pipeline_id == "second"
+    apply(store, second, orders, [change(1, 5, {"note": "new"}), change(2, 6, gone=True), change(3, 5), change(4, 5)])
+    if store.rebuilds_in_place:
+        with pytest.raises(PositionLostError):
+            apply(store, first, orders, [change(1, 200)])
+        with pytest.raises(PositionLostError):
+            truncate(store, first, orders, Version(200 * 8, 1))
+        store.sweep_ghosts(second, orders, Version(10 * 8, 0))
+    store.switch(second)
+    assert rows(store, second, orders) == {"1": {"id": 1, "note": "new"}, "3": {"id": 3}, "4": {"id": 4}}
+    apply(store, second, orders, [change(1, 7, gone=True), change(4, 4, {"note": "late"})])
+    assert rows(store, second, orders) == {"3": {"id": 3}, "4": {"id": 4}}
+
+
 @pytest.mark.parametrize("kind", KINDS, indirect=True)
 def test_a_prefix_belongs_to_one_store(kind: str, address: str, prefix: str, generation: Generation) -> None:
     """A second store under the same prefix would write the same rows: refused, and the remedy said."""

@@ -112,6 +112,42 @@ def test_a_rebuild_in_place_leaves_no_ghosts(
     assert store.sweep_ghosts(second, orders, Version(20 * 8, 0)) == 0
 
 
+def test_every_row_of_another_pipeline_goes_with_the_switch(
+    client: redis.Redis, store: Store, orders: TableSchema, prefix: str
+) -> None:
+    """Also rows of tables that the new pipeline has not, and where its first build was given up; but no key of an
+    application's own under the prefix. Rows of a release that had no ids are another pipeline's too."""
+    client.hset(f"{prefix}:app.settings:1", mapping={"version": "7", "generation": "0"})
+    client.set(f"{prefix}:app.name:1", "x")
+    other = table(prefix, name="only_old")
+    old = store.create_generation([orders, other])
+    apply(store, old, other, [change(1, 100)])
+    apply(store, old, orders, [change(1, 100), change(2, 100)])
+    store.switch(old)
+    given_up = store.create_generation([orders], "new")
+    apply(store, given_up, orders, [change(2, 5)])
+    store.drop(given_up)
+    new = store.create_generation([orders], "new")
+    apply(store, new, orders, [change(2, 5), change(3, 5)])
+    assert set(rows(store, new, orders)) == {"1", "2", "3"}, "readers keep the old rows until the switch"
+    store.switch(new)
+    assert (set(rows(store, new, orders)), rows(store, new, other)) == ({"2", "3"}, {})
+    assert client.hget(f"{prefix}:app.settings:1", "version") == "7"
+    assert client.get(f"{prefix}:app.name:1") == "x"
+
+
+def test_a_rebuild_by_the_same_pipeline_goes_by_versions(store: Store, orders: TableSchema) -> None:
+    """A sync feeds the serving generation meanwhile: what it writes is newer than what the rebuild loads."""
+    first = store.create_generation([orders], "same")
+    store.switch(first)
+    apply(store, first, orders, [change(1, 5)])
+    second = store.create_generation([orders], "same")
+    apply(store, first, orders, [change(1, 9, {"note": "newer"}), change(2, 9)])
+    apply(store, second, orders, [change(1, 5, {"note": "older"})])
+    store.switch(second)
+    assert rows(store, second, orders) == {"1": {"id": 1, "note": "newer"}, "2": {"id": 2}}
+
+
 def test_a_flush_is_noticed(start_redis: StartRedis, prefix: str) -> None:
     """`FLUSHALL` takes the position along; the driver cannot save over it, and finds no generation."""
     server = start_redis()

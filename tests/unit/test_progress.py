@@ -9,7 +9,7 @@ import pytest
 
 from cdc.errors import RefusedError
 from cdc.lsn import LSN, Version
-from cdc.progress import FORMAT, Progress, decode
+from cdc.progress import FORMAT, LastCommit, Progress, decode
 from tests.harness.documented import example
 
 
@@ -112,7 +112,7 @@ def test_streaming_starts_at_the_consistent_point(progress: Progress) -> None:
 
 def test_advancing_moves_the_version_and_what_may_be_confirmed(progress: Progress) -> None:
     """The rest of the record stays; it says when it was written."""
-    moved = progress.advanced(Version(0x7000, 3), confirm_lsn=LSN(0x7030), commit_time_us=5)
+    moved = progress.advanced(Version(0x7000, 3), confirm_lsn=LSN(0x7030), commit=LastCommit(0x7000, 5))
     assert (moved.version, moved.confirmable, moved.commit_time_us) == (Version(0x7000, 3), LSN(0x7030), 5)
     assert moved.topic_ids == progress.topic_ids
     assert moved.written_ms > 0

@@ -6,11 +6,31 @@ import msgspec
 import pytest
 
 from cdc.errors import RefusedError
+from cdc.lsn import Version
+from cdc.progress import Progress
 from cdc.topics import Topic
 from sinks.contract import Position, TopicPosition, caught_up_at
-from spark_jobs.stores.start import TopicFacts, starting_position
+from spark_jobs.stores.start import TopicFacts, of_this_pipeline, starting_position
 
 HOUR_MS = 3_600_000
+
+
+def _progress(remade: dict[str, str] | None = None, pipeline_id: str = "mine") -> Progress:
+    return Progress(
+        state="streaming",
+        position=80,
+        seq=1,
+        base=0,
+        confirm_lsn=80,
+        pipeline_id=pipeline_id,
+        system_identifier="",
+        timeline=1,
+        publication="",
+        publication_tables={},
+        topic_ids={},
+        end_offsets={},
+        remade=remade or {},
+    )
 
 
 def _facts(*, ends: list[int], starts: list[int] | None = None, topic_id: str = "id") -> dict[str, TopicFacts]:
@@ -20,13 +40,19 @@ def _facts(*, ends: list[int], starts: list[int] | None = None, topic_id: str = 
     return {"t": facts}
 
 
-def _position(*offsets: int, caught_up_ms: int = 0) -> Position:
-    return caught_up_at(Position(owner="me", topics={"t": TopicPosition("id", offsets)}), caught_up_ms)
+def _position(*offsets: int, caught_up_ms: int = 0, pipeline_id: str = "mine", position: int = 80) -> Position:
+    found = Position(
+        owner="me",
+        pipeline_id=pipeline_id,
+        topics={"t": TopicPosition("id", offsets)},
+        version=Version(position, 0),
+    )
+    return caught_up_at(found, caught_up_ms)
 
 
 def test_a_new_store_begins_at_the_beginning() -> None:
     """And counts as caught up from now on: an empty store has no ghosts."""
-    found = starting_position("s", Position(owner="me"), _facts(ends=[5, 5]), now_ms=7)
+    found = starting_position("s", Position(owner="me"), _facts(ends=[5, 5]), _progress(), now_ms=7)
     assert found.topics == {"t": TopicPosition("id", (0, 0))}
     assert found.caught_up_broker_ms == 7
 
@@ -35,7 +61,7 @@ def test_a_known_position_is_gone_on_from() -> None:
     """Topics that are gone are left out."""
     position = _position(3, 4, caught_up_ms=10)
     position.topics["gone"] = TopicPosition("x", (1,))
-    found = starting_position("s", position, _facts(ends=[5, 5]), now_ms=11)
+    found = starting_position("s", position, _facts(ends=[5, 5]), _progress(), now_ms=11)
     assert found.topics == {"t": TopicPosition("id", (3, 4))}
     assert found.caught_up_broker_ms == 10
 
@@ -57,13 +83,13 @@ def test_what_could_leave_ghosts_or_holes_is_refused(
 ) -> None:
     """With the reason, and with the command that mends it."""
     with pytest.raises(RefusedError, match=words) as refused:
-        starting_position("search", position, facts, now_ms=2 * HOUR_MS)
+        starting_position("search", position, facts, _progress(), now_ms=2 * HOUR_MS)
     assert "tailrace bootstrap search" in str(refused.value)
 
 
 def test_who_has_read_everything_is_never_too_old() -> None:
     """Nothing was written while it was away, so nothing was missed: it counts as caught up now."""
-    found = starting_position("s", _position(5, caught_up_ms=1), _facts(ends=[5]), now_ms=9 * HOUR_MS)
+    found = starting_position("s", _position(5, caught_up_ms=1), _facts(ends=[5]), _progress(), now_ms=9 * HOUR_MS)
     assert found.caught_up_broker_ms == 9 * HOUR_MS
 
 
@@ -71,7 +97,32 @@ def test_a_topic_that_a_recovery_has_made_anew_is_read_from_its_beginning() -> N
     """It holds a whole copy; one that anybody else has made anew is refused as ever."""
     position, facts = _position(3, 3), _facts(ends=[5, 5], topic_id="new")
     name = next(iter(facts))
-    found = starting_position("s", position, facts, now_ms=7, remade={name: "new"})
+    found = starting_position("s", position, facts, _progress({name: "new"}), now_ms=7)
     assert found.topics[name] == TopicPosition("new", (0, 0))
     with pytest.raises(RefusedError):
-        starting_position("s", position, facts, now_ms=7, remade={name: "another"})
+        starting_position("s", position, facts, _progress({name: "another"}), now_ms=7)
+
+
+@pytest.mark.parametrize("theirs", ["theirs", ""])
+def test_a_store_of_another_pipeline_is_refused(theirs: str) -> None:
+    """Also where topics of the same names were made again by a recovery of this one."""
+    found, facts = _position(3, pipeline_id=theirs), _facts(ends=[5], topic_id="new")
+    for remade in ({}, {"t": "new"}):
+        with pytest.raises(RefusedError, match="another pipeline") as refused:
+            starting_position("search", found, facts, _progress(remade), now_ms=7)
+        assert "tailrace bootstrap search" in str(refused.value)
+    with pytest.raises(RefusedError, match="another pipeline"):
+        starting_position("search", _position(3), _facts(ends=[5]), _progress(pipeline_id="new"), now_ms=7)
+
+
+def test_a_store_of_an_older_release_is_gone_on_with_if_it_has_read_these_topics() -> None:
+    """Release 0.1.0 wrote no id. A store that has read one of these very topics, and is not ahead, is this pipeline's;
+    an empty one is whoever's takes it first."""
+    facts = _facts(ends=[5])
+    found = starting_position("s", _position(3, pipeline_id=""), facts, _progress(), now_ms=7)
+    assert (found.pipeline_id, found.topics["t"].next_offsets) == ("mine", (3,))
+    assert starting_position("s", Position(owner="me"), facts, _progress(), now_ms=7).pipeline_id == "mine"
+    assert of_this_pipeline(_position(3, pipeline_id="", position=88), facts, _progress()) is None
+    unnamed = _progress(pipeline_id="")
+    assert of_this_pipeline(_position(3, pipeline_id=""), facts, unnamed) == _position(3, pipeline_id="")
+    assert of_this_pipeline(_position(3), facts, unnamed) is None, "an older capture refuses what a newer one wrote"
