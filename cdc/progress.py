@@ -19,8 +19,8 @@ from cdc.lsn import LSN, Version
 replace = msgspec.structs.replace
 
 # 2: `slot`, `base_from`, `remade` and the state "recovering". A record of format 1 is one where none of that was used.
-# 3: `settings` and `parked`, which an older Tailrace would not keep up to date; `pipeline_id` and `commit_lsn`, which it
-# would drop.
+# 3: `settings` and `parked`, which an older Tailrace would not keep up to date; `pipeline_id` and `commit_lsn`, which
+# it would drop.
 FORMAT = 3
 KEY = b"progress"
 
