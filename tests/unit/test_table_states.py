@@ -29,8 +29,8 @@ class Look:
 
     states: TableStates = field(default_factory=TableStates)
 
-    def at(self, lsn: int, now: dict[str, TableState], complete: set[str] | None = None) -> TableStates:
-        self.states = _advance(self.states, now, lsn, complete or set(), behind=lsn + 1)
+    def at(self, lsn: int, now: dict[str, TableState], added: dict[str, str | None] | None = None) -> TableStates:
+        self.states = _advance(self.states, now, lsn, added or {}, behind=lsn + 1)
         return self.states
 
 
@@ -160,10 +160,14 @@ def test_the_first_mark_stands() -> None:
     assert states.pending == {"shop.public.t": Pending(100, "its key changed", again=200)}
 
 
-def test_new_tables_are_complete_only_if_they_were_empty() -> None:
-    """Whoever added them: rows that were there are not in the stream."""
-    states = Look().at(100, {"1": table("empty"), "2": table("filled")}, complete={"1"})
-    assert states.pending == {"shop.public.filled": Pending(100, "it was added while rows were in it")}
+def test_new_tables_are_complete_only_if_they_and_their_topics_were_empty() -> None:
+    """Also those that somebody else has added: rows that were there are not in the stream."""
+    found = {"1": table("empty"), "2": table("filled"), "3": table("again")}
+    states = Look().at(100, found, added={"1": None, "3": "its topic has rows"})
+    assert states.pending == {
+        "shop.public.filled": Pending(100, "it was added while rows were in it"),
+        "shop.public.again": Pending(100, "its topic has rows"),
+    }
 
 
 def test_a_table_that_is_gone_is_emptied_behind_its_last_row() -> None:
