@@ -97,7 +97,7 @@ class FirstStart:
         return self._copy_first(stream, progress, created)
 
     def _uncopied(self, tables: dict[str, TableState], point: LSN) -> TableStates:
-        """Without a first copy: what was in the tables is missing in the topics, and nobody may take them for whole."""
+        """Without a first copy: what was in the tables is missing in the topics, so they are not whole."""
         states = learn_settings(self._config, TableStates(tables=tables))
         for oid in first.filled(self._connection, describe_tables(self._connection, self._config, tables)):
             states = states.never_copied(tables[oid].topic, point)

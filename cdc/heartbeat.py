@@ -66,6 +66,6 @@ class Heartbeat:
 
 
 def beat(connection: psycopg.Connection, secret: bytes, slot: str) -> None:
-    """One heartbeat, for whoever needs the stream to move now."""
+    """One heartbeat, for a caller that needs the stream to move now."""
     content = json.dumps({"slot": slot, "ts_us": time.time_ns() // 1000})
     emit(connection, secret, PREFIX, content.encode("ascii"))

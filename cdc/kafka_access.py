@@ -1,4 +1,4 @@
-"""Why no broker lets us in, asked after a client could not connect: clients say only that nobody answered.
+"""Why no broker lets us in, asked after a client could not connect: clients report only a timeout.
 
 librdkafka and kafka-python connect again for ever where a certificate is not accepted or a password is wrong, and
 report a timeout. A client of its own, which only listens to what librdkafka says meanwhile, tells this apart from a

@@ -1,8 +1,8 @@
 """Tailrace's own logical messages, signed: heartbeats and the marks of copies.
 
 Any role of the database may write a message of any name into its log. So ours carry a signature under a secret that
-only those know who may read the pipeline's topics. It covers the id of the transaction that writes the message: whoever
-decodes the log and writes the same message again does so in another transaction, and it counts for nothing.
+only those know who may read the pipeline's topics. It covers the id of the transaction that writes the message: a
+copy of the message, taken from the log, is written by another transaction, and is ignored.
 """
 
 from __future__ import annotations
@@ -96,7 +96,7 @@ def emit(connection: psycopg.Connection[Any], secret: bytes, prefix: str, body: 
 
 
 class OwnMessages:
-    """Tells ours from others'. Asks nobody: thousands of forged ones cost a hash each, and a line in the log."""
+    """Tells ours from others'. Asks no server: each forged one costs a hash, and a line in the log."""
 
     def __init__(self, secret: bytes, slot: str) -> None:
         self._secret = secret

@@ -47,7 +47,7 @@ def audit(
     that a busy source raises no alarm. Capture and the stores' sync must be running.
 
     With --repair the rows that differ are written again from the topic; where the topic itself is wrong, they are
-    copied from the source. Exit code 0: equal (or made so); 1: some rows differ or are parked, or nobody can tell.
+    copied from the source. Exit code 0: equal (or made so); 1: some rows differ or are parked, or it cannot be told.
 
     With --continuous, [audit] rows_per_second rows at random are compared all the time, without Spark; `tailrace run`
     starts this by itself. What was found last is on <prefix>.__audits in any case.

@@ -26,7 +26,7 @@ def lag(stores: tuple[str, ...], config_path: Path, as_json: bool, max_seconds: 
 
     In bytes of the source's log, records and seconds: the age of the oldest commit that a store may not have. It is 0
     when nobody writes, and grows while a store or capture stands still. Exit code 1: something is further behind than
-    [lag] allows, stands still, is down, or nobody can tell; or rows are parked.
+    [lag] allows, stands still, is down, or cannot be told; or rows are parked.
     """
     from cdc.seeing.reading import look_once  # noqa: PLC0415 - the stores' clients take their time
 

@@ -63,7 +63,7 @@ class Spark:
         """Whether Spark asks for a secret on its own ports, as far as this config says.
 
         On one machine, on Kubernetes and on YARN Spark makes a secret for each application. The master and the workers
-        of a standalone cluster are started by somebody else, and have to be given the same secret.
+        of a standalone cluster are started by the cluster's operator, and have to be given the same secret.
         """
         asked = self.options.get("spark.authenticate")
         if asked is not None:

@@ -52,7 +52,7 @@ def test_marks_that_are_written_again_do_nothing(make_pipeline: MakePipeline) ->
 
 
 def test_forged_marks_are_passed_without_asking_kafka(make_pipeline: MakePipeline) -> None:
-    """Thousands of them, of copies that nobody knows: one line says so, and what comes behind them comes."""
+    """Thousands of them, of unknown copies: one line says so, and what comes behind them comes."""
     pipeline = make_pipeline()
     database = pipeline.database
     database.execute("CREATE TABLE t (id int PRIMARY KEY, v text)")

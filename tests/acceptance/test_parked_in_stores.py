@@ -1,4 +1,4 @@
-"""Rows that capture could not publish, as stores, audits, bootstraps and whoever looks on show them."""
+"""Rows that capture could not publish, as stores, audits, bootstraps and the dashboard show them."""
 
 from __future__ import annotations
 

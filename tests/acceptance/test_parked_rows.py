@@ -1,4 +1,4 @@
-"""Rows that capture cannot publish: absent rather than stale, counted wherever somebody looks, settled when they fit.
+"""Rows that capture cannot publish: absent rather than stale, counted everywhere, settled when they fit.
 
 `tests/acceptance/test_parked_in_stores.py` has what stores, audits and bootstraps make of them.
 """
@@ -146,7 +146,7 @@ def test_copies_park_and_settle(limited: Pipeline) -> None:
         b'{"id":1}',
         b'{"id":4}',
     }
-    # As if nobody had heard of the changes: they come by the copy alone.
+    # The changes themselves are taken away: the rows come by the copy alone.
     _fenced(limited, capture, "UPDATE t SET v = 'small' WHERE id = 2; DELETE FROM t WHERE id = 3")
     assert _keys(limited) == []
     _fenced(limited, capture, f"UPDATE t SET v = {LARGE} WHERE id = 4")

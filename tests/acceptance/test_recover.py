@@ -77,7 +77,7 @@ def _assert_mended(pipeline: Pipeline, spark: SparkSession) -> None:
 def test_a_refusal_is_shown_with_its_own_remedy_until_it_is_repaired(
     make_pipeline: MakePipeline, tailrace: StartProcess
 ) -> None:
-    """A deleted topic: whoever looks, on any host, reads capture's own reason and remedy, and not "start capture".
+    """A deleted topic: an operator on any host reads capture's own reason and remedy, and not "start capture".
 
     After the recovery that is over, and no speed is below zero although topics were made again.
     """

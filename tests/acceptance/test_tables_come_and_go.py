@@ -265,7 +265,7 @@ def test_topics_from_before_the_first_start_lose_their_rows(make_pipeline: MakeP
 
 
 def _forget_pipeline(pipeline: Pipeline) -> None:
-    """As if somebody had cleaned up by hand: slot, publication and records are gone, the tables' topics are not."""
+    """As after a clean-up by hand: slot, publication and records are gone, the tables' topics are not."""
     drop = "SELECT pg_drop_replication_slot(slot_name) FROM pg_replication_slots WHERE slot_name = %s AND NOT active"
     eventually(lambda: pipeline.database.execute(drop, [pipeline.slot_name]), what="the slot to be free")
     pipeline.database.execute("DROP PUBLICATION tailrace")

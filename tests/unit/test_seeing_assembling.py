@@ -145,7 +145,7 @@ def test_a_refusal_comes_before_what_is_seen_from_outside(config: Config) -> Non
 
 
 def test_what_run_knows_of_a_refusal_is_shown_while_kafka_is_away(config: Config) -> None:
-    """It is told by the supervisor on this host; trouble that is tried again is no refusal."""
+    """It is told by the supervisor on this host; an error that is retried is no refusal."""
     said = Trouble(where="capture", reason="It refused: Slot s is gone.", remedy="tailrace recover", refused=True)
     again = Trouble(where="capture", reason="It tries again: Kafka did not answer.")
     for troubles, remedy in (([said], "tailrace recover"), ([again], "Bring the brokers back.")):

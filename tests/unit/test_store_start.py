@@ -117,7 +117,7 @@ def test_a_store_of_another_pipeline_is_refused(theirs: str) -> None:
 
 def test_a_store_of_an_older_release_is_gone_on_with_if_it_has_read_these_topics() -> None:
     """Release 0.1.0 wrote no id. A store that has read one of these very topics, and is not ahead, is this pipeline's;
-    an empty one is whoever's takes it first."""
+    an empty one belongs to the first that takes it."""
     facts = _facts(ends=[5])
     found = starting_position("s", _position(3, pipeline_id=""), facts, _progress(), now_ms=7)
     assert (found.pipeline_id, found.topics["t"].next_offsets) == ("mine", (3,))

@@ -161,7 +161,7 @@ def test_the_first_mark_stands() -> None:
 
 
 def test_new_tables_are_complete_only_if_they_and_their_topics_were_empty() -> None:
-    """Also those that somebody else has added: rows that were there are not in the stream."""
+    """Also those that the operator has added: rows that were there are not in the stream."""
     found = {"1": table("empty"), "2": table("filled"), "3": table("again")}
     states = Look().at(100, found, added={"1": None, "3": "its topic has rows"})
     assert states.pending == {

@@ -26,7 +26,7 @@ def silent_server() -> Iterator[str]:
 
 
 def test_a_silent_catalog_is_given_up(silent_server: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A REST catalog that takes the connection and says nothing is trouble that passes, and no end of the sync."""
+    """A REST catalog that takes the connection and says nothing is a transient error, and does not end the sync."""
     monkeypatch.setattr(rest_catalog, "ANSWER_SECONDS", 0.2)
     warehouse = Iceberg(path=Location("s3://bucket/w"), catalog_uri=Url(silent_server))
     with pytest.raises(TransientError, match="does not answer"):
