@@ -187,8 +187,8 @@ def test_a_generation_of_an_older_tailrace_is_adopted(
 @pytest.mark.slow
 def test_a_promoted_replica_keeps_the_position_and_a_stale_primary_loses_it() -> None:
     """Of three nodes, two hold the table. The one with the primary is killed: the replica has everything, and the
-    position counts. Then the replica's node is killed too, and the old one comes back: until an operator decides, the store
-    says "later"; when it is made the primary by force, without the last rows, the position is lost."""
+    position counts. Then the replica's node is killed too, and the old one comes back: until an operator decides, the
+    store says "later"; when it is made the primary by force, without the last rows, the position is lost."""
     folder = Path(tempfile.mkdtemp(prefix="tailrace-test-"))
     folder.chmod(0o755)  # as root, the nodes run as another user
     with own_cluster(folder, 3) as (master, one, two):
