@@ -6,6 +6,7 @@ import json
 import os
 import re
 import signal
+import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -128,11 +129,14 @@ def test_lag_is_right_when_idle_and_while_capture_is_frozen_or_dead(watched: Wat
         watched.capture.thaw()
         watched.shows_in_step()
 
+        killed_at = time.time()
         watched.capture.kill()
         shows(lambda record: record["topics"]["health"]["state"] == "down", "capture to be called down")
         at = watched.written()
         record = shows(lambda record: record["read_at"] - at > 3, "three seconds to pass")
-        assert _agrees(_store(record)["seconds"], record["read_at"] - at)
+        # The server writes log of its own as well: what the store lacks may be as old as the kill.
+        assert record["read_at"] - at - 0.5 <= _store(record)["seconds"]
+        assert _store(record)["seconds"] <= record["read_at"] - killed_at + APART_SECONDS
         later = shows(lambda later: later["read_at"] - at > 5, "five seconds to pass")
         assert later["topics"]["seconds"] > record["topics"]["seconds"]
         watched.pipeline.start()

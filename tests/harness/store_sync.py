@@ -126,7 +126,7 @@ class StorePipeline:
         with self.opened(name) as (store, generation):
             return {each.id: (each.row or b"").decode() for each in store.contents(generation, schema)}
 
-    def wait(self, *names: str, deadline_seconds: float = 60.0) -> LSN:
+    def wait(self, *names: str, deadline_seconds: float = 120.0) -> LSN:
         """Until everything committed so far is in these stores; all of them, unless named."""
         self.pipeline.database.execute("SELECT pg_logical_emit_message(true, 'test.fence', '')")
         lsn = self.pipeline.database.lsn()
@@ -134,7 +134,7 @@ class StorePipeline:
         assert waited, f"not everything up to {lsn} is there: {waited.stores}"
         return lsn
 
-    def assert_same(self, *tables: str, stores: Sequence[str] = (), deadline_seconds: float = 60.0) -> None:
+    def assert_same(self, *tables: str, stores: Sequence[str] = (), deadline_seconds: float = 120.0) -> None:
         """Wait for everything committed so far, then compare by content."""
         names = list(stores) or self.names
         self.wait(*names, deadline_seconds=deadline_seconds)
