@@ -57,7 +57,7 @@ def end_offsets(options: dict[str, str], topics: Iterable[str], timeout_seconds:
     try:
         return {name: _ends(everything, name, timeout_seconds) for name in topics}
     except KafkaException as error:
-        raise TransientError(f"The ends of topics could not be read: {error.args[0].str()}") from error
+        raise kafka_failure(options, "The ends of topics could not be read", error.args[0]) from error
     finally:
         everything.close()
 
@@ -151,7 +151,7 @@ def read_to_end(options: dict[str, str], topic: str, *, timeout_seconds: float =
             elif time.monotonic() > give_up_at:
                 raise TransientError(f"A transaction on {topic} stayed open for {timeout_seconds:.0f} seconds.")
     except KafkaException as error:
-        raise TransientError(f"{topic} could not be read: {error.args[0].str()}") from error
+        raise kafka_failure(options, f"{topic} could not be read", error.args[0]) from error
     finally:
         consumer.close()
 
