@@ -17,7 +17,8 @@ from cdc.errors import ProtocolError
 from cdc.key_traffic import Ambiguous, KeyTraffic
 from cdc.lsn import LSN, Version
 from cdc.messages import UNCHANGED, Begin, Commit, Delete, Insert, LogicalMessage, Origin, Truncate, Update, Value
-from cdc.records import MESSAGE_HEADER, RECORD_BYTES, Emit, Headers, Held, Incomplete, Record
+from cdc.record import MESSAGE_HEADER, RECORD_BYTES, Emit, Headers, Record
+from cdc.records import Held, Incomplete
 from cdc.relations import Shape, Table
 from cdc.row_run import ROW_AT
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections import deque
 
-from cdc.records import RECORD_BYTES, Emit, Headers
+from cdc.record import RECORD_BYTES, Emit, Headers
 
 
 class Outbox:

@@ -12,7 +12,7 @@ from typing import Any, Protocol
 from confluent_kafka import KafkaException, Producer
 
 from cdc.logs import get_logger
-from cdc.records import Emit
+from cdc.record import Emit
 
 native_outlet: Any
 try:

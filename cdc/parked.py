@@ -17,7 +17,7 @@ import orjson
 
 from cdc.control import read_to_end
 from cdc.errors import RefusedError
-from cdc.records import Headers, Record
+from cdc.record import Headers, Record
 
 FORMAT = 1
 #: On the delete and the tombstone that stand in the topic for a parked row: the size that its record would have.

@@ -13,7 +13,7 @@ from psycopg.conninfo import conninfo_to_dict, make_conninfo
 
 from cdc.errors import RefusedError, TransientError
 from cdc.secrets import redact
-from cdc.values import startup_options
+from cdc.values.session import startup_options
 
 # A cut network without a reset is noticed by the kernel within this bound.
 _LIVENESS = {

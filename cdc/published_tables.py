@@ -10,7 +10,7 @@ from cdc.config import Config
 from cdc.config.source import Source
 from cdc.errors import RefusedError
 from cdc.logs import get_logger
-from cdc.masks import refuse_unfit
+from cdc.mask_rules import refuse_unfit
 from cdc.postgres import explain
 from cdc.table_catalog import read_states
 

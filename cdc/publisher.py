@@ -28,7 +28,7 @@ from cdc.parked import (
     without_before,
     without_rows,
 )
-from cdc.records import MESSAGE_HEADER, RECORD_BYTES, Headers
+from cdc.record import MESSAGE_HEADER, RECORD_BYTES, Headers
 
 T = TypeVar("T")
 

@@ -18,7 +18,8 @@ from cdc.envelope import NULL
 from cdc.errors import TransientError
 from cdc.messages import Value
 from cdc.postgres import explain
-from cdc.records import Held, Incomplete, Record
+from cdc.record import Record
+from cdc.records import Held, Incomplete
 from cdc.relations import Table
 from cdc.snapshots import Snapshot
 

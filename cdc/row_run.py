@@ -14,7 +14,7 @@ from cdc.row_reader import Read, RowCompiler, member, object_template
 from cdc.values import BOOLEAN, DATE, FLOATING, IDENTITY, QUOTE, TEXT, TIMESTAMP, Encode
 
 if TYPE_CHECKING:
-    from cdc.records import Emit  # which needs the envelope, and that the tables
+    from cdc.record import Emit  # which needs the envelope, and that the tables
 
 NativeRun: Any
 NativeLines: Any

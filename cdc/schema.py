@@ -8,7 +8,7 @@ from typing import Any
 import orjson
 
 from cdc.lsn import Version
-from cdc.records import Record
+from cdc.record import Record
 from cdc.relations import Table
 
 FORMAT = 1

@@ -17,7 +17,7 @@ from cdc import catalog, checks
 from cdc.catalog import Publication, SourceTable
 from cdc.config import Config
 from cdc.logs import get_logger
-from cdc.masks import refuse_lost_mask
+from cdc.mask_rules import refuse_lost_mask
 from cdc.progress import Progress
 from cdc.table_catalog import read_states
 from cdc.table_settings import learn_settings

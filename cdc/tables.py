@@ -17,7 +17,8 @@ from cdc.config import Config
 from cdc.config.tables import TableName
 from cdc.errors import RefusedError
 from cdc.logs import get_logger
-from cdc.masks import masks_of, refuse_lost_mask
+from cdc.mask_rules import refuse_lost_mask
+from cdc.masks import masks_of
 from cdc.messages import Relation, ReplicaIdentity
 from cdc.relations import Shape, Table
 from cdc.table_catalog import read_states

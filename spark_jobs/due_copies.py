@@ -11,7 +11,8 @@ from cdc.copies.records import CopyProgress
 from cdc.copies.requests import read_requests, write_requests
 from cdc.errors import TransientError, UsageError
 from cdc.logs import get_logger
-from cdc.status import read_states, read_status
+from cdc.state_reader import read_states
+from cdc.status import read_status
 from cdc.table_states import TableStates
 from spark_jobs.copy import CopyRun
 from spark_jobs.first_copy import Report, Session, Sessions, View, copy_first, one_session

@@ -35,7 +35,7 @@ from cdc.logs import get_logger
 from cdc.lsn import LSN
 from cdc.parked import RowName, names_of
 from cdc.postgres import explain
-from cdc.status import read_states
+from cdc.state_reader import read_states
 from sinks.contract import StoredRow, TableSchema
 from sinks.registry import open_store
 from sinks.rows import row_id

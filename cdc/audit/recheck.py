@@ -22,7 +22,7 @@ from cdc.copies.described import DescribedTable
 from cdc.errors import TransientError
 from cdc.lsn import Version
 from cdc.names import Control, control_topic
-from cdc.status import incomplete, read_states
+from cdc.state_reader import incomplete, read_states
 from cdc.table_settings import name_of, why_other
 from cdc.table_states import why_incomplete
 from sinks.contract import StoredRow, TableSchema

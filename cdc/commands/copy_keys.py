@@ -13,7 +13,7 @@ from cdc.errors import UsageError
 
 def copy_some(config: Config, table: str, given: str, *, as_json: bool) -> int:
     from cdc.copies.keyed import copy_keys, record_keys  # noqa: PLC0415 - needs Kafka's client
-    from cdc.status import read_states  # noqa: PLC0415 - as above
+    from cdc.state_reader import read_states  # noqa: PLC0415 - as above
 
     name = table if "." in table else f"public.{table}"
     states = read_states(config)

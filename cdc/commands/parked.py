@@ -103,7 +103,7 @@ def _retry(config: Config, store: str, rows: list[Parked]) -> list[Retried]:
 
 
 def _read(config: Config, store: str | None) -> list[Parked]:
-    from cdc.status import read_states  # noqa: PLC0415 - as above
+    from cdc.state_reader import read_states  # noqa: PLC0415 - as above
     from spark_jobs.stores.parked_rows import read_parked  # noqa: PLC0415 - as above
 
     rows = read_parked(config)

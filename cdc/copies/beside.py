@@ -25,8 +25,8 @@ from cdc.config.tables import TableName
 from cdc.copies import marks
 from cdc.copies.by_key import rows_by_key
 from cdc.copies.chunk import Attempt, Ending, Pace, attempted
+from cdc.copies.chunk_rows import CHUNK_HEADER, GONE, SIZE_HEADER, TOPIC_HEADER, chunk_tag
 from cdc.copies.described import DescribedTable
-from cdc.copies.passage import CHUNK_HEADER, GONE, SIZE_HEADER, TOPIC_HEADER, chunk_tag
 from cdc.copies.pieces import LockedPiece, lock_pieces
 from cdc.copies.reading import at_snapshot, lines
 from cdc.copies.records import ChunkState
@@ -35,7 +35,7 @@ from cdc.names import TOPIC_BYTES, Control, control_topic
 from cdc.own_messages import read_secret
 from cdc.postgres import connect
 from cdc.publisher import largest_record, producer_settings
-from cdc.status import read_states
+from cdc.state_reader import read_states
 from cdc.table_settings import digests, other_settings, why_other
 from cdc.table_states import TableStates
 

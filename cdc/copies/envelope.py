@@ -10,7 +10,7 @@ import orjson
 from cdc import __version__
 from cdc.copies.records import CopyState
 from cdc.lsn import Version
-from cdc.records import Record
+from cdc.record import Record
 from cdc.relations import Shape
 
 

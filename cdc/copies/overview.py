@@ -12,7 +12,8 @@ from cdc.copies.log import CopyLog
 from cdc.copies.records import CopyState
 from cdc.copies.requests import CopyRequests, read_requests, write_requests
 from cdc.errors import RefusedError, UsageError
-from cdc.status import read_states, read_status
+from cdc.state_reader import read_states
+from cdc.status import read_status
 from cdc.table_states import TableStates
 from cdc.topics import Topics
 

@@ -8,7 +8,7 @@ into the same Kafka transaction, so the job that waits for it and a capture that
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping
-from typing import NamedTuple, Protocol, TypeVar
+from typing import Protocol, TypeVar
 
 import msgspec
 from confluent_kafka import Consumer, KafkaException, Message, TopicPartition
@@ -17,6 +17,7 @@ from cdc.changes import Changes
 from cdc.config import Config, Kafka
 from cdc.copies import marks
 from cdc.copies.announced import Announced
+from cdc.copies.chunk_rows import CHUNK_HEADER, GONE, SIZE_HEADER, TOPIC_HEADER, CopiedRow, chunk_tag
 from cdc.copies.envelope import copied_event, full_copy_markers
 from cdc.copies.records import ChunkState, CopyState
 from cdc.copies.windows import Verdict
@@ -25,7 +26,7 @@ from cdc.logs import get_logger
 from cdc.lsn import LSN, Version
 from cdc.names import Control, control_topic
 from cdc.parked import parked_headers
-from cdc.records import Record
+from cdc.record import Record
 from cdc.relations import Shape
 from cdc.snapshots import Snapshot
 from cdc.table_settings import name_of, why_different
@@ -34,9 +35,6 @@ from cdc.table_states import TableState, TableStates
 T = TypeVar("T")
 log = get_logger("copies")
 
-TOPIC_HEADER, CHUNK_HEADER, SIZE_HEADER = "topic", "chunk", "size"
-#: Instead of a row: the source has none under this key.
-GONE = b"null"
 _READ_SECONDS = 30.0
 _SLICE_ROWS = 1000
 
@@ -45,20 +43,6 @@ class Call(Protocol):
     """Runs what blocks in another thread, while the stream is attended to."""
 
     def __call__(self, call: Callable[[], T]) -> T: ...
-
-
-class CopiedRow(NamedTuple):
-    """`size`: of a row that is too large to be published, and so did not come along."""
-
-    topic: str
-    key: bytes
-    row: bytes
-    size: int = 0
-
-
-def chunk_tag(copy: str, number: int, attempt: int, reading: str) -> bytes:
-    """Which reading of which chunk a row on `__copy` belongs to."""
-    return f"{copy}.{number}.{attempt}.{reading}".encode()
 
 
 class Passage:

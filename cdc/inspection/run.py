@@ -23,7 +23,7 @@ from cdc.inspection.topics import Recorded
 from cdc.names import Control, control_topic, topic
 from cdc.parked import read_parked_rows
 from cdc.postgres import connect, explain
-from cdc.status import read_states
+from cdc.state_reader import read_states
 from cdc.topics import Topics
 
 

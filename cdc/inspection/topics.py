@@ -17,7 +17,7 @@ from cdc.names import Control, control_topic
 from cdc.parked import Parked
 from cdc.progress import Progress, read_progress
 from cdc.seeing.words import in_rows
-from cdc.status import copy_command, incomplete
+from cdc.state_reader import copy_command, incomplete
 from cdc.table_settings import name_of, pipeline_digest, refuse_removed, why_other
 from cdc.table_states import TableStates
 from cdc.topics import Topic, Topics

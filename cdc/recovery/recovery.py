@@ -25,7 +25,7 @@ from cdc.copies.log import CopyLog
 from cdc.copies.records import CopyState, driver_transactional_id
 from cdc.logs import get_logger
 from cdc.lsn import LSN
-from cdc.masks import refuse_lost_mask
+from cdc.mask_rules import refuse_lost_mask
 from cdc.published_tables import ensure_publication
 from cdc.publisher import Publisher
 from cdc.recovery.findings import Finder, Findings

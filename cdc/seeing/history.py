@@ -17,6 +17,7 @@ from typing import Any
 from cdc.config import Config
 from cdc.errors import TailraceError
 from cdc.seeing.record import Record
+from cdc.state_folder import state_folder
 
 _FINE, _COARSE = 0, 1
 _FINE_SECONDS = 2 * 3600.0
@@ -29,12 +30,6 @@ pragma user_version = 1;
 _FORMAT = 1
 
 Figures = dict[str, float]
-
-
-def state_folder(config: Config) -> Path:
-    """Where this machine keeps what may be lost: `.tailrace` beside the config file."""
-    base = config.file.parent if config.file is not None else Path.cwd()
-    return base / ".tailrace"
 
 
 def figures_of(record: Record) -> Figures:

@@ -14,8 +14,8 @@ from typing import Any
 
 from cdc.config import Config
 from cdc.secrets import redact
-from cdc.seeing.history import state_folder
 from cdc.seeing.record import State, Trouble
+from cdc.state_folder import state_folder
 
 _OLD_SECONDS = 30.0
 #: How a refusal is said everywhere; its reason follows.

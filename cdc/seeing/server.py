@@ -29,11 +29,11 @@ from cdc.logs import get_logger
 from cdc.seeing.access import COOKIE, Access
 from cdc.seeing.actions import Actions
 from cdc.seeing.gate import Gate
-from cdc.seeing.history import state_folder
 from cdc.seeing.metrics import exposition
 from cdc.seeing.openapi import description
 from cdc.seeing.sessions import SESSION_SECONDS
 from cdc.seeing.watch import Watch
+from cdc.state_folder import state_folder
 
 log = get_logger("dashboard")
 

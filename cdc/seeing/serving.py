@@ -12,13 +12,14 @@ import uvicorn
 from cdc.config import Config
 from cdc.seeing.actions import Actions
 from cdc.seeing.delivery import Delivery
-from cdc.seeing.history import open_history, state_folder
+from cdc.seeing.history import open_history
 from cdc.seeing.journal import Journal
 from cdc.seeing.mirror import GroupMirror
 from cdc.seeing.parts_file import parts_path, read_troubles
 from cdc.seeing.reading import Observer
 from cdc.seeing.server import Server
 from cdc.seeing.watch import Looks, Watch
+from cdc.state_folder import state_folder
 
 # Streams of events never end by themselves.
 _GRACE_SECONDS = 2

@@ -23,7 +23,7 @@ from cdc.progress import KEY, Progress, read_progress
 from cdc.publisher import Publisher
 from cdc.replication import ReplicationStream, SlotInUse
 from cdc.startup import first_start_lock, make_publisher
-from cdc.status import read_states
+from cdc.state_reader import read_states
 from cdc.table_states import KEY as STATES_KEY
 from cdc.table_states import TableStates
 

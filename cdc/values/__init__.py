@@ -10,7 +10,6 @@ from cdc.values.builtin import built_in
 from cdc.values.catalog import load_types
 from cdc.values.encoders import encoder_for
 from cdc.values.scalars import BOOLEAN, FLOATING, IDENTITY, QUOTE, TEXT
-from cdc.values.session import SESSION_SETTINGS, startup_options
 from cdc.values.times import DATE, TIMESTAMP
 from cdc.values.types import Encode, Kind, TypeInfo
 
@@ -20,7 +19,6 @@ __all__ = [
     "FLOATING",
     "IDENTITY",
     "QUOTE",
-    "SESSION_SETTINGS",
     "TEXT",
     "TIMESTAMP",
     "Encode",
@@ -29,5 +27,4 @@ __all__ = [
     "built_in",
     "encoder_for",
     "load_types",
-    "startup_options",
 ]

@@ -22,7 +22,7 @@ from cdc.lsn import LSN
 from cdc.names import Control, control_topic
 from cdc.progress import read_progress
 from cdc.secrets import Options as SparkOptions
-from cdc.status import incomplete, read_states
+from cdc.state_reader import incomplete, read_states
 from cdc.store_positions import is_of
 from cdc.table_settings import name_of, why_other
 from cdc.table_states import TableStates

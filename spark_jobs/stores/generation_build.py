@@ -21,7 +21,7 @@ from cdc.errors import TransientError
 from cdc.logs import get_logger
 from cdc.lsn import LSN, Version
 from cdc.names import Control, control_topic
-from cdc.status import read_states
+from cdc.state_reader import read_states
 from cdc.store_notes import BuildNotes, end_refusal
 from sinks.contract import Generation, Position, Store, TableSchema, TopicPosition, caught_up_at
 from sinks.iceberg.store import IcebergStore

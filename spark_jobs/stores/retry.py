@@ -14,7 +14,7 @@ from cdc.config import Config
 from cdc.copies.keyed import copy_keys
 from cdc.errors import RefusedError
 from cdc.names import Control, control_topic
-from cdc.status import read_states
+from cdc.state_reader import read_states
 from sinks.contract import Change, Position, TableSchema, Writer
 from sinks.iceberg.store import IcebergStore
 from sinks.registry import open_store

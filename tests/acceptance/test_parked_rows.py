@@ -15,7 +15,7 @@ from cdc.control import write_records
 from cdc.inspection.findings import Finding, Level
 from cdc.inspection.run import inspect
 from cdc.names import Control, control_topic
-from cdc.status import read_states
+from cdc.state_reader import read_states
 from spark_jobs.stores.parked_rows import read_parked
 from tests.acceptance.test_later_copy import Later
 from tests.harness.pipeline import MakePipeline, Pipeline

@@ -25,7 +25,8 @@ from cdc.errors import RefusedError
 from cdc.lsn import Version
 from cdc.names import Control, control_topic
 from cdc.progress import FORMAT, read_progress
-from cdc.status import read_states, read_status
+from cdc.state_reader import read_states
+from cdc.status import read_status
 from cdc.table_states import FORMAT as STATES_FORMAT
 from cdc.topics import Topics
 from sinks.contract import Store, TableSchema

@@ -24,7 +24,7 @@ from cdc.decoder import HEAD_BYTES, decode
 from cdc.lsn import Version
 from cdc.messages import Begin, Relation
 from cdc.publisher import PRODUCER_SETTINGS
-from cdc.records import Headers
+from cdc.record import Headers
 from cdc.relations import Shape, Table
 from cdc.values import built_in
 from tests.bench.source import FINISH, PUBLICATION

@@ -11,7 +11,7 @@ from cdc.config.tables import Mask
 from cdc.decoder import HEAD_BYTES, decode, start_of
 from cdc.lsn import Version
 from cdc.messages import Begin, Commit, Delete, Insert, Origin, Relation, Truncate, Update
-from cdc.records import Headers, Record
+from cdc.record import Headers, Record
 from cdc.relations import Shape, Table
 from cdc.values import TypeInfo, built_in
 from tests.harness import pgoutput

@@ -13,7 +13,7 @@ from cdc import row_run
 from cdc.errors import TransientError
 from cdc.outlet import PlainOutlet
 from cdc.publisher import Publisher
-from cdc.records import Emit
+from cdc.record import Emit
 from cdc.relations import Table
 from tests.harness.changes import make_table
 from tests.harness.pgoutput import cells

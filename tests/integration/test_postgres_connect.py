@@ -15,7 +15,7 @@ from psycopg.conninfo import conninfo_to_dict, make_conninfo
 
 from cdc.errors import RefusedError, TransientError
 from cdc.postgres import connect, explain
-from cdc.values import SESSION_SETTINGS
+from cdc.values.session import SESSION_SETTINGS
 from tests.harness.database import Database
 from tests.harness.own_postgres import OwnPostgres
 

@@ -10,7 +10,8 @@ from concurrent.futures import Future, ThreadPoolExecutor
 import pytest
 
 from cdc.postgres import connect
-from cdc.records import Held, Record
+from cdc.record import Record
+from cdc.records import Held
 from cdc.reselect import Reselect
 from tests.harness.changes import INT8, TEXT, Feed, make_table, value_of
 from tests.harness.database import Connection, Database

@@ -21,7 +21,8 @@ from cdc.lsn import LSN
 from cdc.messages import Commit
 from cdc.progress import Progress
 from cdc.publisher import Publisher
-from cdc.records import Headers, Held
+from cdc.record import Headers
+from cdc.records import Held
 from cdc.relations import Table
 from cdc.replication import ReplicationStream
 from cdc.worker import Worker

@@ -11,7 +11,8 @@ from hypothesis import strategies as st
 from cdc.errors import ProtocolError
 from cdc.lsn import Version
 from cdc.messages import UNCHANGED
-from cdc.records import Incomplete, Record
+from cdc.record import Record
+from cdc.records import Incomplete
 from tests.harness.changes import (
     BOOL,
     ID_AND_NAME,

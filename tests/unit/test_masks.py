@@ -13,7 +13,8 @@ from hypothesis import strategies as st
 from cdc import schema
 from cdc.config.tables import ColumnName, Mask, MaskKind, TableName
 from cdc.errors import RefusedError
-from cdc.masks import masked, masks_of, refuse_lost_mask
+from cdc.mask_rules import refuse_lost_mask
+from cdc.masks import masked, masks_of
 from cdc.messages import UNCHANGED
 from cdc.table_states import Column, TableState
 from tests.harness.changes import INT8, TEXT, make_table

@@ -11,7 +11,7 @@ from cdc.changes import Changes
 from cdc.lsn import LSN, Version
 from cdc.messages import Begin, Commit, LogicalMessage
 from cdc.progress import Progress
-from cdc.records import Headers
+from cdc.record import Headers
 
 NOTHING = Version(0, 0)
 

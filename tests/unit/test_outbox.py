@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from cdc.outbox import Outbox
-from cdc.records import RECORD_BYTES, Headers
+from cdc.record import RECORD_BYTES, Headers
 
 
 def test_records_leave_in_order_and_are_let_go_of_one_by_one() -> None:

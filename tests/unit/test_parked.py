@@ -18,7 +18,7 @@ from cdc.parked import (
     without_before,
     without_rows,
 )
-from cdc.records import Record
+from cdc.record import Record
 
 LARGEST = 10_000
 
