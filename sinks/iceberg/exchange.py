@@ -19,10 +19,17 @@ if TYPE_CHECKING:
 Aside = Callable[[str], str]
 
 
+class TableMovedError(TransientError):
+    """Another client has moved a table between the listing and the exchange. Nothing was exchanged."""
+
+
 def exchange_tables(
     catalog: Catalog, pairs: Sequence[tuple[Identifier, Identifier]], *, aside: Aside | None = None
 ) -> None:
-    """Each (from, to): what is at `from` is found at `to`; what was there goes to `aside(namespace)`, or is dropped."""
+    """Each (from, to): what is at `from` is found at `to`; what was there goes to `aside(namespace)`, or is dropped.
+
+    Raises `TableMovedError` where there is no table at `from`: the caller lists the tables again.
+    """
     names = {to[0] for _, to in pairs} | ({aside(to[0]) for _, to in pairs} if aside is not None else set())
     with iceberg_trouble():
         for name in sorted(names):
@@ -45,20 +52,28 @@ def _update(
 
     with engine.begin() as connection:
         for source, target in pairs:
+            # An update that changes nothing: it takes the database's write lock before anything is looked at.
+            found = connection.execute(update(Names).where(at(source)).values(table_namespace=source[0]))
+            if found.rowcount != 1:
+                raise _moved(source)
             if aside is None:
                 connection.execute(delete(Names).where(at(target)))
             else:
                 connection.execute(update(Names).where(at(target)).values(table_namespace=aside(target[0])))
-            moved = connection.execute(update(Names).where(at(source)).values(table_namespace=target[0]))
-            if moved.rowcount != 1:
-                raise TransientError(f"The warehouse's table {'.'.join(source)} is gone.")
+            connection.execute(update(Names).where(at(source)).values(table_namespace=target[0]))
 
 
 def _rename(catalog: Catalog, pairs: Sequence[tuple[Identifier, Identifier]], aside: Aside | None) -> None:
     for source, target in pairs:
+        if not catalog.table_exists(source):
+            raise _moved(source)
         if catalog.table_exists(target):
             if aside is None:
                 catalog.drop_table(target)
             else:
                 catalog.rename_table(target, (aside(target[0]), target[1]))
         catalog.rename_table(source, target)
+
+
+def _moved(source: Identifier) -> TableMovedError:
+    return TableMovedError(f"The warehouse's table {'.'.join(source)} is gone.")

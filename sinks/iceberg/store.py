@@ -33,7 +33,7 @@ from sinks.iceberg import naming
 from sinks.iceberg.catalog import open_catalog
 from sinks.iceberg.checks import check_warehouse
 from sinks.iceberg.contents import count_rows, stored_rows
-from sinks.iceberg.exchange import exchange_tables
+from sinks.iceberg.exchange import TableMovedError, exchange_tables
 from sinks.iceberg.naming import Identifier
 from sinks.iceberg.state import Gap, GenerationState, State, StateConflictError, StateTable, refuse_foreign
 from sinks.iceberg.tables import PIPELINE_PROPERTY, Tables
@@ -148,13 +148,11 @@ class IcebergStore(Store):
         if state is None or state.switching is None:
             return
         number, old = state.switching, state.serving
-        pairs = [
-            ((name, table), (name.rpartition("__g")[0], table))
-            for name in self._namespaces(number)
-            for _, table in self.catalog.list_tables(name)
-        ]
         if number != old:
-            exchange_tables(self.catalog, pairs, aside=None if old is None else lambda base: f"{base}__g{old}")
+            try:
+                self._exchange(number, old)
+            except TableMovedError:  # another client ends the same switch
+                self._exchange(number, old)
 
         def change(state: State) -> State:
             if state.switching != number:
@@ -164,6 +162,15 @@ class IcebergStore(Store):
             return msgspec.structs.replace(settled, serving=number, switching=None)
 
         self.change(change)
+
+    def _exchange(self, number: int, old: int | None) -> None:
+        """Tables that are still under the generation's own names go to the readers' names."""
+        pairs = [
+            ((name, table), (name.rpartition("__g")[0], table))
+            for name in self._namespaces(number)
+            for _, table in self.catalog.list_tables(name)
+        ]
+        exchange_tables(self.catalog, pairs, aside=None if old is None else lambda base: f"{base}__g{old}")
 
     def _namespaces(self, number: int) -> list[str]:
         names = [name[0] for name in self.catalog.list_namespaces()]
