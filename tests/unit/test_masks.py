@@ -115,18 +115,42 @@ def test_a_mask_that_a_rename_took_away_is_refused(now: TableState, masks: dict[
     assert f"public.{now.table}." in (refused.value.remedy or "")
 
 
+def _is_refused(masks: dict[ColumnName, Mask], before: TableState | None, now: TableState) -> bool:
+    try:
+        refuse_lost_mask(masks, before, now)
+    except RefusedError:
+        return True
+    return False
+
+
 @pytest.mark.parametrize(
-    ("now", "masks"),
+    ("now", "masks", "refused_with"),
     [
-        (_state("id", "email"), _masks("email")),
-        (_state("id", "mail"), _masks("email", "mail")),
-        (_state("id", ""), _masks("email")),  # dropped
-        (_state("id", "", "email"), _masks("email")),  # dropped and added anew
-        (_state("key", "email"), _masks("email")),  # another one was renamed
-        (_state("id", "mail"), {}),
+        pytest.param(_state("id", "mail"), _masks("email", "mail"), _masks("email"), id="the new name is masked too"),
+        pytest.param(_state("key", ""), _masks("email"), _masks("email", "id"), id="dropped"),
+        pytest.param(_state("key", "", "email"), _masks("email"), _masks("id"), id="dropped and added again"),
+        pytest.param(_state("key", "email"), _masks("email"), _masks("id"), id="another column was renamed"),
+        pytest.param(_state("id", "mail"), {}, _masks("email"), id="no mask at all"),
     ],
 )
-def test_other_changes_leave_masks_alone(now: TableState, masks: dict[ColumnName, Mask]) -> None:
-    """Nothing leaves that did not leave before."""
-    refuse_lost_mask(masks, _state("id", "email"), now)
-    refuse_lost_mask(masks, None, now)
+def test_other_changes_leave_masks_alone(
+    now: TableState, masks: dict[ColumnName, Mask], refused_with: dict[ColumnName, Mask]
+) -> None:
+    """A change is refused only where a masked column has a new name without a mask; the same change with
+    `refused_with` loses a mask."""
+    before = _state("id", "email")
+    assert not _is_refused(masks, before, now)
+    assert _is_refused(refused_with, before, now)
+
+
+def test_a_table_that_did_not_change_has_lost_no_mask() -> None:
+    """Masked columns keep their names, whichever they are; swapping the two names is refused."""
+    before, masks = _state("id", "email"), _masks("email")
+    assert not _is_refused(masks, before, _state("id", "email"))
+    assert _is_refused(masks, before, _state("email", "id"))
+
+
+def test_a_table_that_was_never_seen_has_no_mask_to_lose() -> None:
+    """The same config and columns are refused where an earlier state of the table is known."""
+    assert not _is_refused(_masks("email"), None, _state("id", "mail"))
+    assert _is_refused(_masks("email"), _state("id", "email"), _state("id", "mail"))

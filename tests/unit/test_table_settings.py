@@ -108,6 +108,18 @@ def test_a_job_with_other_settings_is_told_which_table_it_is() -> None:
     assert why_different(ours, {}, {"1": T}) is not None, "a job that does not say cannot be believed"
 
 
+def _with_columns(*columns: Column) -> TableState:
+    return TableState(schema="public", table="t", topic="p.public.t", key=["id"], storage="1", columns=list(columns))
+
+
+def _is_refused(config: Config, states: TableStates, now: TableState) -> bool:
+    try:
+        refuse_removed(config, states, {"1": now})
+    except RefusedError:
+        return True
+    return False
+
+
 @pytest.mark.parametrize(
     ("before", "now", "is_refused"),
     [
@@ -145,12 +157,11 @@ def test_a_table_that_comes_back_has_the_settings_of_then() -> None:
 
 
 def test_a_masked_column_that_was_dropped_may_leave_the_config() -> None:
-    """Its number in the catalog is gone."""
+    """Its number in the catalog is gone; while the column is there, or another one was dropped, this is refused."""
     states = learn_settings(_config(MASK), STATES)
-    left = TableState(
-        schema="public", table="t", topic="p.public.t", key=["id"], storage="1", columns=[COLUMNS[0], COLUMNS[2]]
-    )
-    refuse_removed(_config(), states, {"1": left})
+    assert not _is_refused(_config(), states, _with_columns(COLUMNS[0], COLUMNS[2]))
+    assert _is_refused(_config(), states, _with_columns(COLUMNS[0], COLUMNS[1]))
+    assert _is_refused(_config(), states, STATE)
 
 
 def test_a_record_of_the_first_release_tells_only_that_there_was_something() -> None:
