@@ -9,7 +9,7 @@ PYTEST_ARGS ?=
 WORKERS ?= 3
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test test-slow test-browser lint format golden clean
+.PHONY: help setup demo test test-slow test-browser lint docs format golden clean
 .PHONY: bench bench-capture bench-snapshot bench-stores bench-warehouse bench-audit
 
 help: ## Show this list
@@ -38,10 +38,14 @@ test-browser: setup ## The dashboard's page in a real Chromium
 	@tests/browser/chromium.sh
 	$(BIN)/pytest tests/browser $(PYTEST_ARGS)
 
-lint: setup ## ruff and mypy
+lint: setup docs ## ruff, mypy, and the links of the documents
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
+	$(BIN)/python -m tests.harness.links
+
+docs: setup ## The site of docs/, in build/site; a broken link ends it
+	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict --quiet
 
 format: setup ## Let ruff rewrite the code
 	$(BIN)/ruff check --fix .

@@ -1,6 +1,6 @@
 """Capture: one life from taking the slot to the first trouble, and the loop that lives again after it.
 
-The order of everything is the delivery promise (docs/architecture.md, "Exactly once"): take the slot, fence, read
+The order of everything is the delivery promise (docs/design/exactly-once.md): take the slot, fence, read
 progress, check, skip what was published; then batch after batch (`batches`).
 """
 

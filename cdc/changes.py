@@ -1,4 +1,4 @@
-"""From pgoutput messages to Kafka records: the version of every change, and the rules of docs/events.md.
+"""From pgoutput messages to Kafka records: the version of every change, and the rules of docs/reference/events.md.
 
 No I/O: records go to `emit`; what must be completed by a query first (an update that left a TOASTed value out, a key
 that several rows passed through) is collected in `held`, and from then on everything queues behind it, so order stands.

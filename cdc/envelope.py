@@ -1,7 +1,7 @@
 """The Debezium envelope as bytes: field names and order are Debezium's, `commit_lsn`, `position`, `seq` are ours.
 
 Everything that is the same for all rows of one table in one transaction is rendered once, in parts; a row's values are
-joined in between. docs/events.md shows the envelope, and where it differs from Debezium's.
+joined in between. docs/reference/events.md shows the envelope, and where it differs from Debezium's.
 """
 
 from __future__ import annotations

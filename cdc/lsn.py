@@ -1,7 +1,7 @@
 """LSN: a byte position in the write-ahead log, and the version that is built from it.
 
 A commit's LSN plus the number of the change inside its transaction gives every change its place in one total
-order. Nothing else may decide precedence: see docs/architecture.md, "Order and version".
+order. Nothing else may decide precedence: see docs/design/log-and-versions.md.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 # cython: language_level=3, boundscheck=False, wraparound=False, initializedcheck=False
 """Rows as JSON, compiled: Postgres's text of a value goes into a buffer without a Python object on the way.
 
-The forms are those of `values` (docs/types.md), to which the tests hold these. Only the common types are written here,
+The forms are those of `values` (docs/reference/types.md), to which the tests hold these. Only the common types are written here,
 and only where a value looks as it usually does; for everything else the type's own encoder is called.
 """
 

@@ -16,7 +16,7 @@ _READ_SECONDS = 30.0
 # Beyond the highest version that is known, where a base has to rise: what a store has applied and not yet noted, or
 # what a broker has lost, may be somewhat higher.
 _MARGIN_BYTES = 1 << 30
-# Elasticsearch has room for versions that differ by 8 (docs/architecture.md).
+# Elasticsearch has room for versions that differ by 8 (docs/reference/stores.md).
 _STEP = 8
 _COPY_MARKER = b'"by":"copy"'
 

@@ -1,4 +1,4 @@
-"""The replication connection: the only file that touches `psycopg.pq`.
+"""The replication connection, on libpq through `psycopg.pq`.
 
 `pump` moves bytes both ways and never blocks on Kafka: it reads ahead into a bounded buffer and sends a status update
 whenever one is due, so the server's keepalives are answered whatever else goes on. Once the buffer is full nothing

@@ -1,7 +1,7 @@
 """A run of row messages of one kind and one table becomes records: numbered, enveloped, handed on. Capture's hot loop.
 
 There are two of it with the same bytes: this one, and `native_rows`, which is compiled at installation where there is
-a C compiler. The compiled one takes a third of the time (docs/architecture.md, "Speed"); nothing else differs.
+a C compiler. The compiled one takes a third of the time (docs/benchmarks.md); nothing else differs.
 """
 
 from __future__ import annotations

@@ -89,7 +89,7 @@ class TopicPosition(msgspec.Struct, frozen=True):
     topic_id: str
     #: Per partition, the first offset that is not applied yet.
     next_offsets: tuple[int, ...]
-    #: What the generation's rows of this topic were made with; "" is rows as they are (docs/shaping.md).
+    #: What the generation's rows of this topic were made with; "" is rows as they are (docs/guides/shaping.md).
     shape: str = ""
 
 
@@ -110,7 +110,7 @@ class Position(msgspec.Struct, frozen=True, kw_only=True):
     #: As `caught_up_broker_ms`, for an older Tailrace, which wrote it by its own clock: no evidence of anything.
     caught_up_ms: int = 0
     #: The store has applied every record that was written before this time of the broker's clock, and read it before
-    #: Kafka could forget a delete (docs/sync.md). 0: an older Tailrace wrote this position.
+    #: Kafka could forget a delete (docs/guides/sync.md). 0: an older Tailrace wrote this position.
     caught_up_broker_ms: int = 0
     written_ms: int = 0
 

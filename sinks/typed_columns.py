@@ -1,4 +1,4 @@
-"""Which typed column holds a Postgres column, in Spark SQL's words. Pure; the one place that says so (docs/types.md).
+"""Which typed column holds a Postgres column, in Spark SQL's words (docs/reference/types.md). Pure; the only such list.
 
 A type has a typed column only if its ordinary values fit exactly. What does not fit such a column (infinity, a year
 before Christ, NaN in a decimal, an array of arrays) is never changed: the row is parked, or the column is made `string`

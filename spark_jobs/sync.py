@@ -119,7 +119,7 @@ def chosen_stores(config: Config, names: Sequence[str]) -> list[str]:
             raise UsageError(f"There is no [stores.{name}] in the config.", remedy=f"Stores there: {known}.")
     chosen = list(dict.fromkeys(names)) or list(config.stores)
     if not chosen:
-        raise UsageError("The config has no [stores.NAME].", remedy="docs/config.md shows how to add one.")
+        raise UsageError("The config has no [stores.NAME].", remedy="docs/reference/config.md shows how to add one.")
     for name in chosen:
         feed_settings(config, name)
     return chosen

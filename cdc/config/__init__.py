@@ -1,4 +1,6 @@
-"""The config file `tailrace.toml`: what it may hold (`model`), how it is read (`load_config`), docs/config.md its keys.
+"""The config file `tailrace.toml`: its sections (`model`) and its reader (`load_config`).
+
+docs/reference/config.md lists every key.
 
 Importing this is cheap on purpose (no driver, no Spark): every command imports it. Nothing here connects anywhere.
 """

@@ -31,7 +31,7 @@ Name another one with --config or TAILRACE_CONFIG, or make it; the smallest is:
   bootstrap = "localhost:9092"
   prefix = "shop"
 
-docs/config.md lists every key."""
+docs/reference/config.md lists every key."""
 
 
 def load_config(path: Path | str = DEFAULT_FILE, environment: Mapping[str, str] | None = None) -> Config:

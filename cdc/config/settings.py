@@ -1,7 +1,7 @@
 """How a key of the config file is declared: an ordinary dataclass field whose metadata says what it is and must be.
 
-`about(doc, *checks)` goes into `field(metadata=…)`. The reader, `tailrace config` and the test of docs/config.md all
-read these declarations; there is no second list of keys.
+`about(doc, *checks)` goes into `field(metadata=…)`. The reader, `tailrace config` and the test of
+docs/reference/config.md all read these declarations; there is no second list of keys.
 """
 
 from __future__ import annotations

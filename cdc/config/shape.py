@@ -1,6 +1,6 @@
 """What of the source's tables goes to a store: `tables`, and `[stores.NAME.shape."schema.table"]`.
 
-Expressions are Spark SQL; they are kept as text here and understood by `spark_jobs.shape` (docs/shaping.md).
+Expressions are Spark SQL; they are kept as text here and understood by `spark_jobs.shape` (docs/guides/shaping.md).
 """
 
 from __future__ import annotations

@@ -58,7 +58,7 @@ def judge_broker(facts: BrokerFacts, config: Config) -> Iterator[Finding]:
         yield warn(
             PLACE,
             "The user may not see the brokers' settings; they were not checked.",
-            "Allow DescribeConfigs on the cluster, or compare them with docs/check.md yourself.",
+            "Allow DescribeConfigs on the cluster, or compare them with docs/reference/check.md yourself.",
         )
         return
     settings = facts.settings

@@ -90,7 +90,7 @@ def judge_role(facts: RoleFacts, service: Service, identity: Identity | Tailrace
         yield warn(
             PLACE,
             f"Role {facts.name} is a superuser; capture needs far less.",
-            "Make a role of its own: create role tailrace login replication; (docs/source-setup.md has the grants).",
+            "Make a role of its own: create role tailrace login replication; (grants: docs/guides/source-setup.md).",
         )
     else:
         yield ok(PLACE, f"role {facts.name} is no superuser")

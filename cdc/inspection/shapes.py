@@ -19,7 +19,7 @@ from cdc.names import parse_topic, topic
 from sinks.contract import TableSchema
 from sinks.registry import KINDS, open_store
 
-_REMEDY = "Mend it in the config; docs/shaping.md says what is allowed."
+_REMEDY = "Mend it in the config; docs/guides/shaping.md says what is allowed."
 
 
 def judge_shapes(

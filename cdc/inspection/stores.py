@@ -22,7 +22,7 @@ def _judge_store(config: Config, name: str) -> Iterator[Finding]:
         return
     with closing(open_store(name, settings, config.kafka.prefix)) as store:
         for check in store.check():
-            remedy = check.remedy or "See docs/stores.md."
+            remedy = check.remedy or "See docs/reference/stores.md."
             if check.level == "ok":
                 yield ok(place, check.what)
             else:

@@ -1,4 +1,4 @@
-"""The record as Prometheus metrics. Every name is here and in docs/metrics.md; nothing else makes one.
+"""The record as Prometheus metrics. Every name is here and in docs/reference/metrics.md; nothing else makes one.
 
 A figure that nobody knows is absent, never 0: a rule on `absent()` or on `tailrace_hop_up` notices that.
 """

@@ -23,7 +23,7 @@ def config_text(
 ) -> str:
     """`dsn` without a password; `password`: whether the config takes one from the environment."""
     lines = [
-        "# Made by `tailrace init`. docs/config.md explains every key; `tailrace config` shows what holds.",
+        "# Made by `tailrace init`. docs/reference/config.md explains every key; `tailrace config` shows what holds.",
         "",
         "[source]",
         *_key(Source, "dsn", _escaped(dsn)),

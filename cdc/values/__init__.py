@@ -1,7 +1,7 @@
 """The one encoder from Postgres's text output to JSON, for the stream and for the copies alike.
 
 A row that is copied and the same row streamed must give the same bytes, so nothing else may turn a value into
-JSON. The forms are fixed by docs/types.md, whose table the tests run against real servers.
+JSON. The forms are fixed by docs/reference/types.md, whose table the tests run against real servers.
 """
 
 from __future__ import annotations

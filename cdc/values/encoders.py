@@ -1,4 +1,4 @@
-"""Chooses the encoder of a column: the one place that says which type has which JSON form (docs/types.md)."""
+"""Chooses the encoder of a column: the one place that says which type has which JSON form (docs/reference/types.md)."""
 
 from __future__ import annotations
 

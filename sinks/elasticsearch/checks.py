@@ -96,7 +96,9 @@ def _privileges(client: Elasticsearch, prefix: str) -> Iterator[StoreCheck]:
     missing = sorted(name for name, granted in answer["index"][pattern].items() if not granted)
     if missing:
         yield StoreCheck(
-            "fail", f"privileges on {pattern} are missing: {', '.join(missing)}", "See docs/stores.md for the role."
+            "fail",
+            f"privileges on {pattern} are missing: {', '.join(missing)}",
+            "See docs/reference/stores.md for the role.",
         )
     else:
         yield StoreCheck("ok", f"all privileges on {pattern}")

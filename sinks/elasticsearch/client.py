@@ -122,7 +122,7 @@ def problem(status: int, kind: str) -> TailraceError:
     if status in (401, 403) and kind != "cluster_block_exception":
         return RefusedError(
             f"Elasticsearch denies this (status {status}, {kind}).",
-            remedy="Give the store's user or API key the privileges in docs/stores.md.",
+            remedy="Give the store's user or API key the privileges in docs/reference/stores.md.",
         )
     if status in (403, 408, 429) or status >= 500:
         return TransientError(f"Elasticsearch cannot do this now (status {status}, {kind}).")

@@ -1,4 +1,4 @@
-"""Elasticsearch as a store; the contract is `sinks.contract.Store`. What is where: docs/stores.md."""
+"""Elasticsearch as a store; the contract is `sinks.contract.Store`. What is where: docs/reference/stores.md."""
 
 from __future__ import annotations
 

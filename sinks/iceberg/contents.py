@@ -1,4 +1,4 @@
-"""Rows as a stranger reads them, through pyiceberg, given back in the JSON forms of docs/types.md.
+"""Rows as a stranger reads them, through pyiceberg, given back in the JSON forms of docs/reference/types.md.
 
 For tests and audit: what is typed here must be what was in the topic.
 """

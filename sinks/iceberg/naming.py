@@ -1,4 +1,4 @@
-"""Names in the warehouse: namespaces, tables, columns. Pure; what they mean to readers is in docs/warehouse.md.
+"""Names in the warehouse: namespaces, tables, columns. Pure; what they mean to readers is in docs/guides/warehouse.md.
 
 `public.orders` is `public.orders`, its history `public__history.orders` (of an earlier pipeline:
 `public__history_1f0c88e2.orders`), and while a generation 3 is built beside the serving one, its table is

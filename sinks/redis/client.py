@@ -157,7 +157,7 @@ def translate(error: Exception) -> TailraceError:
     word = next(iter(_WORD.findall(text)), "")
     if isinstance(error, redis.AuthenticationError | NoPermissionError) or word in _DENIED:
         return RefusedError(
-            f"Redis denies this: {text}.", remedy="Give the store's user the permissions in docs/stores.md."
+            f"Redis denies this: {text}.", remedy="Give the store's user the permissions in docs/reference/stores.md."
         )
     if "certificate verify failed" in text.lower().replace("_", " "):
         return RefusedError(

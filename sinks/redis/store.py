@@ -1,4 +1,4 @@
-"""Redis as a store; the contract is `sinks.contract.Store`. What is where: docs/stores.md.
+"""Redis as a store; the contract is `sinks.contract.Store`. What is where: docs/reference/stores.md.
 
 A row has one key for ever, so a new generation is written over the old one: by version, so nothing goes backwards, and
 each row that is written or confirmed carries the generation's number. What does not carry it at the end is a ghost.

@@ -1,4 +1,4 @@
-"""What a store must hold of a table, where it does not take its rows as they are (docs/shaping.md)."""
+"""What a store must hold of a table, where it does not take its rows as they are (docs/guides/shaping.md)."""
 
 from __future__ import annotations
 

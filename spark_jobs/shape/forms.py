@@ -1,6 +1,6 @@
 """Computed values: the JSON form of each Spark type, and the Postgres type that stands for it in a table's schema.
 
-The forms are those of docs/types.md, so that a store's reader does not see which column was computed.
+The forms are those of docs/reference/types.md, so that a store's reader does not see which column was computed.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ def column_of(name: str, kind: DataType) -> TableColumn | None:
 
 
 def json_form(value: Column, kind: DataType) -> Column:
-    """What `to_json` writes in the form of docs/types.md."""
+    """What `to_json` writes in the form of docs/reference/types.md."""
     from pyspark.sql import functions as f  # noqa: PLC0415 - takes half a second: only a job needs it
     from pyspark.sql.types import ArrayType, DecimalType  # noqa: PLC0415 - as above
 

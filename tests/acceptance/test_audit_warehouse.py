@@ -62,7 +62,7 @@ _SPOILED = {
 }
 _LATE = '["2024-01-24Z","b23"]'
 
-# Values of docs/types.md that their typed column does not take, so that the row would be parked.
+# Values of docs/reference/types.md that their typed column does not take, so that the row would be parked.
 _UNFIT = re.compile(r"infinity|12024|-0043|\[\[|^\"\[|NaN", re.IGNORECASE)
 _TYPED = re.compile(r"float|real|double|date|time|numeric\(|money|\[\]|vector|price|moment|names")
 
@@ -184,7 +184,7 @@ def _assert_one_open_version(stores: StorePipeline, *, rows: int) -> None:
 
 @pytest.mark.slow
 def test_every_documented_type_is_compared(make_pipeline: MakePipeline, spark: SparkSession, tmp_path: Path) -> None:
-    """All values of docs/types.md: as text, and typed where they fit; while columns come and go there is no alarm."""
+    """All values of docs/reference/types.md, as text, and typed where they fit: no alarm while columns come and go."""
     section = {
         "kind": "iceberg",
         "path": str(tmp_path / "warehouse"),

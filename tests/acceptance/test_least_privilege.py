@@ -32,7 +32,7 @@ def _inspect(pipeline: Pipeline) -> list[Finding]:
 
 
 def _as_documented(pipeline: Pipeline, reader: str) -> None:
-    """docs/source-setup.md: the owner grants SELECT and makes the publication."""
+    """docs/guides/source-setup.md: the owner grants SELECT and makes the publication."""
     pipeline.database.execute(SETUP)
     pipeline.database.execute(f"GRANT SELECT ON orders TO {reader}")
     pipeline.database.execute(

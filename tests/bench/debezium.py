@@ -29,7 +29,7 @@ from deploy.java import find_java
 from deploy.progress import Quiet
 from deploy.versions import CONNECT_JSON, CONNECT_RUNTIME, DEBEZIUM, KAFKA_LOGGING
 
-# The settings under which our envelope equals Debezium's: docs/types.md says why each.
+# The settings under which our envelope equals Debezium's: docs/reference/types.md says why each.
 ENVELOPE_SETTINGS = {
     "plugin.name": "pgoutput",
     "snapshot.mode": "no_data",

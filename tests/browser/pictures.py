@@ -1,4 +1,4 @@
-"""Takes the pictures of docs/dashboard.md and the README: `python -m tests.browser.pictures`."""
+"""Takes the pictures of docs/guides/dashboard.md and the README: `python -m tests.browser.pictures`."""
 
 from __future__ import annotations
 

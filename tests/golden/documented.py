@@ -1,4 +1,4 @@
-"""Reads docs/types.md: the examples whose JSON forms the tests check, and the types that they need."""
+"""Reads docs/reference/types.md: the examples whose JSON forms the tests check, and the types that they need."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import re
 from dataclasses import dataclass
 from pathlib import Path
 
-DOC = Path(__file__).parents[2] / "docs" / "types.md"
+DOC = Path(__file__).parents[2] / "docs" / "reference" / "types.md"
 
 _HEADER = re.compile(r"^\| Type \| SQL \| JSON \| Debezium \|", re.MULTILINE)
 _CELLS = re.compile(r"(?<!\\)\|")

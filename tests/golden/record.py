@@ -1,4 +1,4 @@
-"""Records what a real Debezium makes of script.sql and of the examples in docs/types.md (`make golden`).
+"""Records what a real Debezium makes of script.sql and of the examples in docs/reference/types.md (`make golden`).
 
 Writes events.json and types.json beside this file; both are committed, so that the comparing tests need no Debezium.
 Uses a stack of its own that is thrown away, unless it is given a Postgres and a Kafka without topics of that prefix.

@@ -1,7 +1,7 @@
 """One Python value for one Postgres value, whichever way it came: as the server's text, or as the topic's JSON.
 
 Two values are the same exactly if their canonical forms are equal, so nothing is rounded here. JSON of a form that
-docs/types.md does not allow becomes `Malformed`, which equals nothing.
+docs/reference/types.md does not allow becomes `Malformed`, which equals nothing.
 """
 
 from __future__ import annotations

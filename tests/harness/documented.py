@@ -1,4 +1,4 @@
-"""Reads docs/events.md: its sections, tables and annotated JSON, so that tests can hold it to what is written."""
+"""Reads docs/reference/events.md: its sections, tables and annotated JSON, for tests that compare it with the code."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import re
 from pathlib import Path
 from typing import Any, Final
 
-EVENTS: Final = Path(__file__).parents[2] / "docs" / "events.md"
+EVENTS: Final = Path(__file__).parents[2] / "docs" / "reference" / "events.md"
 
 _BLOCK = re.compile(r"```jsonc\n(.*?)```", re.DOTALL)
 _COMMENT = re.compile(r"(^|\s)//.*$", re.MULTILINE)

@@ -42,7 +42,7 @@ class Mismatch:
         return f"{self.path}: Debezium {str(self.theirs)[:80]!r}, ours {str(self.ours)[:80]!r}"
 
 
-# -- the differences that are meant; docs/events.md lists the same ones ------------------------------------------------
+# -- the differences that are meant; docs/reference/events.md lists the same ones --------------------------------------
 
 
 def _is(path: str) -> Callable[[Mismatch], bool]:
@@ -75,7 +75,7 @@ def _is_filled_toast(found: Mismatch) -> bool:
 
 
 def _is_documented_form(found: Mismatch) -> bool:
-    """docs/types.md shows exactly this pair; or an array whose shape Debezium cannot tell."""
+    """docs/reference/types.md shows exactly this pair; or an array whose shape Debezium cannot tell."""
     if not found.path.startswith(("value.after.", "value.before.")):
         return False
     if (_compact(found.ours), _compact(found.theirs)) in _DOCUMENTED_FORMS:

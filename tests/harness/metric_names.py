@@ -7,7 +7,7 @@ from pathlib import Path
 
 _ROOT = Path(__file__).parents[2]
 _NAME = re.compile(r"\btailrace_[a-z_]+[a-z]\b")
-USERS = ("deploy/grafana/tailrace.json", "deploy/prometheus/alerts.yml", "docs/metrics.md")
+USERS = ("deploy/grafana/tailrace.json", "deploy/prometheus/alerts.yml", "docs/reference/metrics.md")
 
 
 def names_scraped(scrape: str) -> set[str]:

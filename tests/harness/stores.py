@@ -18,7 +18,7 @@ from sinks.registry import open_store
 from sinks.rows import row_id
 
 KINDS = ("elasticsearch", "redis")
-#: The example of docs/writing-a-sink.md.
+#: The example of docs/guides/writing-a-sink.md.
 DOCUMENTED = "sqlite"
 
 
@@ -48,8 +48,8 @@ def store_of(
 
 @cache
 def _documented() -> Any:
-    """The module that docs/writing-a-sink.md shows; known by a name, so that its factory can be pickled."""
-    page = (Path(__file__).parents[2] / "docs" / "writing-a-sink.md").read_text()
+    """The module that docs/guides/writing-a-sink.md shows; known by a name, so that its factory can be pickled."""
+    page = (Path(__file__).parents[2] / "docs" / "guides" / "writing-a-sink.md").read_text()
     module = ModuleType("documented_sink")
     sys.modules[module.__name__] = module
     exec(page.partition("```python\n")[2].partition("```")[0], module.__dict__)  # noqa: S102 - our own page

@@ -82,7 +82,7 @@ def copied(connection: psycopg.Connection, config: Config, table: str) -> Rows:
 
 
 def make_wide_table(connection: psycopg.Connection) -> list[str]:
-    """One row with every value of docs/types.md, and one of NULLs; gives the types."""
+    """One row with every value of docs/reference/types.md, and one of NULLs; gives the types."""
     major = connection.info.server_version // 10000
     examples = [example for example in read_examples() if example.since <= major]
     columns = ", ".join(f"v{number} {example.type}" for number, example in enumerate(examples))
@@ -95,7 +95,7 @@ def make_wide_table(connection: psycopg.Connection) -> list[str]:
 
 
 def test_every_documented_type(connection: psycopg.Connection, database: Database) -> None:
-    """The whole of docs/types.md, and NULL of each."""
+    """The whole of docs/reference/types.md, and NULL of each."""
     types = make_wide_table(connection)
     config = make_config(database)
     assert len(types) > 150

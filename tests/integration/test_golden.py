@@ -102,7 +102,7 @@ def _mismatches(theirs: Events, ours: Events) -> list[Mismatch]:
 
 
 def test_every_difference_is_one_that_is_meant(theirs: Events, ours: Events) -> None:
-    """Keys, envelopes, values, headers and tombstones equal Debezium's, except for what docs/events.md lists."""
+    """Keys, envelopes, values, headers and tombstones equal Debezium's, except as docs/reference/events.md lists."""
     unexplained = [str(found) for found in _mismatches(theirs, ours) if explain(found) is None]
     assert not unexplained, "\n".join(unexplained)
 
@@ -113,7 +113,7 @@ def test_no_difference_is_listed_in_vain(theirs: Events, ours: Events) -> None:
 
 
 def test_the_documentation_lists_the_same_differences() -> None:
-    """The table in docs/events.md and the one that the comparison goes by are the same."""
+    """The table in docs/reference/events.md and the one that the comparison goes by are the same."""
     assert sorted(first_column("What differs from Debezium")) == sorted(DIFFERENCES)
 
 

@@ -1,4 +1,4 @@
-"""The comparer against docs/types.md: what that page promises for a type is what the comparer takes as equal."""
+"""The comparer against docs/reference/types.md: the comparer takes as equal what that page promises."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from tests.harness import canonical
 from tests.harness.comparer import source_reader
 from tests.harness.database import Database
 
-_PAGE = Path(__file__).parents[2] / "docs" / "types.md"
+_PAGE = Path(__file__).parents[2] / "docs" / "reference" / "types.md"
 _EXAMPLE = re.compile(r"^\| `(?P<type>[^`]+)` \| `(?P<sql>[^`]+)` \| `(?P<json>[^`]+)` \|", re.MULTILINE)
 _SETUP = re.compile(r"```sql\n(.*?)```", re.DOTALL)
 

@@ -226,7 +226,7 @@ def test_eviction_must_be_meant(start_redis: StartRedis, prefix: str) -> None:
         store.close()
 
 
-# As in docs/stores.md.
+# As in docs/reference/stores.md.
 ALLOWED = [
     *("+@connection", "+info", "+scan", "+eval", "+evalsha", "+script|load", "+get", "+set", "+expire", "+persist"),
     *("+hget", "+hmget", "+hgetall", "+hset", "+hsetnx", "+hdel", "+hexists", "+hincrby"),

@@ -1,4 +1,4 @@
-"""docs/types.md against a real server: every example, both ways, and from the stream as from a query."""
+"""docs/reference/types.md against a real server: every example, both ways, and from the stream as from a query."""
 
 from __future__ import annotations
 
@@ -84,7 +84,7 @@ def store_all(connection: Connection) -> list[Stored]:
 
 
 def test_every_documented_value_has_the_documented_json(connection: Connection) -> None:
-    """The JSON column of docs/types.md is, byte for byte, what capture and copies write."""
+    """The JSON column of docs/reference/types.md is, byte for byte, what capture and copies write."""
     stored = store_all(connection)
 
     assert len(stored) > 150

@@ -1,4 +1,4 @@
-"""docs/config.md names every key of the config with its type, default and meaning, and nothing else."""
+"""docs/reference/config.md names every key of the config with its type, default and meaning, and nothing else."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from cdc.config.report import plain_value, toml_value
 from cdc.config.settings import Location
 from cdc.secrets import Dsn, Options, Secret, Url, WebhookUrl
 
-PAGE = Path(__file__).parents[2] / "docs" / "config.md"
+PAGE = Path(__file__).parents[2] / "docs" / "reference" / "config.md"
 #: Section, key, type, default, meaning: a row of a table under the section's heading.
 Row = tuple[str, str, str, str, str]
 

@@ -50,7 +50,7 @@ def test_the_record_is_plain_json_with_its_format(progress: Progress) -> None:
 
 
 def test_the_documented_record_is_a_record(progress: Progress) -> None:
-    """docs/events.md shows every field, and nothing that is not one."""
+    """docs/reference/events.md shows every field, and nothing that is not one."""
     documented = example("`<prefix>.__progress`")
     assert list(documented) == list(json.loads(progress.encode()))
     assert decode(json.dumps(documented).encode()).confirmable == LSN(33715840)

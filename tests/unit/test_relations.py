@@ -27,7 +27,7 @@ WIDE = [
 
 
 def test_a_row_is_a_json_object_in_the_order_of_its_columns() -> None:
-    """The forms are those of docs/types.md; NULL is null."""
+    """The forms are those of docs/reference/types.md; NULL is null."""
     table = make_table(columns=WIDE)
     row = [b"7", b'a "quoted"\n', b"t", b"1.50", b"\\x00ff", b"2", b'{a,NULL,"b c"}']
     assert table.encode_row(row) == (
@@ -109,7 +109,7 @@ def test_the_names_and_types_are_kept_for_the_schema_record() -> None:
 
 
 def test_the_documented_schema_record_has_the_fields_of_a_real_one() -> None:
-    """docs/events.md shows what readers of `__schema` find."""
+    """docs/reference/events.md shows what readers of `__schema` find."""
     record = schema.record(make_table(), Version(0x5000, 0), "shop.__schema")
     assert record.value is not None
     real, documented = json.loads(record.value), example("`<prefix>.__schema`")

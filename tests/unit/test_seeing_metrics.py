@@ -68,17 +68,17 @@ def test_what_nobody_knows_is_absent_and_its_name_is_not(tmp_path: Path) -> None
 
 
 def test_every_metric_is_documented_and_every_name_that_is_used_exists(tmp_path: Path) -> None:
-    """docs/metrics.md, the Grafana dashboard and the alert rules."""
+    """docs/reference/metrics.md, the Grafana dashboard and the alert rules."""
     exposed = names_scraped(exposition(lambda: busy(_config(tmp_path))).decode())
     used = names_used()
-    assert used["docs/metrics.md"] == exposed
+    assert used["docs/reference/metrics.md"] == exposed
     assert all(names <= exposed for names in used.values()), used
     json.loads((ROOT / "deploy/grafana/tailrace.json").read_text())
 
 
 def test_the_page_on_metrics_says_what_the_scrape_says(tmp_path: Path) -> None:
     """Word for word, as the HELP lines."""
-    page = (ROOT / "docs/metrics.md").read_text()
+    page = (ROOT / "docs/reference/metrics.md").read_text()
     documented = dict(re.findall(r"^\| `(tailrace_\w+)` \| [^|]* \| (.+?) \|$", page, re.MULTILINE))
     families = text_string_to_metric_families(exposition(lambda: busy(_config(tmp_path))).decode())
     helps = {family.name: family.documentation.rstrip(".") for family in families if "build" not in family.name}

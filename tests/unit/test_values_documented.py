@@ -1,4 +1,4 @@
-"""docs/types.md says of Debezium what a real Debezium was recorded writing (`make golden`)."""
+"""docs/reference/types.md says of Debezium what a real Debezium was recorded writing (`make golden`)."""
 
 from __future__ import annotations
 
