@@ -16,7 +16,7 @@ help: ## Show this list
 	@awk 'BEGIN {FS = ":.*## "} /^[a-z-]+:.*## / {printf "  make %-14s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
 
 # Installs again only when what is installed or compiled has changed; a broken install leaves no stamp behind.
-$(VENV)/.installed: pyproject.toml $(wildcard cdc/native_*.p*)
+$(VENV)/.installed: pyproject.toml $(shell find cdc -name "*.p[yx][xd]")
 	@$(PYTHON) deploy/check_python.py
 	@echo "Installing into $(VENV); the first time this takes a few minutes, most of it for Spark."
 	$(PYTHON) -m venv $(VENV)
@@ -38,10 +38,11 @@ test-browser: setup ## The dashboard's page in a real Chromium
 	@tests/browser/chromium.sh
 	$(BIN)/pytest tests/browser $(PYTEST_ARGS)
 
-lint: setup docs ## ruff, mypy, and the links of the documents
+lint: setup docs ## ruff, mypy, the import contracts, and the links of the documents
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
+	$(BIN)/lint-imports
 	$(BIN)/python -m tests.harness.links
 
 docs: setup ## The site of docs/, in build/site; a broken link ends it

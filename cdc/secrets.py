@@ -179,7 +179,7 @@ def _public_pairs(text: str) -> str:
     return " ".join(shown)
 
 
-class Options(Mapping[str, str]):
+class SecretOptions(Mapping[str, str]):
     """Settings handed on to another library as they are; only the values of harmless ones are shown."""
 
     __slots__ = ("_values",)
@@ -197,7 +197,7 @@ class Options(Mapping[str, str]):
         return len(self._values)
 
     def __eq__(self, other: object) -> bool:
-        return isinstance(other, Options) and other._values == self._values
+        return isinstance(other, SecretOptions) and other._values == self._values
 
     def __hash__(self) -> int:
         return hash(frozenset(self._values.items()))
@@ -213,7 +213,7 @@ def masked(value: Any) -> Any:
     """`value` made of plain types with every secret masked, for logs; what has its own text (an LSN) shows that."""
     if value is None or type(value) in (bool, int, float):
         return value
-    if isinstance(value, Options):
+    if isinstance(value, SecretOptions):
         return value.masked()
     if isinstance(value, Mapping):
         return {str(key): _masked_member(str(key), member) for key, member in value.items()}

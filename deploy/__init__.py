@@ -1,5 +1,5 @@
 """How Tailrace is run: version pins, artifacts from package registries, the local stack of real servers."""
 
-from deploy.check_python import check
+from deploy.check_python import check_python
 
-check()
+check_python()

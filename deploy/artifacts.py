@@ -22,7 +22,7 @@ from pathlib import Path
 from cdc.errors import TailraceError, TransientError
 from deploy import leash
 from deploy.java import Java, find_java
-from deploy.progress import Progress
+from deploy.progress import ProgressDisplay
 from deploy.versions import Coordinates
 
 ATTEMPTS = 3
@@ -56,7 +56,7 @@ def cache_folder(environ: Mapping[str, str]) -> Path:
     return Path(base).expanduser().resolve() / "tailrace"
 
 
-def fetch(artifact: Artifact, *, cache: Path, progress: Progress) -> Path:
+def fetch(artifact: Artifact, *, cache: Path, progress: ProgressDisplay) -> Path:
     """The folder that holds the artifact, downloaded first where it is not there yet."""
     place = cache / artifact.folder_name
     if (place / MARKER).exists():
@@ -69,7 +69,7 @@ def fetch(artifact: Artifact, *, cache: Path, progress: Progress) -> Path:
     return place
 
 
-def _fill(artifact: Artifact, place: Path, progress: Progress) -> None:
+def _fill(artifact: Artifact, place: Path, progress: ProgressDisplay) -> None:
     java = find_java()
     for attempt in range(1, ATTEMPTS + 1):
         scratch = Path(tempfile.mkdtemp(prefix=f"{artifact.folder_name}.part-", dir=place.parent))
@@ -107,7 +107,7 @@ def _lay_out(artifact: Artifact, scratch: Path, place: Path) -> None:
     ready.rename(place)
 
 
-def _download_all(artifact: Artifact, scratch: Path, java: Java, progress: Progress) -> None:
+def _download_all(artifact: Artifact, scratch: Path, java: Java, progress: ProgressDisplay) -> None:
     (scratch / "files").mkdir()
     for part in artifact.coordinates:
         command = [
@@ -121,7 +121,7 @@ def _download_all(artifact: Artifact, scratch: Path, java: Java, progress: Progr
         _run_ivy([str(word) for word in command], part, scratch, artifact.label, progress)
 
 
-def _run_ivy(command: Sequence[str], part: Coordinates, scratch: Path, label: str, progress: Progress) -> None:
+def _run_ivy(command: Sequence[str], part: Coordinates, scratch: Path, label: str, progress: ProgressDisplay) -> None:
     output = scratch / "ivy.log"
     leashed = [sys.executable, "-S", "-E", leash.__file__, *command]
     with (

@@ -20,7 +20,7 @@ def complaint(version: "tuple[int, ...]") -> "str | None":  # quoted: old Python
     )
 
 
-def check() -> None:
+def check_python() -> None:
     """Ends the program where Python is too old."""
     line = complaint(tuple(sys.version_info[:2]))
     if line:
@@ -29,4 +29,4 @@ def check() -> None:
 
 
 if __name__ == "__main__":
-    check()
+    check_python()

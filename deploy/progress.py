@@ -12,7 +12,7 @@ from rich.progress import Progress as RichProgress
 from rich.progress import SpinnerColumn, TaskID, TextColumn, TimeElapsedColumn
 
 
-class Progress(Protocol):
+class ProgressDisplay(Protocol):
     """Told from several threads; `part` is a server's name, `text` what it does now."""
 
     def show(self, part: str, text: str) -> None:
@@ -32,7 +32,7 @@ class Quiet:
         """Nothing."""
 
 
-class Lines:
+class ProgressLines:
     """A line per change of state, for logs and pipes; a growing byte count alone is not a new line."""
 
     def __init__(self, out: TextIO) -> None:
@@ -91,6 +91,6 @@ class Terminal:
         self._rich.update(self._rows[part], completed=1)
 
 
-def lines_on_stderr() -> Lines:
+def lines_on_stderr() -> ProgressLines:
     """What a command uses where stderr is not a terminal."""
-    return Lines(sys.stderr)
+    return ProgressLines(sys.stderr)

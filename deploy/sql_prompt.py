@@ -52,7 +52,7 @@ _STATE = {
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Answer:
+class StatementResult:
     """What the server said to one statement, as text: a prompt must show values that Python has no type for."""
 
     status: str
@@ -135,20 +135,20 @@ class SqlPrompt:
         session.add_notice_handler(lambda notice: self._complain(f"{notice.severity}: {notice.message_primary}"))
         return session
 
-    def _execute(self, statement: str, parameters: Sequence[str] | None) -> Answer:
+    def _execute(self, statement: str, parameters: Sequence[str] | None) -> StatementResult:
         with self._session.cursor() as cursor:
             cursor.execute(statement.encode(), parameters)
             result = cursor.pgresult
             if result is None or result.status != ExecStatus.TUPLES_OK:
-                return Answer(status=cursor.statusmessage or "", columns=(), rows=())
+                return StatementResult(status=cursor.statusmessage or "", columns=(), rows=())
             columns = [(result.fname(place) or b"").decode() for place in range(result.nfields)]
             rows = [
                 [_text(result.get_value(row, place)) for place in range(result.nfields)]
                 for row in range(result.ntuples)
             ]
-            return Answer(status=cursor.statusmessage or "", columns=columns, rows=rows)
+            return StatementResult(status=cursor.statusmessage or "", columns=columns, rows=rows)
 
-    def _show(self, answer: Answer) -> None:
+    def _show(self, answer: StatementResult) -> None:
         if self._as_json:
             facts = {"status": answer.status, "columns": answer.columns, "rows": answer.rows}
             self._out.write(json.dumps(facts, ensure_ascii=False) + "\n")
@@ -159,7 +159,7 @@ class SqlPrompt:
             self._console.print(escape(answer.status))
         self._out.flush()
 
-    def _show_rows(self, answer: Answer) -> None:
+    def _show_rows(self, answer: StatementResult) -> None:
         """A table where it fits, else one line per column."""
         table = Table(*map(escape, answer.columns))
         for row in answer.rows:

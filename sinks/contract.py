@@ -56,7 +56,7 @@ class Rejected(NamedTuple):
     reason: str
 
 
-class Column(NamedTuple):
+class SchemaColumn(NamedTuple):
     name: str
     #: Postgres's name of the type: `int8`, `_text` for an array, `public.mood` for a type of the user's.
     type: str
@@ -70,14 +70,14 @@ class TableSchema(NamedTuple):
     table: str
     topic: str
     key: tuple[str, ...]
-    columns: tuple[Column, ...]
+    columns: tuple[SchemaColumn, ...]
 
     @classmethod
     def from_record(cls, value: bytes) -> TableSchema:
         """From the value of a record on `__schema`; a newer format is refused."""
         record = msgspec.json.decode(value)
         refuse_newer(record.get("format", 1), 1, "the record on __schema")
-        columns = tuple(Column(each["name"], each["type"], each["type_modifier"]) for each in record["columns"])
+        columns = tuple(SchemaColumn(each["name"], each["type"], each["type_modifier"]) for each in record["columns"])
         return cls(record["schema"], record["table"], record["topic"], tuple(record["key"]), columns)
 
     def __str__(self) -> str:

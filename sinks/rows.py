@@ -11,7 +11,7 @@ _decode_text = msgspec.json.Decoder(str).decode
 _QUOTE = ord('"')
 
 
-def row_id(key: bytes) -> str:
+def row_id_of(key: bytes) -> str:
     """Of a record's key, a JSON object of the key's columns: texts as they are, everything else as JSON spells it."""
     return names.row_id([_text(bytes(value)) for value in _decode_members(key).values()])
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from typing import Final
 
-from sinks.contract import Column
+from sinks.contract import SchemaColumn
 
 STRING: Final = "string"
 _PLAIN: Final = {
@@ -31,7 +31,7 @@ _MOST_DIGITS: Final = 38
 _ARRAYS_AS_TEXT: Final = frozenset({"point", "box"})
 
 
-def spark_type(column: Column) -> str:
+def spark_type(column: SchemaColumn) -> str:
     """`bigint`, `decimal(10,2)`, `array<date>`, `string`."""
     name = column.type
     # A type of the user's (`public.mood`) is known by name only: a string, whatever it is made of.

@@ -14,9 +14,9 @@ from typing import TYPE_CHECKING, Any
 import hypothesis
 import pytest
 
-from cdc.config import Iceberg, Spark
+from cdc.config import IcebergConfig, SparkConfig
 from cdc.config.settings import Location
-from cdc.secrets import Options
+from cdc.secrets import SecretOptions
 from deploy.stack import Stack
 from tests.harness import distribution, leftovers
 from tests.harness.database import Database
@@ -151,18 +151,18 @@ def start_proxy() -> Iterator[Callable[[str, int], Proxy]]:
 
 
 @pytest.fixture(scope="session")
-def warehouse(tmp_path_factory: pytest.TempPathFactory) -> Iceberg:
+def warehouse(tmp_path_factory: pytest.TempPathFactory) -> IcebergConfig:
     """The run's Iceberg warehouse; a test uses a namespace of its own in it."""
-    return Iceberg(path=Location(tmp_path_factory.mktemp("warehouse")))
+    return IcebergConfig(path=Location(tmp_path_factory.mktemp("warehouse")))
 
 
 @pytest.fixture(scope="session")
-def run_spark(warehouse: Iceberg) -> Iterator[SparkSession]:
+def run_spark(warehouse: IcebergConfig) -> Iterator[SparkSession]:
     """The run's one Spark session; tests ask for `spark`."""
-    from spark_jobs.session import spark_session  # noqa: PLC0415 - most tests run without Spark
+    from spark_jobs.session.spark_session import spark_session  # noqa: PLC0415 - most tests run without Spark
 
-    quick = Options({"spark.sql.shuffle.partitions": "2", "spark.default.parallelism": "2"})
-    session = spark_session(Spark(master="local[2]", options=quick), "tailrace-tests", warehouse=warehouse)
+    quick = SecretOptions({"spark.sql.shuffle.partitions": "2", "spark.default.parallelism": "2"})
+    session = spark_session(SparkConfig(master="local[2]", options=quick), "tailrace-tests", warehouse=warehouse)
     yield session
     session.stop()
 

@@ -11,20 +11,20 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Protocol
 
-from cdc.audit.content import Content
-from cdc.audit.fences import wait_for_stores, wait_for_topics
-from cdc.audit.judging import Case, Kind, Moment, judge_store, judge_topic
-from cdc.audit.records import TOPIC
-from cdc.audit.source_rows import SourceLook, fence, look
+from cdc.audit.audit_records import TOPIC
+from cdc.audit.catch_up import wait_for_stores, wait_for_topics
+from cdc.audit.difference_rules import Kind, Moment, RowCase, judge_store, judge_topic
+from cdc.audit.row_content import Content
+from cdc.audit.source_rows import SourceLook, fence, read_source_rows
 from cdc.audit.topic_records import Schemas, TopicTail, id_of, read_schemas
 from cdc.config import Config
-from cdc.copies.described import DescribedTable
 from cdc.errors import TransientError
 from cdc.lsn import Version
 from cdc.names import Control, control_topic
-from cdc.state_reader import incomplete, read_states
-from cdc.table_settings import name_of, why_other
-from cdc.table_states import why_incomplete
+from cdc.snapshot.table_description import DescribedTable
+from cdc.tables.event_settings import name_of, why_other
+from cdc.tables.recorded_state import why_incomplete
+from cdc.tables.state_reader import incomplete, read_recorded_states
 from sinks.contract import StoredRow, TableSchema
 from sinks.scanning import StoreScan
 
@@ -66,7 +66,7 @@ class Audited:
 
 
 @dataclass(slots=True)
-class Verdict:
+class RowVerdict:
     """Of one case: by side, what is wrong, and what was seen when that was decided."""
 
     kinds: dict[str, Kind] = field(default_factory=dict)
@@ -76,10 +76,10 @@ class Verdict:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Outcome:
+class RecheckOutcome:
     """`wrong`: cases that truly differ, by id. `incomplete`: why the table cannot be judged at all, or ""."""
 
-    wrong: dict[str, tuple[Case, Verdict]]
+    wrong: dict[str, tuple[RowCase, RowVerdict]]
     moving: int
     incomplete: str
     lsn: int
@@ -93,13 +93,13 @@ class Recheck:
         self._audited = audited
         self._tail = tail
         self._marker = marker
-        self._followed: dict[str, Case] = {}  # also those that are decided: a repair needs the topic's last word
+        self._followed: dict[str, RowCase] = {}  # also those that are decided: a repair needs the topic's last word
 
-    def settle(self, cases: Mapping[str, Case]) -> Outcome:
+    def settle(self, cases: Mapping[str, RowCase]) -> RecheckOutcome:
         """Cases by id."""
         self._followed |= cases
-        open_cases = {name: (case, Verdict()) for name, case in cases.items()}
-        wrong: dict[str, tuple[Case, Verdict]] = {}
+        open_cases = {name: (case, RowVerdict()) for name, case in cases.items()}
+        wrong: dict[str, tuple[RowCase, RowVerdict]] = {}
         lsn, reason = 0, ""
         for _ in range(MOST_ROUNDS):
             if not open_cases:
@@ -109,12 +109,12 @@ class Recheck:
                 break
             wrong |= {name: each for name, each in open_cases.items() if each[1].agreeing >= _AGREEING_ROUNDS}
             open_cases = {name: each for name, each in open_cases.items() if each[1].kinds and name not in wrong}
-        return Outcome(wrong={} if reason else wrong, moving=len(open_cases), incomplete=reason, lsn=lsn)
+        return RecheckOutcome(wrong={} if reason else wrong, moving=len(open_cases), incomplete=reason, lsn=lsn)
 
-    def _round(self, cases: Mapping[str, tuple[Case, Verdict]]) -> tuple[int, str]:
+    def _round(self, cases: Mapping[str, tuple[RowCase, RowVerdict]]) -> tuple[int, str]:
         config, audited = self._config, self._audited
         keys = {case.key for case, _ in cases.values() if case.key is not None}
-        seen = look(config, audited.oid, keys)
+        seen = read_source_rows(config, audited.oid, keys)
         if seen.table is None:
             return seen.ended, "the table is gone, or has no key any more"
         fence(config)
@@ -149,8 +149,8 @@ class Recheck:
 
     def _judge(
         self,
-        case: Case,
-        verdict: Verdict,
+        case: RowCase,
+        verdict: RowVerdict,
         row: bytes | None,
         held: dict[str, StoredRow | None],
         moment: Moment,
@@ -181,7 +181,7 @@ def why_unjudged(config: Config, oid: str, topic: str, seen: SourceLook) -> str:
 
     Capture may not have noticed yet: so the catalog is compared as capture itself will do.
     """
-    states = read_states(config)
+    states = read_recorded_states(config)
     if states is None:
         raise TransientError("Capture has not described its tables yet.")
     mark = states.pending.get(topic)

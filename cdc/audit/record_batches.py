@@ -27,14 +27,14 @@ class UnreadableError(Exception):
     """It is not what it should be, or is packed in a way that is not known here."""
 
 
-class Aborted(NamedTuple):
+class AbortedTransactions(NamedTuple):
     """A transaction of this producer, from this offset up to its marker."""
 
     producer: int
     first: int
 
 
-class Batch(NamedTuple):
+class RecordBatch(NamedTuple):
     """`end`: behind its last offset. `records`: 0 where nobody may see them. `data`: as `native_records` reads it."""
 
     base: int
@@ -43,7 +43,7 @@ class Batch(NamedTuple):
     data: bytes
 
 
-def committed(data: bytes, aborted: Sequence[Aborted]) -> Iterator[Batch]:
+def committed(data: bytes, aborted: Sequence[AbortedTransactions]) -> Iterator[RecordBatch]:
     """The whole batches of a broker's answer to a `read_committed` fetch; the last one may be cut off."""
     waiting = sorted(aborted, key=lambda each: each.first)
     dropped: set[int] = set()
@@ -66,9 +66,9 @@ def committed(data: bytes, aborted: Sequence[Aborted]) -> Iterator[Batch]:
         elif attributes & _TRANSACTIONAL and producer in dropped:
             seen = False
         if seen:
-            yield Batch(base, base + last + 1, records, _unpacked(body, attributes & _CODEC))
+            yield RecordBatch(base, base + last + 1, records, _unpacked(body, attributes & _CODEC))
         else:
-            yield Batch(base, base + last + 1, 0, b"")
+            yield RecordBatch(base, base + last + 1, 0, b"")
         at = end
 
 

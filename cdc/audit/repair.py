@@ -10,18 +10,18 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping, Sequence
 from contextlib import closing
 
-from cdc.audit.judging import Case, State
-from cdc.audit.recheck import Audited, Verdict
-from cdc.audit.records import TOPIC
+from cdc.audit.audit_records import TOPIC
+from cdc.audit.difference_rules import RowCase, RowState
+from cdc.audit.recheck import Audited, RowVerdict
 from cdc.config import Config
-from cdc.copies.keyed import copy_keys
 from cdc.errors import TransientError
 from cdc.lsn import Version
+from cdc.snapshot.incremental.keys import copy_keys
 from sinks.contract import Change, StoredRow
 from sinks.registry import open_store
 from sinks.scanning import Forced
 
-Wrong = Mapping[str, tuple[Case, Verdict]]
+Wrong = Mapping[str, tuple[RowCase, RowVerdict]]
 
 
 def repair_topic(config: Config, audited: Audited, wrong: Wrong) -> int:
@@ -63,13 +63,13 @@ def repair_store(config: Config, audited: Audited, name: str, wrong: Wrong, mark
     return written
 
 
-def _change(case: Case, states: Sequence[State]) -> Change:
+def _change(case: RowCase, states: Sequence[RowState]) -> Change:
     """The topic's last word; where it has none, there is no such row."""
-    last = states[-1] if states else State(Version(0, 0), None, None)
+    last = states[-1] if states else RowState(Version(0, 0), None, None)
     return Change(case.id, case.key or b"", last.version, last.row)
 
 
-def _needs_force(held: StoredRow | None, change: Change, states: Sequence[State]) -> bool:
+def _needs_force(held: StoredRow | None, change: Change, states: Sequence[RowState]) -> bool:
     """A row that the topic never had is removed for good: a tombstone needs a version, and there is none."""
     return held is not None and (held.version > change.version or not states)
 

@@ -7,19 +7,19 @@ from dataclasses import dataclass
 
 import psycopg
 
-from cdc import catalog
 from cdc.config import Config
-from cdc.copies.by_key import rows_by_key
-from cdc.copies.described import DescribedTable, describe_tables
-from cdc.copies.reading import at_snapshot
 from cdc.errors import TransientError
-from cdc.heartbeat import beat
+from cdc.logical_messages.heartbeat import beat
+from cdc.logical_messages.signed import read_secret
 from cdc.lsn import LSN
-from cdc.own_messages import read_secret
-from cdc.postgres import connect, explain
-from cdc.snapshots import Snapshot
-from cdc.table_catalog import read_states
-from cdc.table_states import TableState
+from cdc.postgres import catalog
+from cdc.postgres.connection import connect, explain
+from cdc.postgres.visibility import Snapshot
+from cdc.snapshot.rows_by_key import rows_by_key
+from cdc.snapshot.source_reader import at_snapshot
+from cdc.snapshot.table_description import DescribedTable, describe_tables
+from cdc.tables.catalog_state import read_catalog_states
+from cdc.tables.recorded_state import TableState
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -37,7 +37,7 @@ class SourceLook:
     state: TableState | None
 
 
-def look(config: Config, oid: str, keys: Collection[bytes]) -> SourceLook:
+def read_source_rows(config: Config, oid: str, keys: Collection[bytes]) -> SourceLook:
     with connect(config.source.conninfo(), application_name="tailrace audit") as other:
         began = catalog.current_lsn(other)
         try:
@@ -47,7 +47,7 @@ def look(config: Config, oid: str, keys: Collection[bytes]) -> SourceLook:
                 ended = catalog.current_lsn(other)
                 table = describe_tables(connection, config, [oid]).get(oid)
                 rows = {} if table is None else rows_by_key(connection, table, keys)
-                state = read_states(connection, [oid], prefix=config.kafka.prefix).get(oid)
+                state = read_catalog_states(connection, [oid], prefix=config.kafka.prefix).get(oid)
         except psycopg.Error as error:
             raise TransientError(f"Postgres: {explain(error)}") from error
     return SourceLook(rows=rows, snapshot=Snapshot.parse(row[0]), began=began, ended=ended, table=table, state=state)

@@ -9,13 +9,13 @@ from typing import NamedTuple
 import msgspec
 from confluent_kafka import Consumer, KafkaError, KafkaException, Message, TopicPartition
 
-from cdc.audit.blocks import place_of, split_place
-from cdc.config import Kafka
-from cdc.control import committed_reader
+from cdc.audit.row_blocks import packed_place, split_place
+from cdc.config import KafkaConfig
 from cdc.errors import TransientError
+from cdc.kafka.control_topics import committed_reader
 from cdc.lsn import Version
 from sinks.contract import TableSchema
-from sinks.rows import row_id
+from sinks.rows import row_id_of
 
 _ANSWER_SECONDS = 30.0
 _AT_ONCE = 2000
@@ -49,7 +49,7 @@ class TopicRecord(NamedTuple):
 
 def record_of(message: Message) -> TopicRecord:
     headers = dict(message.headers() or [])
-    place = place_of(message.partition() or 0, message.offset() or 0)
+    place = packed_place(message.partition() or 0, message.offset() or 0)
     version = _version(headers.get("v"))
     key, value = message.key() or b"", message.value()
     if value is None:
@@ -66,7 +66,7 @@ def record_of(message: Message) -> TopicRecord:
 def id_of(key: bytes) -> str:
     """The row's id in stores; of a key that is none of ours, the key."""
     try:
-        return row_id(key)
+        return row_id_of(key)
     except (msgspec.DecodeError, UnicodeDecodeError):
         return key.decode(errors="replace")
 
@@ -81,7 +81,7 @@ def _version(stamp: object) -> Version:
 class TopicTail:
     """Follows a topic from where somebody else has read it; `read_to` gives what came since, in order."""
 
-    def __init__(self, kafka: Kafka, topic: str, starts: Sequence[int]) -> None:
+    def __init__(self, kafka: KafkaConfig, topic: str, starts: Sequence[int]) -> None:
         self._topic = topic
         self._next = list(starts)
         self._consumer = committed_reader(kafka.client_options())
@@ -112,12 +112,12 @@ class TopicTail:
                     return
 
 
-def fetch(kafka: Kafka, topic: str, places: Collection[int]) -> dict[int, TopicRecord]:
+def fetch_records(kafka: KafkaConfig, topic: str, places: Collection[int]) -> dict[int, TopicRecord]:
     """The records at these places; one that compaction has taken away meanwhile is missing."""
     return {place: record_of(message) for place, message in fetch_messages(kafka, topic, places).items()}
 
 
-def fetch_messages(kafka: Kafka, topic: str, places: Collection[int]) -> dict[int, Message]:
+def fetch_messages(kafka: KafkaConfig, topic: str, places: Collection[int]) -> dict[int, Message]:
     """The same as they are."""
     found: dict[int, Message] = {}
     wanted: dict[int, list[int]] = {}
@@ -152,7 +152,7 @@ def _fetch_run(
     for message in _messages(consumer, topic):
         offset = message.offset() or 0
         if message.error() is None and offset in wanted:
-            found[place_of(partition, offset)] = message
+            found[packed_place(partition, offset)] = message
         if offset >= offsets[-1] or message.error() is not None:
             return
 
@@ -197,7 +197,7 @@ class _SchemaKey(msgspec.Struct):
     version: str = ""
 
 
-def read_schemas(kafka: Kafka, schema_topic: str) -> Mapping[str, Schemas]:
+def read_schemas(kafka: KafkaConfig, schema_topic: str) -> Mapping[str, Schemas]:
     """By topic."""
     consumer = committed_reader(kafka.client_options())
     found: dict[str, list[tuple[str, TableSchema]]] = {}

@@ -11,7 +11,7 @@ import click
 import msgspec
 import orjson
 
-from cdc.audit.records import TOPIC, AuditRecord
+from cdc.audit.audit_records import TOPIC, AuditRecord
 from cdc.commands.options import config_option, json_option
 from cdc.config import Config, load_config
 from cdc.errors import UsageError
@@ -56,12 +56,12 @@ def audit(
         if stores or topic_only or tables or repair:
             raise UsageError("--continuous looks at all stores, and only looks.")
         return _run_continuously(load_config(config_path), timeout)
-    from spark_jobs.audit.run import Options, exit_code, lazily, run_audit  # noqa: PLC0415 - Spark takes its time
+    from spark_jobs.audit.run import AuditOptions, exit_code, lazily, run_audit  # noqa: PLC0415 - Spark takes its time
 
     if topic_only == bool(stores):
         raise UsageError("Name the stores to audit, or say --topic.", remedy="tailrace audit search cache")
     config = load_config(config_path)
-    options = Options(stores=stores, tables=tables, repair=repair, timeout_seconds=timeout)
+    options = AuditOptions(stores=stores, tables=tables, repair=repair, timeout_seconds=timeout)
     session, closing = lazily(config, stores)
     found = []
     with closing:
@@ -75,9 +75,9 @@ def audit(
 
 
 def _run_continuously(config: Config, timeout: float) -> int:
-    from cdc.audit.continuous import ContinuousAudit  # noqa: PLC0415 - the stores' clients take their time
+    from cdc.audit.sampled_audit import ContinuousAudit  # noqa: PLC0415 - the stores' clients take their time
     from sinks.scanning import BY_SPARK  # noqa: PLC0415 - as above
-    from spark_jobs.stores.parked_rows import read_parked  # noqa: PLC0415 - as above
+    from spark_jobs.tasks.parked_rows import read_parked  # noqa: PLC0415 - as above
 
     if not config.audit.rows_per_second:
         raise UsageError("[audit] rows_per_second is 0.", remedy="Say how many rows a second are to be compared.")

@@ -18,8 +18,8 @@ from cdc.errors import UsageError
 from cdc.lsn import LSN
 
 if TYPE_CHECKING:
-    from spark_jobs.bootstrap import Plan, Report
-    from spark_jobs.stores.load import LoadProgress
+    from spark_jobs.bootstrap.bootstrap import BootstrapPlan, BootstrapReport
+    from spark_jobs.bootstrap.bulk_load import LoadProgress
 
 
 @click.command()
@@ -50,12 +50,7 @@ def bootstrap(
     Readers see the old generation until the new one is whole. Says "complete as of LSN" only where that is proven. Exit
     code 1: it is not (the reasons are printed), or rows are parked.
     """
-    from spark_jobs.bootstrap import (  # noqa: PLC0415 - Spark takes its time
-        Options,
-        plan_bootstrap,
-        run_bootstrap,
-        switch_generation,
-    )
+    from spark_jobs.bootstrap.bootstrap import BuildOptions, plan_bootstrap, run_bootstrap, switch_generation  # noqa: PLC0415 - Spark takes its time
 
     config = load_config(config_path)
     if source == "history":
@@ -68,7 +63,7 @@ def bootstrap(
         plan = plan_bootstrap(config, store)
         click.echo(json.dumps(asdict(plan), indent=2) if as_json else "\n".join(_plan_lines(plan)))
         return 1 if plan.reasons else 0
-    options = Options(keep_old=keep_old, switch=not no_switch, anyway=anyway)
+    options = BuildOptions(keep_old=keep_old, switch=not no_switch, anyway=anyway)
     report = run_bootstrap(config, store, options, _shower())
     click.echo(json.dumps(_as_json(report), indent=2) if as_json else _report_line(report))
     return 0 if report.verdict.complete else 1
@@ -77,10 +72,10 @@ def bootstrap(
 def _replay(config: Config, store: str, as_of: str | None, as_json: bool) -> int:
     """The past, from a warehouse."""
     from cdc.commands.query import base_of, warehouse_of  # noqa: PLC0415 - only for this
-    from spark_jobs.session import spark_session  # noqa: PLC0415 - Spark takes its time
-    from spark_jobs.sync import chosen_stores  # noqa: PLC0415 - as above
+    from spark_jobs.bootstrap.history_replay import run_replay  # noqa: PLC0415 - as above
+    from spark_jobs.session.spark_session import spark_session  # noqa: PLC0415 - Spark takes its time
+    from spark_jobs.sync.sync import chosen_stores  # noqa: PLC0415 - as above
     from spark_jobs.warehouse.query import parse_as_of  # noqa: PLC0415 - as above
-    from spark_jobs.warehouse.replay import run_replay  # noqa: PLC0415 - as above
 
     if as_of is None:
         raise UsageError("--from history needs --as-of: which state the store is to show.")
@@ -97,7 +92,7 @@ def _replay(config: Config, store: str, as_of: str | None, as_json: bool) -> int
     return 1 if done.rejected else 0
 
 
-def _plan_lines(plan: Plan) -> list[str]:
+def _plan_lines(plan: BootstrapPlan) -> list[str]:
     serving = f"generation {plan.serving} serves" if plan.serving is not None else "nothing serves yet"
     return [
         f"{plan.store}: {serving}; a new one would be complete as of {LSN(plan.lsn)}.",
@@ -106,14 +101,14 @@ def _plan_lines(plan: Plan) -> list[str]:
     ]
 
 
-def _report_line(report: Report) -> str:
+def _report_line(report: BootstrapReport) -> str:
     ending = "readers see it" if report.switched else "readers do not see it yet"
     return (
         f"{report.plan.store}: generation {report.generation} is {report.verdict}; {ending} ({report.seconds:.0f} s)."
     )
 
 
-def _as_json(report: Report) -> dict[str, object]:
+def _as_json(report: BootstrapReport) -> dict[str, object]:
     verdict = report.verdict
     return {
         "store": report.plan.store,

@@ -13,13 +13,13 @@ from typing import Any
 
 import click
 
-from cdc.allocator import keep_memory
-from cdc.capture import run_capture
+from cdc.capture.allocator import keep_memory
+from cdc.capture.loop import run_capture
 from cdc.commands.options import config_option, json_option
 from cdc.config import Config, load_config
 from cdc.errors import RefusedError
-from cdc.status import read_status
-from cdc.store_notes import Refusal, note_refusal
+from cdc.positions.store_notes import Refusal, note_refusal
+from cdc.snapshot.table_status import read_status
 
 # Rows make many objects and no cycles, so cycles are looked for less often than after every 700 of them. Two runs each
 # on a busy machine: 12 and 13 µs of CPU a row against 14 and 17 with small transactions; wide updates did not change.
@@ -82,10 +82,10 @@ def _show(config: Config, *, as_json: bool) -> int:
 
 
 def _refusal(config: Config) -> Refusal | None:
-    from cdc.seeing.clock import LogClock  # noqa: PLC0415 - capture itself does not need these
-    from cdc.seeing.log_facts import LogReader  # noqa: PLC0415
+    from cdc.monitoring.kafka_facts import KafkaFactsReader  # noqa: PLC0415
+    from cdc.monitoring.log_clock import LogClock  # noqa: PLC0415 - capture itself does not need these
 
-    reader = LogReader(config, LogClock())
+    reader = KafkaFactsReader(config, LogClock())
     try:
         return reader.read().refusals.get("capture")
     finally:

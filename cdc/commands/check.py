@@ -10,9 +10,9 @@ from pathlib import Path
 
 import click
 
+from cdc.check import Finding, Level, inspect, worst
 from cdc.commands.options import config_option, json_option
 from cdc.config import load_config
-from cdc.inspection import Finding, Level, inspect, worst
 
 _COLOURS = {Level.OK: "green", Level.WARN: "yellow", Level.FAIL: "red"}
 

@@ -9,7 +9,7 @@ import click
 
 from cdc.commands.options import config_option, json_option
 from cdc.config import load_config
-from cdc.config.report import as_plain, as_toml
+from cdc.config.toml.report import as_plain, as_toml
 
 
 @click.command()

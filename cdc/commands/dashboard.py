@@ -23,7 +23,7 @@ def dashboard(config_path: Path, host: str | None, port: int | None) -> None:
     It listens on loopback unless the config or --host says otherwise, which needs [dashboard] token. It also sends
     alerts, as [alerts] says. Ctrl-C or SIGTERM ends it.
     """
-    from cdc.seeing.serving import serve  # noqa: PLC0415 - the drivers take their time
+    from cdc.monitoring.web.dashboard import serve  # noqa: PLC0415 - the drivers take their time
 
     config = _with_address(load_config(config_path), host, port)
     with _listening(config) as listener:

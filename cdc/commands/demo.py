@@ -15,14 +15,14 @@ from rich.console import Console
 
 from cdc.config import load_config
 from cdc.demo.comparison import compare_all
-from cdc.demo.parts import Part, WriterPart
+from cdc.demo.parts import DemoPart, WriterPart
 from cdc.demo.past import ask_for, remember
 from cdc.demo.pipeline_part import STORES, PipelinePart, write_config
 from cdc.demo.run import Demo
 from cdc.demo.shop import DATABASE, create_database
 from cdc.demo.view import view_on
-from cdc.demo.writer import Writer
-from deploy.progress import Lines, Terminal
+from cdc.demo.writer import ShopWriter
+from deploy.progress import ProgressLines, Terminal
 from deploy.stack import NAMES, Stack, open_stack
 from deploy.stack.ports import choose_port, is_free
 
@@ -99,7 +99,7 @@ class _Stage:
     """The parts of this demo, and what is said of them at the end."""
 
     def __init__(self, stack: Stack, *, stores: Sequence[str], seed: int, rate: float) -> None:
-        self.writer: Writer | None = None
+        self.writer: ShopWriter | None = None
         self.page = ""
         self._stack = stack
         self._config_file = stack.folder / "tailrace.toml"
@@ -107,14 +107,14 @@ class _Stage:
         self._seed = seed
         self._rate = rate
 
-    def parts(self) -> Sequence[Part]:
+    def parts(self) -> Sequence[DemoPart]:
         addresses = {name: self._stack.server(name).address for name in NAMES}
         dsn = create_database(addresses["postgres"])
         port = _PAGE_PORT if is_free(_PAGE_PORT) else choose_port(set())
         self.page = f"http://127.0.0.1:{port}/"
         write_config(self._config_file, addresses, dsn=dsn, page_port=port, with_stores=bool(self._stores))
         _say(f"The page, once the pipeline runs: {self.page}")
-        self.writer = Writer(dsn, seed=self._seed, rate=self._rate)
+        self.writer = ShopWriter(dsn, seed=self._seed, rate=self._rate)
         if self._stores:
             self.writer.write(_FIRST_TRANSACTIONS)  # something for the first copy
         pipeline = PipelinePart(self._config_file, self._stack.folder / "logs", stores=self._stores, say=_say)
@@ -126,7 +126,7 @@ class _Stage:
         self.writer.stop()
         config = load_config(self._config_file)
         past = remember(config)
-        Writer(config.source.dsn.reveal(), seed=self._seed + 1, rate=0).write(_LAST_TRANSACTIONS)
+        ShopWriter(config.source.dsn.reveal(), seed=self._seed + 1, rate=0).write(_LAST_TRANSACTIONS)
         _say("Stopped writing; comparing the stores with the source, row by row (Ctrl-C skips it).")
         well = True
         for comparison in compare_all(config, _ARRIVAL_SECONDS):
@@ -152,7 +152,7 @@ def _program() -> str:
     return os.path.relpath(beside) if shutil.which("tailrace") is None and beside.exists() else "tailrace"
 
 
-class _Lines(Lines, AbstractContextManager["_Lines"]):
+class _Lines(ProgressLines, AbstractContextManager["_Lines"]):
     """Where there is no terminal, nothing has to be drawn or taken away."""
 
     def __exit__(self, *_: object) -> None:

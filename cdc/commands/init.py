@@ -14,7 +14,7 @@ from cdc.config import parse_config
 from cdc.config.dsn import dsn_parameters, dsn_problem
 from cdc.errors import UsageError
 from cdc.names import is_prefix
-from cdc.postgres import connect
+from cdc.postgres.connection import connect
 from cdc.public_settings import is_public_libpq_parameter
 from cdc.secrets import Dsn
 from cdc.setup.config_text import PASSWORD_VARIABLE, config_text, dsn_text

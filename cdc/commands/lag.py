@@ -13,7 +13,7 @@ from cdc.config import load_config
 from cdc.errors import UsageError
 
 if TYPE_CHECKING:
-    from cdc.seeing.record import Health, Record, Slot, Store, Topics
+    from cdc.monitoring.status_record import Health, PipelineStatus, SlotStatus, StoreStatus, TopicsStatus
 
 
 @click.command()
@@ -28,7 +28,7 @@ def lag(stores: tuple[str, ...], config_path: Path, as_json: bool, max_seconds: 
     when nobody writes, and grows while a store or capture stands still. Exit code 1: something is further behind than
     [lag] allows, stands still, is down, or cannot be told; or rows are parked.
     """
-    from cdc.seeing.reading import look_once  # noqa: PLC0415 - the stores' clients take their time
+    from cdc.monitoring.observer import look_once  # noqa: PLC0415 - the stores' clients take their time
 
     config = load_config(config_path)
     for name in stores:
@@ -39,7 +39,7 @@ def lag(stores: tuple[str, ...], config_path: Path, as_json: bool, max_seconds: 
     return 0 if _is_well(record, config.lag.max_seconds if max_seconds is None else max_seconds) else 1
 
 
-def _is_well(record: Record, max_seconds: float) -> bool:
+def _is_well(record: PipelineStatus, max_seconds: float) -> bool:
     """Nothing served yet is an answer too: a store that nobody has built has no lag, but it is not well either."""
     ages = [record.topics.seconds, *(store.seconds for store in record.stores)]
     return all(age is not None and age <= max_seconds for age in ages) and all(
@@ -47,14 +47,14 @@ def _is_well(record: Record, max_seconds: float) -> bool:
     )
 
 
-def _as_json(record: Record) -> dict[str, Any]:
+def _as_json(record: PipelineStatus) -> dict[str, Any]:
     plain = record.as_json()
     for store in plain["stores"]:
         store["problem"] = store["problem"] or (None if store["lsn"] is not None else "nothing is served yet")
     return {"source_lsn": plain["source"]["lsn"], "topics_lsn": plain["topics"]["lsn"], **plain}
 
 
-def _lines(record: Record) -> list[str]:
+def _lines(record: PipelineStatus) -> list[str]:
     source = f"at {record.source.lsn}" if record.source.lsn is not None else "does not answer"
     return [
         f"source: {source}{_said(record.source.health)}",
@@ -64,8 +64,8 @@ def _lines(record: Record) -> list[str]:
     ]
 
 
-def _slot(slot: Slot) -> str:
-    from cdc.seeing.words import in_bytes, in_time  # noqa: PLC0415 - as above
+def _slot(slot: SlotStatus) -> str:
+    from cdc.units import in_bytes, in_time  # noqa: PLC0415 - as above
 
     if not slot.exists or slot.retained_bytes is None:
         return "none" if not slot.exists else f"{slot.wal_status}"
@@ -74,14 +74,14 @@ def _slot(slot: Slot) -> str:
     return f"holds {in_bytes(slot.retained_bytes)} of the log{left}{until}"
 
 
-def _topics(topics: Topics) -> str:
+def _topics(topics: TopicsStatus) -> str:
     if topics.lsn is None:
         return "nothing yet"
     parked = f", {topics.parked:,} parked" if topics.parked else ""
     return f"at {topics.lsn}, {_behind(topics.bytes, topics.seconds)}{parked}"
 
 
-def _store(store: Store) -> str:
+def _store(store: StoreStatus) -> str:
     if store.lsn is None:
         return "nothing is served yet" if store.problem is None else "unknown"
     parked = f", {store.parked:,} parked" if store.parked else ""
@@ -89,7 +89,7 @@ def _store(store: Store) -> str:
 
 
 def _behind(size: int | None, seconds: float | None) -> str:
-    from cdc.seeing.words import in_bytes, in_time  # noqa: PLC0415 - as above
+    from cdc.units import in_bytes, in_time  # noqa: PLC0415 - as above
 
     of_log = in_bytes(size) if size is not None else "unknown bytes"
     return f"{of_log}, {in_time(seconds) if seconds is not None else 'unknown time'} behind"

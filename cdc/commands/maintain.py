@@ -28,8 +28,8 @@ def maintain(config_path: Path, as_json: bool, store: str | None) -> int:
     Nothing that a query can see changes, and the sync may go on meanwhile. Exit code 1: a table was left as it was.
     """
     from sinks.iceberg.store import IcebergStore  # noqa: PLC0415 - as below
-    from spark_jobs.session import spark_session  # noqa: PLC0415 - Spark takes its time
-    from spark_jobs.warehouse.maintain import maintain as run_maintain  # noqa: PLC0415 - as above
+    from spark_jobs.session.spark_session import spark_session  # noqa: PLC0415 - Spark takes its time
+    from spark_jobs.warehouse.maintain import maintain_warehouse as run_maintain  # noqa: PLC0415 - as above
 
     config = load_config(config_path)
     name, settings = warehouse_of(config, store)

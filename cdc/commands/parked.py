@@ -15,8 +15,8 @@ from cdc.errors import UsageError
 from cdc.lsn import LSN, Version
 
 if TYPE_CHECKING:
-    from cdc.parked import Parked
-    from spark_jobs.stores.retry import Retried
+    from cdc.publishing.parked import Parked
+    from spark_jobs.sync.retry import Retried
 
 
 @click.group()
@@ -97,21 +97,21 @@ def retry_parked(numbers: tuple[int, ...], config_path: Path, as_json: bool, sto
 
 
 def _retry(config: Config, store: str, rows: list[Parked]) -> list[Retried]:
-    from spark_jobs.stores.retry import retry, retry_capture  # noqa: PLC0415 - the stores' clients take their time
+    from spark_jobs.sync.retry import retry, retry_capture  # noqa: PLC0415 - the stores' clients take their time
 
     return retry(config, store, rows) if store else retry_capture(config, rows)
 
 
 def _read(config: Config, store: str | None) -> list[Parked]:
-    from cdc.state_reader import read_states  # noqa: PLC0415 - as above
-    from spark_jobs.stores.parked_rows import read_parked  # noqa: PLC0415 - as above
+    from cdc.tables.state_reader import read_recorded_states  # noqa: PLC0415 - as above
+    from spark_jobs.tasks.parked_rows import read_parked  # noqa: PLC0415 - as above
 
     rows = read_parked(config)
     if store is None:
         return rows
     if store not in config.stores:
         return [row for row in rows if row.store == store]
-    states = read_states(config)
+    states = read_recorded_states(config)
     tables = states.tables.values() if states is not None else ()
     gets = {state.topic for state in tables if config.stores[store].gets(state.schema, state.table)}
     return [row for row in rows if row.store == store or (not row.store and row.topic in gets)]

@@ -32,7 +32,7 @@ def resume(stores: tuple[str, ...], config_path: Path) -> None:
 
 
 def _set(stores: tuple[str, ...], config_path: Path, *, paused: bool) -> None:
-    from cdc.store_notes import set_paused  # noqa: PLC0415 - the drivers take their time
+    from cdc.positions.store_notes import set_paused  # noqa: PLC0415 - the drivers take their time
 
     config = load_config(config_path)
     for name in stores:

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from cdc.commands.options import config_option, json_option
-from cdc.config import Config, Iceberg, load_config
+from cdc.config import Config, IcebergConfig, load_config
 from cdc.errors import UsageError
 
 if TYPE_CHECKING:
@@ -34,9 +34,9 @@ def query(sql: str, config_path: Path, as_json: bool, as_of: str | None, store: 
     same tables show what the source had then: everything that committed before that LSN, or by that time.
     """
     from sinks.iceberg.store import IcebergStore  # noqa: PLC0415 - as below
-    from spark_jobs.session import spark_session  # noqa: PLC0415 - Spark takes its time
+    from spark_jobs.session.spark_session import spark_session  # noqa: PLC0415 - Spark takes its time
     from spark_jobs.warehouse.query import parse_as_of  # noqa: PLC0415 - as above
-    from spark_jobs.warehouse.query import query as run_query  # noqa: PLC0415 - as above
+    from spark_jobs.warehouse.query import query_warehouse as run_query  # noqa: PLC0415 - as above
 
     config = load_config(config_path)
     name, settings = warehouse_of(config, store)
@@ -53,9 +53,9 @@ def query(sql: str, config_path: Path, as_json: bool, as_of: str | None, store: 
     return 0
 
 
-def warehouse_of(config: Config, store: str | None) -> tuple[str, Iceberg]:
+def warehouse_of(config: Config, store: str | None) -> tuple[str, IcebergConfig]:
     """The one that is named, or the only one."""
-    found = {name: each for name, each in config.stores.items() if isinstance(each, Iceberg)}
+    found = {name: each for name, each in config.stores.items() if isinstance(each, IcebergConfig)}
     if store is not None:
         if store not in found:
             raise UsageError(f"There is no warehouse [stores.{store}] in the config.")
@@ -70,7 +70,7 @@ def base_of(config: Config) -> int:
     """What the pipeline adds to LSNs; 0 unless it was recovered onto another server."""
     from cdc.errors import TransientError  # noqa: PLC0415 - beside its only use
     from cdc.names import Control, control_topic  # noqa: PLC0415 - as above
-    from cdc.progress import read_progress  # noqa: PLC0415 - as above
+    from cdc.positions.progress import read_progress  # noqa: PLC0415 - as above
 
     try:
         progress = read_progress(config.kafka.client_options(), control_topic(config.kafka.prefix, Control.PROGRESS))

@@ -10,10 +10,10 @@ from cdc.commands.options import config_option, json_option
 from cdc.commands.plans import DONE, NOTHING_OR_NO, agreed, carry_out, end
 from cdc.config import load_config
 from cdc.errors import UsageError
-from cdc.postgres import connect
-from cdc.recovery.mendable_topics import MendableTopics
+from cdc.postgres.connection import connect
 from cdc.recovery.plan import RecoveryPlan
 from cdc.recovery.recovery import Recovery
+from cdc.recovery.topic_repair import RepairableTopics
 
 
 @click.command()
@@ -35,7 +35,7 @@ def recover(config_path: Path, dry_run: bool, yes: bool, anyway: bool, as_json: 
     if as_json and not (yes or dry_run):
         raise UsageError("--json does not ask: it needs --yes or --dry-run.")
     config = load_config(config_path)
-    topics = MendableTopics(config.kafka)
+    topics = RepairableTopics(config.kafka)
     try:
         with connect(config.source.conninfo(), application_name="tailrace recover") as connection:
             recovery = Recovery(config, connection, topics, anyway=anyway)

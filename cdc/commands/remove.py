@@ -14,10 +14,10 @@ from cdc.commands.options import config_option, json_option
 from cdc.commands.plans import DONE, NOTHING_OR_NO, agreed, carry_out, end
 from cdc.config import Config, TableSelector, load_config
 from cdc.errors import TransientError, UsageError
-from cdc.postgres import connect
+from cdc.postgres.connection import connect
 from cdc.setup.capture_removal import CaptureRemoval
 from cdc.setup.removable_topics import RemovableTopics
-from cdc.setup.removal import Plan, Removal, RemovalAction
+from cdc.setup.removal import Removal, RemovalAction, RemovalPlan
 from cdc.setup.table_removal import TableRemoval
 
 
@@ -103,7 +103,7 @@ def _topics(config: Config, *, needed: bool) -> RemovableTopics | None:
         return None
 
 
-def _show(plan: Plan, *, delete_topics: bool) -> None:
+def _show(plan: RemovalPlan, *, delete_topics: bool) -> None:
     if not plan.steps:
         left = " Its topics are left; --topics deletes them." if plan.left and not delete_topics else ""
         click.echo(f"There is nothing to remove.{left}")
@@ -113,7 +113,7 @@ def _show(plan: Plan, *, delete_topics: bool) -> None:
         click.echo(line)
 
 
-def _agreed(config: Config, plan: Plan) -> bool:
+def _agreed(config: Config, plan: RemovalPlan) -> bool:
     if any(step.action is RemovalAction.DELETE_TOPIC for step in plan.steps):
         prefix = config.kafka.prefix
         click.echo(f"The topics' content will be lost. Type the prefix ({prefix}) to go on: ", nl=False)

@@ -33,8 +33,8 @@ def run(context: click.Context, config_path: Path, as_json: bool, folder: Path |
 
     Ctrl-C or SIGTERM stops everything, capture last. Exit code 3: every part has refused.
     """
-    from cdc.supervisor.lines import InFiles, OnStderr  # noqa: PLC0415 - the drivers take their time
-    from cdc.supervisor.view import view_for  # noqa: PLC0415
+    from cdc.supervisor.child_output import InFiles, OnStderr  # noqa: PLC0415 - the drivers take their time
+    from cdc.supervisor.terminal_view import view_for  # noqa: PLC0415
     from cdc.supervisor.wiring import Pipeline  # noqa: PLC0415
 
     config = load_config(config_path)

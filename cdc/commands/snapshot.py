@@ -15,17 +15,17 @@ import click
 import msgspec
 import orjson
 
-from cdc.commands.copy_keys import copy_some
-from cdc.commands.copy_orders import carry_out
 from cdc.commands.options import config_option, json_option
+from cdc.commands.snapshot_keys import copy_some
+from cdc.commands.snapshot_requests import carry_out_request
 from cdc.config import load_config
-from cdc.copies.records import CopyProgress
 from cdc.errors import UsageError
+from cdc.snapshot.records import CopyProgress
 
 if TYPE_CHECKING:
     from rich.progress import Progress as RichProgress
 
-    from spark_jobs.first_copy import Report, View
+    from spark_jobs.snapshot.initial import SnapshotReport, SnapshotView
 
 _PLAIN_SECONDS = 5.0
 
@@ -67,12 +67,12 @@ def snapshot(
     if order is not None:
         if where or (tables and order != "cancel"):
             raise UsageError(f"--{order} takes no --where, and --table only goes with --cancel.")
-        return carry_out(order, load_config(config_path), tables, as_json=as_json)
+        return carry_out_request(order, load_config(config_path), tables, as_json=as_json)
     if keys:
         if len(tables) != 1 or where:
             raise UsageError("--keys goes with one --table, and with no --where.")
         return copy_some(load_config(config_path), tables[0], keys, as_json=as_json)
-    from spark_jobs.due_copies import copy_what_is_due  # noqa: PLC0415 - Spark's session is not needed for --help
+    from spark_jobs.snapshot.due_snapshots import copy_what_is_due  # noqa: PLC0415 - Spark's session is not needed for --help
 
     if where and not tables:
         raise UsageError("--where needs --table.", remedy="Name the tables that the condition is about.")
@@ -90,13 +90,13 @@ def snapshot(
     return 0 if _is_done(report, first=config.copy.first) else 1
 
 
-def _is_done(report: Report, *, first: bool) -> bool:
+def _is_done(report: SnapshotReport, *, first: bool) -> bool:
     """Whether everything is copied that is wanted: not the rows of before, where there is to be no first copy."""
     left = [table for table in report.incomplete if first or not table.get("by_choice")]
     return report.status is not None and report.status["state"] == "streaming" and not left
 
 
-def _json(report: Report) -> str:
+def _json(report: SnapshotReport) -> str:
     status = report.status or {"state": "none", "tables": []}
     result = {
         "event": "result",
@@ -109,7 +109,7 @@ def _json(report: Report) -> str:
     return orjson.dumps(result).decode()
 
 
-def _lines(report: Report) -> list[str]:
+def _lines(report: SnapshotReport) -> list[str]:
     lines = []
     if report.progress is not None:
         lines.append(_figures(report.progress))
@@ -154,7 +154,7 @@ def _duration(seconds: float) -> str:
 
 
 @contextmanager
-def _view(*, as_json: bool) -> Iterator[View]:
+def _view(*, as_json: bool) -> Iterator[SnapshotView]:
     """What fits where the output goes."""
     from rich.console import Console  # noqa: PLC0415 - not needed for --help
     from rich.progress import BarColumn, Progress, SpinnerColumn, TextColumn  # noqa: PLC0415

@@ -18,7 +18,7 @@ from rich.table import Column, Table
 
 from cdc.commands.options import json_option
 from cdc.errors import TailraceError
-from deploy.progress import Progress, Terminal, lines_on_stderr
+from deploy.progress import ProgressDisplay, Terminal, lines_on_stderr
 from deploy.sql_prompt import WIDE, SqlPrompt
 from deploy.stack import CONTAINERS, NAMES, PROCESSES, Server, Stack, open_stack
 from deploy.versions import POSTGRES, POSTGRES_DEFAULT_MAJOR
@@ -216,7 +216,7 @@ def _log_text(servers: Stack, name: str) -> str:
 
 
 @contextmanager
-def _progress() -> Iterator[Progress]:
+def _progress() -> Iterator[ProgressDisplay]:
     """On stderr, so that `--json` stays clean."""
     console = Console(stderr=True)
     if not console.is_terminal:

@@ -24,7 +24,7 @@ def sync(stores: tuple[str, ...], config_path: Path, generation: int | None) -> 
     holds up no other. Ctrl-C or SIGTERM stops it. Exit code 3: a store refused, and the log says what to do; the others
     went on.
     """
-    from spark_jobs.sync import run_sync  # noqa: PLC0415 - Spark takes its time
+    from spark_jobs.sync.sync import run_sync  # noqa: PLC0415 - Spark takes its time
 
     config = load_config(config_path)
     stop = threading.Event()

@@ -14,7 +14,7 @@ from cdc.commands.options import config_option, json_option
 from cdc.config import Config, load_config
 from cdc.config.tables import TableSelector
 from cdc.errors import TransientError, UsageError
-from cdc.kafka_access import refusal
+from cdc.kafka.failures import kafka_refusal
 from cdc.names import topic
 
 _SIGNS = {"c": "+", "r": "+", "u": "~", "d": "-", "t": "!"}
@@ -44,7 +44,7 @@ def tail(
             if count == limit:
                 return
     except KafkaException as error:
-        raise refusal(config.kafka.client_options()) or TransientError(
+        raise kafka_refusal(config.kafka.client_options()) or TransientError(
             f"Reading {name} failed: {error.args[0].str()}.",
             remedy=f"Does Kafka answer at {config.kafka.bootstrap}? That is [kafka] bootstrap.",
         ) from error

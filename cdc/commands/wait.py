@@ -25,7 +25,7 @@ def wait(stores: tuple[str, ...], config_path: Path, as_json: bool, lsn_text: st
     A writer asks for its LSN after the commit: SELECT pg_current_wal_insert_lsn(). Exit code 0: they have it; 1: not
     within the time.
     """
-    from cdc.store_positions import wait_for  # noqa: PLC0415 - the stores' clients take their time
+    from cdc.positions.wait import wait_for  # noqa: PLC0415 - the stores' clients take their time
 
     try:
         lsn = LSN.parse(lsn_text)

@@ -5,43 +5,43 @@ docs/reference/config.md lists every key.
 Importing this is cheap on purpose (no driver, no Spark): every command imports it. Nothing here connects anywhere.
 """
 
-from cdc.config.audit import Audit
-from cdc.config.copy import Copy
-from cdc.config.file import load_config, parse_config
-from cdc.config.kafka import Kafka, Sasl
-from cdc.config.model import Capture, Config, Spark
-from cdc.config.seeing import Alerts, Dashboard, Lag, Slot
+from cdc.config.audit import AuditConfig
+from cdc.config.kafka import KafkaConfig, SaslConfig
+from cdc.config.model import CaptureConfig, Config, SparkConfig
+from cdc.config.monitoring import AlertsConfig, DashboardConfig, LagConfig, SlotConfig
 from cdc.config.shape import TableShape
-from cdc.config.source import Source, SourceTls
-from cdc.config.stores import Elasticsearch, Iceberg, Redis, Store
+from cdc.config.snapshot import SnapshotConfig
+from cdc.config.source import SourceConfig, SourceTlsConfig
+from cdc.config.stores import ElasticsearchConfig, IcebergConfig, RedisConfig, Store
 from cdc.config.tables import ColumnName, Mask, MaskKind, TableName, TableSelector
-from cdc.config.tls import Tls
+from cdc.config.tls import TlsConfig
+from cdc.config.toml.file import load_config, parse_config
 
 __all__ = [
-    "Alerts",
-    "Audit",
-    "Capture",
+    "AlertsConfig",
+    "AuditConfig",
+    "CaptureConfig",
     "ColumnName",
     "Config",
-    "Copy",
-    "Dashboard",
-    "Elasticsearch",
-    "Iceberg",
-    "Kafka",
-    "Lag",
+    "DashboardConfig",
+    "ElasticsearchConfig",
+    "IcebergConfig",
+    "KafkaConfig",
+    "LagConfig",
     "Mask",
     "MaskKind",
-    "Redis",
-    "Sasl",
-    "Slot",
-    "Source",
-    "SourceTls",
-    "Spark",
+    "RedisConfig",
+    "SaslConfig",
+    "SlotConfig",
+    "SnapshotConfig",
+    "SourceConfig",
+    "SourceTlsConfig",
+    "SparkConfig",
     "Store",
     "TableName",
     "TableSelector",
     "TableShape",
-    "Tls",
+    "TlsConfig",
     "load_config",
     "parse_config",
 ]

@@ -8,7 +8,7 @@ from cdc.config.settings import about, between
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Audit:
+class AuditConfig:
     rows_per_second: int = field(
         default=0,
         metadata=about(

@@ -9,8 +9,8 @@ from typing import Any, Literal
 from cdc import names
 from cdc.config import kafka_clients
 from cdc.config.settings import about, between, not_empty
-from cdc.config.tls import Tls
-from cdc.secrets import Options, Secret
+from cdc.config.tls import TlsConfig
+from cdc.secrets import Secret, SecretOptions
 
 
 def _prefix_problem(prefix: str) -> str | None:
@@ -27,7 +27,7 @@ def _bootstrap_problem(bootstrap: str) -> str | None:
     return "must be host:port, several separated by commas"
 
 
-def _own_settings(options: Options) -> str | None:
+def _own_settings(options: SecretOptions) -> str | None:
     taken = sorted(set(options) & kafka_clients.OWN_SETTINGS)
     if taken:
         return f"may not set {', '.join(taken)}: Tailrace sets that itself, from the keys of [kafka] and [capture]"
@@ -35,7 +35,7 @@ def _own_settings(options: Options) -> str | None:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Sasl:
+class SaslConfig:
     mechanism: Literal["PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512"] = field(
         default="SCRAM-SHA-512", metadata=about("How the client proves who it is")
     )
@@ -44,7 +44,7 @@ class Sasl:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Kafka:
+class KafkaConfig:
     bootstrap: str = field(metadata=about("Brokers to start from: `host:port`, commas between", _bootstrap_problem))
     prefix: str = field(metadata=about("First part of every topic, index and key", _prefix_problem))
     partitions: int = field(
@@ -63,12 +63,12 @@ class Kafka:
         default=168,
         metadata=about("How long a store may be behind: tombstones are kept this long", between(0.001, 87_600)),
     )
-    options: Options = field(
-        default_factory=Options,
+    options: SecretOptions = field(
+        default_factory=SecretOptions,
         metadata=about("librdkafka properties for the producer, passed on as they are", _own_settings),
     )
-    tls: Tls | None = field(default=None, metadata=about("TLS to the brokers; the section turns it on"))
-    sasl: Sasl | None = field(default=None, metadata=about("SASL; the section turns it on"))
+    tls: TlsConfig | None = field(default=None, metadata=about("TLS to the brokers; the section turns it on"))
+    sasl: SaslConfig | None = field(default=None, metadata=about("SASL; the section turns it on"))
 
     @property
     def delete_retention_milliseconds(self) -> int:

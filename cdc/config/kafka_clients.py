@@ -6,8 +6,8 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, Final
 
 if TYPE_CHECKING:
-    from cdc.config.kafka import Sasl
-    from cdc.config.tls import Tls
+    from cdc.config.kafka import SaslConfig
+    from cdc.config.tls import TlsConfig
 
 # How long a client waits for a connection, for the answer to one request, and for a call that may take several. Each
 # client has limits of its own, which change from release to release; these are ours.
@@ -44,7 +44,7 @@ _LOGIN_MODULES = {
 }
 
 
-def librdkafka(bootstrap: str, protocol: str, tls: Tls | None, sasl: Sasl | None) -> dict[str, str]:
+def librdkafka(bootstrap: str, protocol: str, tls: TlsConfig | None, sasl: SaslConfig | None) -> dict[str, str]:
     options = {
         "bootstrap.servers": bootstrap,
         "security.protocol": protocol,
@@ -65,7 +65,7 @@ def librdkafka(bootstrap: str, protocol: str, tls: Tls | None, sasl: Sasl | None
 
 
 def kafka_python(
-    bootstrap: str, protocol: str, tls: Tls | None, sasl: Sasl | None, extra: Mapping[str, str]
+    bootstrap: str, protocol: str, tls: TlsConfig | None, sasl: SaslConfig | None, extra: Mapping[str, str]
 ) -> dict[str, Any]:
     servers = [server.strip() for server in bootstrap.split(",")]
     options: dict[str, Any] = {
@@ -90,7 +90,7 @@ def kafka_python(
     return options
 
 
-def spark(bootstrap: str, protocol: str, tls: Tls | None, sasl: Sasl | None) -> dict[str, str]:
+def spark(bootstrap: str, protocol: str, tls: TlsConfig | None, sasl: SaslConfig | None) -> dict[str, str]:
     options = {
         "bootstrap.servers": bootstrap,
         "security.protocol": protocol,
@@ -106,7 +106,7 @@ def spark(bootstrap: str, protocol: str, tls: Tls | None, sasl: Sasl | None) -> 
     return {f"kafka.{name}": value for name, value in options.items()}
 
 
-def _java_tls(tls: Tls) -> dict[str, str]:
+def _java_tls(tls: TlsConfig) -> dict[str, str]:
     # Certificates travel as text: executors on other machines have no such files, and the Java client takes a
     # certificate and its key from one file only.
     options = {"ssl.endpoint.identification.algorithm": "https" if tls.verify_hostname else ""}
@@ -122,7 +122,7 @@ def _java_tls(tls: Tls) -> dict[str, str]:
     return options
 
 
-def _jaas(sasl: Sasl) -> str:
+def _jaas(sasl: SaslConfig) -> str:
     def quoted(text: str) -> str:
         return '"' + text.replace("\\", "\\\\").replace('"', '\\"') + '"'
 

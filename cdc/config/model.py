@@ -6,19 +6,19 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from cdc.config.audit import Audit
-from cdc.config.copy import Copy
-from cdc.config.kafka import Kafka
-from cdc.config.seeing import Alerts, Dashboard, Lag, Slot
+from cdc.config.audit import AuditConfig
+from cdc.config.kafka import KafkaConfig
+from cdc.config.monitoring import AlertsConfig, DashboardConfig, LagConfig, SlotConfig
 from cdc.config.settings import Problem, about, at_least, between, matching, not_empty
-from cdc.config.source import Source
+from cdc.config.snapshot import SnapshotConfig
+from cdc.config.source import SourceConfig
 from cdc.config.stores import Store
 from cdc.config.tables import ALL_COLUMNS, ColumnName, Mask, MaskKind, TableName
-from cdc.secrets import Options, Secret
+from cdc.secrets import Secret, SecretOptions
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Capture:
+class CaptureConfig:
     batch_milliseconds: int = field(
         default=50,
         metadata=about("Longest wait for more source transactions to share one Kafka transaction", between(0, 10_000)),
@@ -47,11 +47,13 @@ AUTHENTICATION_REMEDY = (
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Spark:
+class SparkConfig:
     master: str = field(
         default="local[*]", metadata=about("Where jobs run: `local[N]`, `spark://…`, `k8s://…`", not_empty)
     )
-    options: Options = field(default_factory=Options, metadata=about("Spark properties, passed on as they are"))
+    options: SecretOptions = field(
+        default_factory=SecretOptions, metadata=about("Spark properties, passed on as they are")
+    )
 
     @property
     def is_local(self) -> bool:
@@ -73,10 +75,10 @@ class Spark:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Config:
-    source: Source = field(metadata=about("The Postgres database"))
-    kafka: Kafka = field(metadata=about("The log"))
-    capture: Capture = field(default_factory=Capture, metadata=about("How changes are grouped"))
-    copy: Copy = field(default_factory=Copy, metadata=about("How tables are copied"))
+    source: SourceConfig = field(metadata=about("The Postgres database"))
+    kafka: KafkaConfig = field(metadata=about("The log"))
+    capture: CaptureConfig = field(default_factory=CaptureConfig, metadata=about("How changes are grouped"))
+    copy: SnapshotConfig = field(default_factory=SnapshotConfig, metadata=about("How tables are copied"))
     mask: Mapping[ColumnName, Mask] = field(
         default_factory=dict, metadata=about("Columns that leave the database only masked")
     )
@@ -90,12 +92,12 @@ class Config:
             names=matching("[a-z][a-z0-9_-]{0,62}", "a store's name is made of a-z, 0-9, _ and -, a letter first"),
         ),
     )
-    spark: Spark = field(default_factory=Spark, metadata=about("Where and how Spark runs"))
-    audit: Audit = field(default_factory=Audit, metadata=about("What is compared all the time"))
-    lag: Lag = field(default_factory=Lag, metadata=about("When a hop counts as behind or stalled"))
-    slot: Slot = field(default_factory=Slot, metadata=about("What is done before the slot is lost"))
-    alerts: Alerts = field(default_factory=Alerts, metadata=about("Who is told of trouble"))
-    dashboard: Dashboard = field(default_factory=Dashboard, metadata=about("Where the page is served"))
+    spark: SparkConfig = field(default_factory=SparkConfig, metadata=about("Where and how Spark runs"))
+    audit: AuditConfig = field(default_factory=AuditConfig, metadata=about("What is compared all the time"))
+    lag: LagConfig = field(default_factory=LagConfig, metadata=about("When a hop counts as behind or stalled"))
+    slot: SlotConfig = field(default_factory=SlotConfig, metadata=about("What is done before the slot is lost"))
+    alerts: AlertsConfig = field(default_factory=AlertsConfig, metadata=about("Who is told of trouble"))
+    dashboard: DashboardConfig = field(default_factory=DashboardConfig, metadata=about("Where the page is served"))
     #: The file that this was read from; not a key.
     file: Path | None = None
 

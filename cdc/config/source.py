@@ -21,7 +21,7 @@ def _dsn_problem(dsn: Dsn) -> str | None:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class SourceTls:
+class SourceTlsConfig:
     """libpq's TLS settings; the DSN may carry them as well (`sslmode=…`), but not both."""
 
     ca: Path | None = field(default=None, metadata=about("PEM file of the authorities to trust"))
@@ -40,7 +40,7 @@ class SourceTls:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Source:
+class SourceConfig:
     dsn: Dsn = field(metadata=about("Connection string of the primary, as URL or `key=value` pairs", _dsn_problem))
     password: Secret | None = field(
         default=None, metadata=about("Password, when it is not in the DSN; needs no percent-encoding here")
@@ -86,7 +86,7 @@ class Source:
         default=False,
         metadata=about("Accept row filters and column lists in a publication that was made by hand"),
     )
-    tls: SourceTls | None = field(default=None, metadata=about("TLS settings, instead of ssl… in the DSN"))
+    tls: SourceTlsConfig | None = field(default=None, metadata=about("TLS settings, instead of ssl… in the DSN"))
 
     def problems(self) -> Iterator[Problem]:
         from cdc.config.dsn import dsn_parameters  # noqa: PLC0415 - as above

@@ -9,9 +9,9 @@ from typing import Literal
 from cdc.config.settings import Location, Problem, about, at_least, between, matching, not_empty, scheme
 from cdc.config.shape import Shaped, shape_problems
 from cdc.config.tables import ColumnName
-from cdc.config.tls import Tls
+from cdc.config.tls import TlsConfig
 from cdc.names import PREFIX_PATTERN, PREFIX_RULE
-from cdc.secrets import Options, Secret, Url
+from cdc.secrets import Secret, SecretOptions, Url
 
 _PREFIX = matching(PREFIX_PATTERN, PREFIX_RULE)
 # What a row holds is a number, a text, a truth value or a list of them: these types want JSON objects.
@@ -32,17 +32,17 @@ class Fed(Shaped):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Elasticsearch(Fed):
+class ElasticsearchConfig(Fed):
     kind: Literal["elasticsearch"] = field(default="elasticsearch", metadata=about("What the store is"))
     url: Url = field(metadata=about("Where the server answers", scheme("http", "https")))
     username: str | None = field(default=None, metadata=about("User for basic authentication"))
     password: Secret | None = field(default=None, metadata=about("That user's password"))
     api_key: Secret | None = field(default=None, metadata=about("API key, instead of a user (base64 form)"))
-    tls: Tls | None = field(default=None, metadata=about("Certificates; only for https"))
+    tls: TlsConfig | None = field(default=None, metadata=about("Certificates; only for https"))
     prefix: str | None = field(
         default=None, metadata=about("First part of its names, instead of `kafka.prefix`", _PREFIX)
     )
-    mapping: Mapping[ColumnName, Options] = field(
+    mapping: Mapping[ColumnName, SecretOptions] = field(
         default_factory=dict, metadata=about("How a column is indexed, instead of what its type suggests")
     )
     shards: int = field(default=1, metadata=about("Primary shards of each index", between(1, 1024)))
@@ -74,12 +74,12 @@ class Elasticsearch(Fed):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Redis(Fed):
+class RedisConfig(Fed):
     kind: Literal["redis"] = field(default="redis", metadata=about("What the store is"))
     url: Url = field(metadata=about("Where the server answers, and the database", scheme("redis", "rediss")))
     username: str | None = field(default=None, metadata=about("ACL user"))
     password: Secret | None = field(default=None, metadata=about("Password, when it is not in the URL"))
-    tls: Tls | None = field(default=None, metadata=about("Certificates; only for rediss"))
+    tls: TlsConfig | None = field(default=None, metadata=about("Certificates; only for rediss"))
     prefix: str | None = field(
         default=None, metadata=about("First part of its keys, instead of `kafka.prefix`", _PREFIX)
     )
@@ -97,7 +97,7 @@ class Redis(Fed):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Iceberg(Fed):
+class IcebergConfig(Fed):
     kind: Literal["iceberg"] = field(default="iceberg", metadata=about("What the store is"))
     path: Location = field(metadata=about("Folder or URI of the warehouse's files", not_empty))
     catalog_uri: Url | None = field(
@@ -109,8 +109,9 @@ class Iceberg(Fed):
     )
     catalog_username: str | None = field(default=None, metadata=about("User of that catalog"))
     catalog_password: Secret | None = field(default=None, metadata=about("That user's password"))
-    options: Options = field(
-        default_factory=Options, metadata=about("More properties of the Iceberg catalog, such as its object storage's")
+    options: SecretOptions = field(
+        default_factory=SecretOptions,
+        metadata=about("More properties of the Iceberg catalog, such as its object storage's"),
     )
     string_columns: tuple[ColumnName, ...] = field(
         default=(), metadata=about("Columns that are kept as text, since their values do not fit a typed column")
@@ -135,4 +136,4 @@ class Iceberg(Fed):
             yield "catalog_uri", "needed when `path` is a URI: a SQLite catalog can only live in a local folder"
 
 
-Store = Elasticsearch | Redis | Iceberg
+Store = ElasticsearchConfig | RedisConfig | IcebergConfig

@@ -11,7 +11,7 @@ from cdc.secrets import Secret
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Tls:
+class TlsConfig:
     """The section's presence turns TLS on; without `ca` the system's authorities are trusted."""
 
     ca: Path | None = field(default=None, metadata=about("PEM file of the authorities to trust"))

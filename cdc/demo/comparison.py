@@ -16,19 +16,20 @@ from typing import Any
 
 import psycopg
 
-from cdc import catalog, schema
 from cdc.config import Config
-from cdc.copies.described import DescribedTable, describe_tables
-from cdc.copies.reading import Readable, at_snapshot, lines, lock
-from cdc.copies.records import Piece
-from cdc.copies.rows import LineEncoder
 from cdc.errors import TransientError
 from cdc.lsn import LSN
-from cdc.postgres import connect
-from cdc.store_positions import wait_for
+from cdc.positions.wait import wait_for
+from cdc.postgres import catalog
+from cdc.postgres.connection import connect
+from cdc.snapshot.copy_rows import LineEncoder
+from cdc.snapshot.records import Piece
+from cdc.snapshot.source_reader import Readable, at_snapshot, lines, lock
+from cdc.snapshot.table_description import DescribedTable, describe_tables
+from cdc.tables import schema_record
 from sinks.contract import Store, TableSchema
 from sinks.registry import open_store
-from sinks.rows import row_id
+from sinks.rows import row_id_of
 
 _SHOWN = 5
 
@@ -103,7 +104,7 @@ def _source_rows(connection: psycopg.Connection[Any], table: DescribedTable) -> 
             raise TransientError(f"{table.shape} cannot be compared: {readable}.")
         everything = Piece(table=table.oid, relation=leaf.relation.oid, first_block=0, end_block=None)
         for block in lines(connection, readable, everything, encoder.columns):
-            found.update((row_id(key), row) for key, row in encoder.encode(block))
+            found.update((row_id_of(key), row) for key, row in encoder.encode(block))
     return found
 
 
@@ -119,4 +120,4 @@ def _values(row: bytes) -> Any:
 
 
 def _schema(table: DescribedTable) -> TableSchema:
-    return TableSchema.from_record(json.dumps(schema.describe(table.table(table.relation))).encode())
+    return TableSchema.from_record(json.dumps(schema_record.describe(table.table(table.relation))).encode())

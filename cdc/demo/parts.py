@@ -9,7 +9,7 @@ import time
 from collections.abc import Callable, Sequence
 from typing import NamedTuple, Protocol
 
-from cdc.demo.writer import Counts, Writer
+from cdc.demo.writer import Counts, ShopWriter
 
 
 class Figure(NamedTuple):
@@ -19,7 +19,7 @@ class Figure(NamedTuple):
     value: str
 
 
-class Part(Protocol):
+class DemoPart(Protocol):
     """`stop` raises what ended the part early; `healthy` turns false when that has happened."""
 
     name: str
@@ -39,7 +39,7 @@ class WriterPart:
 
     name = "shop"
 
-    def __init__(self, writer: Writer, clock: Callable[[], float] = time.monotonic) -> None:
+    def __init__(self, writer: ShopWriter, clock: Callable[[], float] = time.monotonic) -> None:
         self._writer = writer
         self._clock = clock
         self._seen = (clock(), writer.counts)

@@ -9,11 +9,11 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
-from cdc import catalog
 from cdc.config import Config
 from cdc.errors import TransientError
 from cdc.lsn import LSN
-from cdc.postgres import connect
+from cdc.postgres import catalog
+from cdc.postgres.connection import connect
 
 _QUERY = "SELECT count(*) AS orders, coalesce(sum(total), 0) AS total FROM public.orders"
 _SECONDS = 180.0

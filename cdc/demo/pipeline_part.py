@@ -10,7 +10,7 @@ from typing import Any
 from cdc.demo.parts import Figure
 from cdc.errors import RefusedError, TailraceError, TransientError
 from cdc.supervisor.child import Child
-from cdc.supervisor.lines import InFiles, as_event
+from cdc.supervisor.child_output import InFiles, as_event
 
 _CONFIG = """\
 # Written by `tailrace demo`; every command takes it: tailrace tail public.orders --config {file}

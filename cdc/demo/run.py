@@ -10,8 +10,8 @@ from contextlib import AbstractContextManager, ExitStack, suppress
 from dataclasses import dataclass
 
 from cdc.demo.interruption import interruptible
-from cdc.demo.parts import Part
-from cdc.demo.view import View
+from cdc.demo.parts import DemoPart
+from cdc.demo.view import DemoView
 from deploy.stack import Stack
 
 
@@ -24,8 +24,8 @@ class Demo:
 
     stack: Stack
     bring_up: Callable[[], None]
-    parts: Callable[[Stack], Sequence[Part]]
-    view: Callable[[], AbstractContextManager[View]]
+    parts: Callable[[Stack], Sequence[DemoPart]]
+    view: Callable[[], AbstractContextManager[DemoView]]
     conclude: Callable[[], bool]
     say: Callable[[str], None]
     seconds: float | None
@@ -53,14 +53,14 @@ class Demo:
         self.say("Stopping the servers.")
         self.stack.down()
 
-    def _start_parts(self, cleaning: ExitStack) -> Sequence[Part]:
+    def _start_parts(self, cleaning: ExitStack) -> Sequence[DemoPart]:
         parts = self.parts(self.stack)
         for part in parts:
             part.start()
             cleaning.callback(part.stop)
         return parts
 
-    def _watch(self, parts: Sequence[Part]) -> None:
+    def _watch(self, parts: Sequence[DemoPart]) -> None:
         end = None if self.seconds is None else time.monotonic() + self.seconds
         with self.view() as view:
             while all(part.healthy for part in parts):

@@ -16,7 +16,7 @@ Cursor = psycopg.Cursor[tuple[Any, ...]]
 
 
 @dataclass(frozen=True, slots=True)
-class Changes:
+class ShopChanges:
     """What one transaction did: rows by kind, and the identities that it made and removed."""
 
     inserted: int = 0
@@ -56,7 +56,7 @@ class Shelves:
             shelves.clock = last[0]
         return shelves
 
-    def fold(self, changes: Changes) -> None:
+    def fold(self, changes: ShopChanges) -> None:
         for ids, new, gone in (
             (self.customers, changes.new_customers, changes.gone_customers),
             (self.products, changes.new_products, changes.gone_products),

@@ -75,7 +75,7 @@ def email(random: Random, number: int) -> str:
     return f"{random.choice(_LAST).lower().replace(chr(39), '')}.{number}@example.com"
 
 
-def full_name(random: Random) -> str:
+def person_name(random: Random) -> str:
     return f"{random.choice(_FIRST)} {random.choice(_LAST)}"
 
 

@@ -12,16 +12,16 @@ from random import Random
 from typing import Final
 
 from cdc.demo import stock
-from cdc.demo.shelves import Changes, Cursor, Shelves
+from cdc.demo.shelves import Cursor, Shelves, ShopChanges
 
-Transaction = Callable[[Cursor, Random, Shelves], Changes]
+Transaction = Callable[[Cursor, Random, Shelves], ShopChanges]
 
 
 def _some(random: Random, ids: list[int], most: int) -> list[int]:
     return random.sample(ids, min(len(ids), random.randint(1, most)))
 
 
-def welcome_customers(cursor: Cursor, random: Random, shelves: Shelves) -> Changes:
+def welcome_customers(cursor: Cursor, random: Random, shelves: Shelves) -> ShopChanges:
     now = shelves.tick(random)
     made = [
         _one(
@@ -31,7 +31,7 @@ def welcome_customers(cursor: Cursor, random: Random, shelves: Shelves) -> Chang
                 " VALUES (%s, %s, %s, %s, %s, %s, %s, %s) RETURNING id",
                 (
                     stock.email(random, random.getrandbits(48)),
-                    stock.full_name(random),
+                    stock.person_name(random),
                     stock.birthday(random),
                     random.random() < 0.5,
                     stock.address(random),
@@ -43,10 +43,10 @@ def welcome_customers(cursor: Cursor, random: Random, shelves: Shelves) -> Chang
         )
         for _ in range(random.randint(1, 3))
     ]
-    return Changes(inserted=len(made), new_customers=tuple(made))
+    return ShopChanges(inserted=len(made), new_customers=tuple(made))
 
 
-def list_products(cursor: Cursor, random: Random, shelves: Shelves) -> Changes:
+def list_products(cursor: Cursor, random: Random, shelves: Shelves) -> ShopChanges:
     now = shelves.tick(random)
     made = [
         _one(
@@ -70,10 +70,10 @@ def list_products(cursor: Cursor, random: Random, shelves: Shelves) -> Changes:
         )
         for _ in range(random.randint(1, 2))
     ]
-    return Changes(inserted=len(made), new_products=tuple(made))
+    return ShopChanges(inserted=len(made), new_products=tuple(made))
 
 
-def place_order(cursor: Cursor, random: Random, shelves: Shelves) -> Changes:
+def place_order(cursor: Cursor, random: Random, shelves: Shelves) -> ShopChanges:
     """An order with its items; stock and customer move with it, the products' long descriptions do not."""
     now = shelves.tick(random)
     customer = random.choice(shelves.customers)
@@ -107,10 +107,10 @@ def place_order(cursor: Cursor, random: Random, shelves: Shelves) -> Changes:
         "UPDATE public.customers SET orders_made = orders_made + 1, updated_at = %s WHERE id = %s",
         (now, customer),
     )
-    return Changes(inserted=1 + items, updated=1 + stocked + cursor.rowcount, new_orders=(order,))
+    return ShopChanges(inserted=1 + items, updated=1 + stocked + cursor.rowcount, new_orders=(order,))
 
 
-def advance_orders(cursor: Cursor, random: Random, shelves: Shelves) -> Changes:
+def advance_orders(cursor: Cursor, random: Random, shelves: Shelves) -> ShopChanges:
     now = shelves.tick(random)
     tracking = uuid.UUID(int=random.getrandbits(128), version=4)
     cursor.execute(
@@ -122,10 +122,10 @@ def advance_orders(cursor: Cursor, random: Random, shelves: Shelves) -> Changes:
         " WHERE id = ANY(%s)",
         (tracking, now, _some(random, shelves.orders, 5)),
     )
-    return Changes(updated=cursor.rowcount)
+    return ShopChanges(updated=cursor.rowcount)
 
 
-def revise_products(cursor: Cursor, random: Random, shelves: Shelves) -> Changes:
+def revise_products(cursor: Cursor, random: Random, shelves: Shelves) -> ShopChanges:
     now = shelves.tick(random)
     updated = 0
     for product in sorted(_some(random, shelves.products, 4)):
@@ -136,57 +136,59 @@ def revise_products(cursor: Cursor, random: Random, shelves: Shelves) -> Changes
             (stock.price(random), stock.attributes(random), text, now, product),
         )
         updated += cursor.rowcount
-    return Changes(updated=updated)
+    return ShopChanges(updated=updated)
 
 
-def revise_items(cursor: Cursor, random: Random, shelves: Shelves) -> Changes:
+def revise_items(cursor: Cursor, random: Random, shelves: Shelves) -> ShopChanges:
     cursor.execute(
         "UPDATE public.order_items SET quantity = %s, gift_note = %s WHERE order_id = ANY(%s)",
         (random.randint(1, 9), stock.gift_note(random), _some(random, shelves.orders, 3)),
     )
-    return Changes(updated=cursor.rowcount)
+    return ShopChanges(updated=cursor.rowcount)
 
 
-def renumber_items(cursor: Cursor, random: Random, shelves: Shelves) -> Changes:
+def renumber_items(cursor: Cursor, random: Random, shelves: Shelves) -> ShopChanges:
     """The primary key itself changes: delete of the old key, insert of the new one, downstream."""
     cursor.execute(
         "UPDATE public.order_items SET line_no = line_no + 100 WHERE order_id = %s",
         (random.choice(shelves.orders),),
     )
-    return Changes(updated=cursor.rowcount)
+    return ShopChanges(updated=cursor.rowcount)
 
 
-def cancel_orders(cursor: Cursor, random: Random, shelves: Shelves) -> Changes:
+def cancel_orders(cursor: Cursor, random: Random, shelves: Shelves) -> ShopChanges:
     return _delete_orders(cursor, _some(random, shelves.orders, 3))
 
 
-def archive_orders(cursor: Cursor, random: Random, shelves: Shelves) -> Changes:
+def archive_orders(cursor: Cursor, random: Random, shelves: Shelves) -> ShopChanges:
     """The oldest ones go, a bunch at a time: keeps a demo that runs for days at one size."""
     return _delete_orders(cursor, sorted(shelves.orders)[: random.randint(20, 40)])
 
 
-def forget_customer(cursor: Cursor, random: Random, shelves: Shelves) -> Changes:
+def forget_customer(cursor: Cursor, random: Random, shelves: Shelves) -> ShopChanges:
     customer = random.choice(shelves.customers)
     found = cursor.execute("SELECT id FROM public.orders WHERE customer_id = %s ORDER BY id", (customer,))
     orders = _delete_orders(cursor, [row[0] for row in found])
     cursor.execute("DELETE FROM public.customers WHERE id = %s", (customer,))
-    return Changes(deleted=orders.deleted + cursor.rowcount, gone_customers=(customer,), gone_orders=orders.gone_orders)
+    return ShopChanges(
+        deleted=orders.deleted + cursor.rowcount, gone_customers=(customer,), gone_orders=orders.gone_orders
+    )
 
 
-def drop_products(cursor: Cursor, random: Random, shelves: Shelves) -> Changes:
+def drop_products(cursor: Cursor, random: Random, shelves: Shelves) -> ShopChanges:
     gone = cursor.execute(
         "DELETE FROM public.products AS p WHERE id = ANY(%s)"
         " AND NOT EXISTS (SELECT FROM public.order_items WHERE product_id = p.id) RETURNING id",
         (_some(random, shelves.products, 3),),
     ).fetchall()
-    return Changes(deleted=len(gone), gone_products=tuple(row[0] for row in gone))
+    return ShopChanges(deleted=len(gone), gone_products=tuple(row[0] for row in gone))
 
 
-def _delete_orders(cursor: Cursor, orders: list[int]) -> Changes:
+def _delete_orders(cursor: Cursor, orders: list[int]) -> ShopChanges:
     cursor.execute("DELETE FROM public.order_items WHERE order_id = ANY(%s)", (orders,))
     items = cursor.rowcount
     cursor.execute("DELETE FROM public.orders WHERE id = ANY(%s)", (orders,))
-    return Changes(deleted=items + cursor.rowcount, gone_orders=tuple(orders))
+    return ShopChanges(deleted=items + cursor.rowcount, gone_orders=tuple(orders))
 
 
 def _one(cursor: Cursor) -> int:

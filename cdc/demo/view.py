@@ -12,19 +12,19 @@ from rich.live import Live
 from rich.table import Column, Table
 from rich.text import Text
 
-from cdc.demo.parts import Part
+from cdc.demo.parts import DemoPart
 from deploy.stack import Server
 
 
-class View(Protocol):
+class DemoView(Protocol):
     """`interval_seconds` is how often it wants to be shown something new."""
 
     interval_seconds: float
 
-    def show(self, servers: Sequence[Server], parts: Sequence[Part]) -> None: ...
+    def show(self, servers: Sequence[Server], parts: Sequence[DemoPart]) -> None: ...
 
 
-class PlainView:
+class PlainDemoView:
     """The servers' addresses once, then a line for each part."""
 
     interval_seconds = 5.0
@@ -34,7 +34,7 @@ class PlainView:
         self._hint = hint
         self._introduced = False
 
-    def show(self, servers: Sequence[Server], parts: Sequence[Part]) -> None:
+    def show(self, servers: Sequence[Server], parts: Sequence[DemoPart]) -> None:
         if not self._introduced:
             self._introduced = True
             for server in servers:
@@ -51,7 +51,7 @@ class PlainView:
         self._console.print(line, markup=False, highlight=False, soft_wrap=True)
 
 
-class LiveView:
+class LiveDemoView:
     """One page that is drawn again in place."""
 
     interval_seconds = 1.0
@@ -60,7 +60,7 @@ class LiveView:
         self._live = live
         self._hint = hint
 
-    def show(self, servers: Sequence[Server], parts: Sequence[Part]) -> None:
+    def show(self, servers: Sequence[Server], parts: Sequence[DemoPart]) -> None:
         self._live.update(
             Group(_servers_table(servers), *map(_part_table, parts), Text(self._hint, "dim")),
             refresh=True,
@@ -68,13 +68,13 @@ class LiveView:
 
 
 @contextmanager
-def view_on(console: Console, hint: str) -> Iterator[View]:
+def view_on(console: Console, hint: str) -> Iterator[DemoView]:
     """The view that fits where the output goes; `hint` tells the reader what to do next."""
     if not console.is_terminal:
-        yield PlainView(console, hint)
+        yield PlainDemoView(console, hint)
         return
     with Live(console=console, auto_refresh=False) as live:
-        yield LiveView(live, hint)
+        yield LiveDemoView(live, hint)
 
 
 def _servers_table(servers: Sequence[Server]) -> Table:
@@ -84,7 +84,7 @@ def _servers_table(servers: Sequence[Server]) -> Table:
     return table
 
 
-def _part_table(part: Part) -> Table:
+def _part_table(part: DemoPart) -> Table:
     figures = part.figures()
     table = Table("", *(figure.label for figure in figures), box=SIMPLE_HEAD)
     table.add_row(part.name, *(figure.value for figure in figures))

@@ -14,7 +14,7 @@ from typing import Any, Final
 
 import psycopg
 
-from cdc.demo.shelves import Changes, Shelves
+from cdc.demo.shelves import Shelves, ShopChanges
 from cdc.demo.transactions import choose
 
 _ROLLBACK_SHARE: Final = 0.03
@@ -43,7 +43,7 @@ class _ChangedItsMind(Exception):  # noqa: N818 - not an error: it makes psycopg
     pass
 
 
-class Writer:
+class ShopWriter:
     """`rate` is transactions a second; 0 means as fast as the server takes them."""
 
     def __init__(self, dsn: str, seed: int = 1, rate: float = 20.0) -> None:
@@ -147,7 +147,7 @@ class Writer:
         with connection.cursor() as cursor:
             self._shelves = Shelves.read(cursor)
 
-    def _count(self, changes: Changes) -> None:
+    def _count(self, changes: ShopChanges) -> None:
         counts = self.counts
         self.counts = replace(
             counts,

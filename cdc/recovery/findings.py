@@ -8,26 +8,26 @@ from typing import NamedTuple
 
 import psycopg
 
-from cdc import catalog, checks
-from cdc.catalog import Publication, Slot, SourceTable
 from cdc.config import Config
-from cdc.control import read_last
 from cdc.errors import RefusedError
+from cdc.kafka.control_topics import read_last
 from cdc.lsn import LSN
 from cdc.names import Control, control_topic
-from cdc.progress import Progress, UnreadableProgressError
-from cdc.published_tables import choose_tables
-from cdc.recovery.mendable_topics import MendableTopics
-from cdc.recovery.topic_care import TopicCares, care_for
-from cdc.replication import ReplicationStream
+from cdc.positions import continuity
+from cdc.positions.progress import Progress, UnreadableProgressError
+from cdc.postgres import catalog
+from cdc.postgres.catalog import Publication, ReplicationSlot, SourceTable
+from cdc.postgres.replication import ReplicationStream
+from cdc.recovery.topic_actions import TopicActions, action_for
+from cdc.recovery.topic_repair import RepairableTopics
 from cdc.setup.progress_record import last_progress
-from cdc.table_catalog import read_states
-from cdc.table_states import KEY as STATES_KEY
-from cdc.table_states import Gone, TableState, TableStates
-from cdc.table_states import decode as decode_states
+from cdc.startup.publication import choose_tables
+from cdc.tables.catalog_state import read_catalog_states
+from cdc.tables.recorded_state import KEY as STATES_KEY
+from cdc.tables.recorded_state import Gone, TableState, TableStates, decode_states
 
 
-class Identity(NamedTuple):
+class ServerIdentity(NamedTuple):
     """The server's; `forks`: the timelines that its own comes from, and where it left each."""
 
     system_identifier: str
@@ -45,21 +45,21 @@ class Findings:
     problems: tuple[RefusedError, ...]
     progress: Progress | None
     states: TableStates
-    slot: Slot | None
-    old_slot: Slot | None  # under the name that progress was made with, where the config has another one
+    slot: ReplicationSlot | None
+    old_slot: ReplicationSlot | None  # under the name that progress was made with, where the config has another one
     publication: Publication | None
     old_publication: str | None  # its name, where the config has another one
     chosen: list[SourceTable]
     tables: dict[str, TableState]
     gone: dict[str, Gone]
-    topics: TopicCares
+    topics: TopicActions
     control_policies: list[str]
-    identity: Identity
+    identity: ServerIdentity
     database: str
 
 
 class Finder:
-    def __init__(self, config: Config, connection: psycopg.Connection, topics: MendableTopics) -> None:
+    def __init__(self, config: Config, connection: psycopg.Connection, topics: RepairableTopics) -> None:
         self._config = config
         self._source = config.source
         self._connection = connection
@@ -80,7 +80,7 @@ class Finder:
         states = self._states(progress)
         chosen = choose_tables(self._source, self._connection)
         oids = {str(table.oid) for table in chosen} | set(publication.tables if publication is not None else ())
-        tables = read_states(self._connection, oids, prefix=self._config.kafka.prefix)
+        tables = read_catalog_states(self._connection, oids, prefix=self._config.kafka.prefix)
         gone = self._gone(states, tables)
         wanted = {state.topic for state in tables.values()} | set(gone)
         found = self._topics.facts(wanted | set(progress.end_offsets if progress is not None else ()))
@@ -95,26 +95,26 @@ class Finder:
             chosen=chosen,
             tables=tables,
             gone=gone,
-            topics=care_for(progress, wanted, found, self._config.kafka.partitions),
+            topics=action_for(progress, wanted, found, self._config.kafka.partitions),
             control_policies=control_policies,
             identity=identity,
             database=catalog.database_name(self._connection),
         )
 
-    def _check_progress(self, progress: Progress, server: Identity, publication: Publication | None) -> None:
+    def _check_progress(self, progress: Progress, server: ServerIdentity, publication: Publication | None) -> None:
         """As `startup` does, without ending at the first refusal."""
-        self._try(lambda: checks.check_state(progress))
-        self._try(lambda: checks.check_cluster(progress, server.system_identifier))
-        self._try(lambda: checks.check_slot_name(progress, self._source.slot))
-        self._try(lambda: checks.check_partitions_setting(progress, self._config.kafka.partitions))
-        self._try(lambda: checks.check_topics(progress, self._topics))
+        self._try(lambda: continuity.check_state(progress))
+        self._try(lambda: continuity.check_cluster(progress, server.system_identifier))
+        self._try(lambda: continuity.check_slot_name(progress, self._source.slot))
+        self._try(lambda: continuity.check_partitions_setting(progress, self._config.kafka.partitions))
+        self._try(lambda: continuity.check_topics(progress, self._topics))
         if server.system_identifier != progress.system_identifier:
             return  # what follows would only say so again
         existing = catalog.existing_tables(self._connection, progress.publication_tables)
         name = self._source.publication
-        self._try(lambda: checks.check_publication(progress, publication, name=name, existing_tables=existing))
+        self._try(lambda: continuity.check_publication(progress, publication, name=name, existing_tables=existing))
         self._try(
-            lambda: checks.check_server(
+            lambda: continuity.check_server(
                 progress,
                 progress.system_identifier,
                 server.timeline,
@@ -123,15 +123,15 @@ class Finder:
             )
         )
 
-    def _check_slot(self, progress: Progress | None, slot: Slot | None) -> None:
+    def _check_slot(self, progress: Progress | None, slot: ReplicationSlot | None) -> None:
         name = self._source.slot
         if progress is not None and progress.state == "creating":
             return  # a first start that died half-way begins anew by itself
         if slot is not None:
             database = catalog.database_name(self._connection)
-            self._try(lambda: checks.check_slot(progress, slot, name=name, database=database))
+            self._try(lambda: continuity.check_slot(progress, slot, name=name, database=database))
         elif progress is not None and progress.slot in ("", name):
-            self._problems.append(checks.missing_slot(name, progress.confirmable))
+            self._problems.append(continuity.missing_slot(name, progress.confirmable))
 
     def _try(self, check: Callable[[], None]) -> None:
         try:
@@ -139,13 +139,13 @@ class Finder:
         except RefusedError as error:
             self._problems.append(error)
 
-    def _identity(self) -> Identity:
+    def _identity(self) -> ServerIdentity:
         stream = ReplicationStream(
             self._source.conninfo(), slot=self._source.slot, publication=self._source.publication, stop=lambda: False
         )
         try:
             system_identifier, timeline = stream.identify()
-            return Identity(system_identifier, timeline, stream.forks(timeline))
+            return ServerIdentity(system_identifier, timeline, stream.forks(timeline))
         finally:
             stream.close()
 
@@ -164,7 +164,7 @@ class Finder:
         if data is not None:
             return decode_states(data)
         if progress is not None and progress.state in ("copying", "streaming"):
-            self._problems.append(checks.lost_states(name))
+            self._problems.append(continuity.lost_states(name))
         return TableStates()
 
     def _gone(self, states: TableStates, tables: dict[str, TableState]) -> dict[str, Gone]:
@@ -182,12 +182,12 @@ class Finder:
                 gone[state.topic] = Gone(state.schema, state.table, 0)
         return gone
 
-    def _old_slot(self, progress: Progress | None) -> Slot | None:
+    def _old_slot(self, progress: Progress | None) -> ReplicationSlot | None:
         if progress is None or progress.slot in ("", self._source.slot):
             return None
         return catalog.slot(self._connection, progress.slot)
 
-    def _old_publication(self, progress: Progress | None, server: Identity) -> str | None:
+    def _old_publication(self, progress: Progress | None, server: ServerIdentity) -> str | None:
         if progress is None or progress.system_identifier != server.system_identifier:
             return None
         row = self._connection.execute(

@@ -2,17 +2,17 @@
 
 from __future__ import annotations
 
-from cdc.catalog import Slot
 from cdc.config import Config
 from cdc.errors import RefusedError
 from cdc.lsn import Version
-from cdc.published_tables import lacking_tables
+from cdc.postgres.catalog import ReplicationSlot
 from cdc.recovery.findings import Findings
-from cdc.recovery.highest import Highest
+from cdc.recovery.highest_version import Highest
 from cdc.recovery.plan import RecoveryAction, RecoveryPlan
-from cdc.recovery.topic_care import Care
-from cdc.setup.pipeline_hold import capture_runs
+from cdc.recovery.topic_actions import TopicAction
+from cdc.setup.pipeline_lock import capture_runs
 from cdc.setup.steps import Step
+from cdc.startup.publication import lacking_tables
 
 
 def make_plan(config: Config, found: Findings, highest: Highest, *, anyway: bool) -> RecoveryPlan:
@@ -39,8 +39,8 @@ def _steps(config: Config, found: Findings) -> list[Step]:
         lacking = lacking_tables(found.publication, found.chosen)
         steps += [Step(RecoveryAction.ADD_TO_PUBLICATION, str(table)) for table in lacking]
     steps += [Step(RecoveryAction.SET_POLICY, name) for name in found.topics.policies]
-    steps += [Step(RecoveryAction.REMAKE_TOPIC, name) for name in found.topics.named(Care.REMAKE)]
-    steps += [Step(RecoveryAction.MAKE_TOPIC, name) for name in found.topics.named(Care.MAKE)]
+    steps += [Step(RecoveryAction.REMAKE_TOPIC, name) for name in found.topics.named(TopicAction.REMAKE)]
+    steps += [Step(RecoveryAction.MAKE_TOPIC, name) for name in found.topics.named(TopicAction.MAKE)]
     if found.old_slot is not None and found.progress is not None:
         steps.append(Step(RecoveryAction.DROP_SLOT, found.progress.slot))
     if found.slot is not None:
@@ -86,7 +86,7 @@ def _old_name(found: Findings) -> str:
     return found.progress.slot if found.progress is not None else ""
 
 
-def _slot_refusal(name: str, slot: Slot, found: Findings) -> RefusedError | None:
+def _slot_refusal(name: str, slot: ReplicationSlot, found: Findings) -> RefusedError | None:
     if slot.plugin != "pgoutput" or slot.database != found.database:
         return RefusedError(
             f"Slot {name} belongs to something else: plugin {slot.plugin}, database {slot.database}.",

@@ -7,23 +7,24 @@ from collections.abc import Collection
 
 import psycopg
 
-from cdc import catalog, schema
 from cdc.config import Config
-from cdc.copies.described import describe_tables
-from cdc.copies.records import CopyState
 from cdc.errors import TransientError
+from cdc.kafka.topics import Topics
 from cdc.logs import get_logger
 from cdc.lsn import LSN, Version
 from cdc.names import Control, control_topic
-from cdc.progress import KEY as PROGRESS_KEY
-from cdc.progress import Progress, replace
-from cdc.published_versions import base_above
-from cdc.publisher import Publisher
+from cdc.positions.progress import KEY as PROGRESS_KEY
+from cdc.positions.progress import Progress, replace
+from cdc.postgres import catalog
+from cdc.publishing.published_versions import base_above
+from cdc.publishing.publisher import Publisher
 from cdc.recovery.findings import Findings
-from cdc.table_settings import learn_settings, pipeline_digest
-from cdc.table_states import KEY as STATES_KEY
-from cdc.table_states import Gone, TableStates
-from cdc.topics import Topics
+from cdc.snapshot.records import CopyState
+from cdc.snapshot.table_description import describe_tables
+from cdc.tables import schema_record
+from cdc.tables.event_settings import learn_settings, pipeline_digest
+from cdc.tables.recorded_state import KEY as STATES_KEY
+from cdc.tables.recorded_state import Gone, TableStates
 
 log = get_logger("recover")
 
@@ -88,8 +89,8 @@ class RecoveryRecords:
         schema_topic = control_topic(self._prefix, Control.SCHEMA)
         for each in describe_tables(self._connection, self._config, found.tables).values():
             table = each.table(each.relation)
-            self._publisher.send(*schema.record(table, progress.version, schema_topic))
-            progress = progress.with_schema(table.topic, schema.digest(table))
+            self._publisher.send(*schema_record.record(table, progress.version, schema_topic))
+            progress = progress.with_schema(table.topic, schema_record.schema_digest(table))
         states = learn_settings(self._config, _states(found, point))
         self.write(progress=progress, states=states, copies=abandoned)
         log.info("recovered", version=str(progress.version), base=base, tables=len(found.tables))

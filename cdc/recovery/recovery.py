@@ -20,27 +20,27 @@ import msgspec
 import psycopg
 
 from cdc.config import Config
-from cdc.copies import first
-from cdc.copies.log import CopyLog
-from cdc.copies.records import CopyState, driver_transactional_id
 from cdc.logs import get_logger
 from cdc.lsn import LSN
-from cdc.mask_rules import refuse_lost_mask
-from cdc.published_tables import ensure_publication
-from cdc.publisher import Publisher
+from cdc.postgres.open_transactions import tell_open_transactions
+from cdc.postgres.replication import ReplicationStream, SlotInUse
+from cdc.publishing.publisher import Publisher
 from cdc.recovery.findings import Finder, Findings
-from cdc.recovery.highest import Highest
-from cdc.recovery.mendable_topics import MendableTopics
+from cdc.recovery.highest_version import Highest
 from cdc.recovery.plan import RecoveryAction, RecoveryPlan
 from cdc.recovery.planning import make_plan
 from cdc.recovery.records import PENDING_REASON, RecoveryRecords
-from cdc.recovery.topic_care import Care
-from cdc.replication import ReplicationStream, SlotInUse
-from cdc.setup.pipeline_hold import capture_runs
+from cdc.recovery.topic_actions import TopicAction
+from cdc.recovery.topic_repair import RepairableTopics
+from cdc.setup.pipeline_lock import capture_runs
 from cdc.setup.steps import Step
-from cdc.slot_waiting import tell_open_transactions
-from cdc.startup import drop_when_free, first_start_lock, make_publisher
-from cdc.table_settings import refuse_removed
+from cdc.snapshot.log import CopyLog
+from cdc.snapshot.records import CopyState, driver_transactional_id
+from cdc.startup import initial_snapshot
+from cdc.startup.publication import ensure_publication
+from cdc.startup.startup import drop_when_free, first_start_lock, make_publisher
+from cdc.tables.event_settings import refuse_removed
+from cdc.tables.mask_rules import refuse_lost_mask
 
 log = get_logger("recover")
 
@@ -51,7 +51,7 @@ _LOCK_SECONDS = 5.0
 
 class Recovery:
     def __init__(
-        self, config: Config, connection: psycopg.Connection, topics: MendableTopics, *, anyway: bool = False
+        self, config: Config, connection: psycopg.Connection, topics: RepairableTopics, *, anyway: bool = False
     ) -> None:
         """`anyway`: also where nothing is found to be wrong."""
         self._config = config
@@ -128,12 +128,12 @@ class Recovery:
         old_name = found.progress.slot if found.progress is not None and found.progress.slot else self._source.slot
         as_it_was = with_changes(self._config, source=with_changes(self._source, slot=old_name))
         if old_name != self._source.slot:
-            first.cut_off(kafka, f"{self._prefix}.{old_name}")
-        first.cut_off(kafka, driver_transactional_id(self._prefix, old_name))
+            initial_snapshot.cut_off(kafka, f"{self._prefix}.{old_name}")
+        initial_snapshot.cut_off(kafka, driver_transactional_id(self._prefix, old_name))
         with CopyLog(kafka) as copies:
             known = copies.refresh_to_end().copies
         if found.progress is not None and found.progress.state == "copying" and found.progress.copy in known:
-            first.interrupted(as_it_was, found.progress.copy)
+            initial_snapshot.interrupted(as_it_was, found.progress.copy)
         return [
             msgspec.structs.replace(copy, state="abandoned", reason=PENDING_REASON, ended_ms=_now_ms())
             for copy in known.values()
@@ -150,7 +150,7 @@ class Recovery:
         for name in found.topics.policies:
             self._topics.compact(name)
             tell(RecoveryAction.SET_POLICY, name)
-        for name in found.topics.named(Care.REMAKE):
+        for name in found.topics.named(TopicAction.REMAKE):
             self._topics.remake(name)
             tell(RecoveryAction.REMAKE_TOPIC, name)
         self._topics.ensure_tables(found.topics.cares)

@@ -10,17 +10,17 @@ from collections.abc import Callable
 
 import psycopg
 
-from cdc import catalog
 from cdc.config import Config
 from cdc.errors import RefusedError, TransientError
 from cdc.names import Control, control_topic
-from cdc.postgres import explain
-from cdc.progress import Progress
+from cdc.positions.progress import Progress
+from cdc.postgres import catalog
+from cdc.postgres.connection import explain
 from cdc.setup import source_state
-from cdc.setup.pipeline_hold import capture_runs, system_identifier
+from cdc.setup.pipeline_lock import capture_runs, system_identifier
 from cdc.setup.progress_record import last_progress
 from cdc.setup.removable_topics import RemovableTopics
-from cdc.setup.removal import Plan, RemovalAction
+from cdc.setup.removal import RemovalAction, RemovalPlan
 from cdc.setup.steps import Action, Step
 
 
@@ -38,7 +38,7 @@ class CaptureRemoval:
 
     # -- the plan --------------------------------------------------------------------------------------------
 
-    def plan(self) -> Plan:
+    def plan(self) -> RemovalPlan:
         progress = last_progress(self._config.kafka, self._topics) if self._topics else None
         slot = catalog.slot(self._connection, self._source.slot)
         ownership = source_state.publication_ownership(self._connection, self._source.publication)
@@ -50,7 +50,7 @@ class CaptureRemoval:
             steps.extend(Step(RemovalAction.DELETE_TOPIC, name) for name in ours)
         if ownership is not None:
             steps.append(Step(RemovalAction.DROP_PUBLICATION, self._source.publication))
-        return Plan(
+        return RemovalPlan(
             steps=tuple(steps),
             left=(*others, *(() if self._delete_topics else ours)),
             notes=tuple(self._notes(ownership, ours, others)),
@@ -83,7 +83,7 @@ class CaptureRemoval:
             notes.append("stores keep what they have.")
         return notes
 
-    def _refusal(self, slot: catalog.Slot | None, progress: Progress | None) -> RefusedError | None:
+    def _refusal(self, slot: catalog.ReplicationSlot | None, progress: Progress | None) -> RefusedError | None:
         if slot is None:
             return None
         name = self._source.slot
@@ -104,7 +104,7 @@ class CaptureRemoval:
 
     # -- carrying it out -------------------------------------------------------------------------------------
 
-    def carry_out(self, plan: Plan, done: Callable[[Step], None]) -> None:
+    def carry_out(self, plan: RemovalPlan, done: Callable[[Step], None]) -> None:
         self._keep_starts_away()
         act: dict[Action, Callable[[str], None]] = {
             RemovalAction.DROP_SLOT: self._drop_slot,
@@ -143,4 +143,4 @@ class CaptureRemoval:
     def _drop_publication(self, name: str) -> None:
         ownership = source_state.publication_ownership(self._connection, name)
         if ownership is not None:
-            source_state.run(self._connection, source_state.drop_publication_sql(name))
+            source_state.run_sql(self._connection, source_state.drop_publication_sql(name))

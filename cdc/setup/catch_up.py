@@ -6,12 +6,12 @@ import threading
 
 import psycopg
 
-from cdc.capture import run_capture
+from cdc.capture.loop import run_capture
 from cdc.config import Config
 from cdc.errors import TailraceError
 from cdc.lsn import LSN
 from cdc.names import Control, control_topic
-from cdc.progress import read_progress
+from cdc.positions.progress import read_progress
 from cdc.setup.source_state import end_of_open_transactions
 
 _LOOK_SECONDS = 0.3

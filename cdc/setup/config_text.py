@@ -8,9 +8,9 @@ from urllib.parse import quote, urlencode
 
 from psycopg.conninfo import make_conninfo
 
-from cdc.config import Kafka, Source, TableSelector
-from cdc.config.reader import settings_of
-from cdc.config.report import toml_value
+from cdc.config import KafkaConfig, SourceConfig, TableSelector
+from cdc.config.toml.reader import settings_of
+from cdc.config.toml.report import toml_value
 from cdc.setup.survey import FoundTable, Survey
 
 PASSWORD_VARIABLE = "TAILRACE_PASSWORD"  # noqa: S105 - its name
@@ -26,17 +26,17 @@ def config_text(
         "# Made by `tailrace init`. docs/reference/config.md explains every key; `tailrace config` shows what holds.",
         "",
         "[source]",
-        *_key(Source, "dsn", _escaped(dsn)),
+        *_key(SourceConfig, "dsn", _escaped(dsn)),
         *_password(password),
-        *_key(Source, "slot", slot),
-        *_key(Source, "publication", _escaped(publication)),
+        *_key(SourceConfig, "slot", slot),
+        *_key(SourceConfig, "publication", _escaped(publication)),
         *_tables(found),
         "",
         "[kafka]",
-        *_key(Kafka, "bootstrap", bootstrap),
-        *_key(Kafka, "prefix", prefix),
-        *_key(Kafka, "partitions", 4),
-        *_key(Kafka, "replication_factor", 1),
+        *_key(KafkaConfig, "bootstrap", bootstrap),
+        *_key(KafkaConfig, "prefix", prefix),
+        *_key(KafkaConfig, "partitions", 4),
+        *_key(KafkaConfig, "replication_factor", 1),
         *_STORES,
     ]
     return "\n".join(lines) + "\n"
@@ -88,7 +88,7 @@ def _password(wanted: bool) -> Iterator[str]:
 
 
 def _tables(found: Survey) -> Iterator[str]:
-    yield f"# {settings_of(Source)['tables'][0].metadata['doc']}"
+    yield f"# {settings_of(SourceConfig)['tables'][0].metadata['doc']}"
     yield "# Rows are the server's estimates."
     yield "tables = ["
     if not found.capturable:

@@ -8,7 +8,7 @@ from typing import TypeVar
 from kafka.errors import KafkaError, UnknownTopicOrPartitionError
 
 from cdc.errors import RefusedError, TransientError
-from cdc.topics import Topics
+from cdc.kafka.topics import Topics
 
 T = TypeVar("T")
 

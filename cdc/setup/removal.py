@@ -20,7 +20,7 @@ class RemovalAction(Action):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Plan:
+class RemovalPlan:
     """`refusal` is why it cannot be done now; `left` are topics that stay; `notes` is what a person should know."""
 
     steps: tuple[Step, ...]
@@ -46,8 +46,8 @@ class Plan:
 class Removal(Protocol):
     """Carrying out what is left of a plan is always safe: a removal that was interrupted is begun again."""
 
-    def plan(self) -> Plan: ...
+    def plan(self) -> RemovalPlan: ...
 
-    def carry_out(self, plan: Plan, done: Callable[[Step], None]) -> None:
+    def carry_out(self, plan: RemovalPlan, done: Callable[[Step], None]) -> None:
         """Calls `done` after each step of the plan."""
         ...

@@ -13,7 +13,7 @@ from cdc.config import TableSelector
 from cdc.errors import RefusedError, TransientError
 from cdc.logs import get_logger
 from cdc.lsn import LSN
-from cdc.postgres import explain
+from cdc.postgres.connection import explain
 
 log = get_logger("remove")
 
@@ -57,7 +57,7 @@ def drop_publication_sql(publication: str) -> str:
     return f"drop publication {sql.Identifier(publication).as_string(None)};"
 
 
-def run(connection: psycopg.Connection, statement: str) -> None:
+def run_sql(connection: psycopg.Connection, statement: str) -> None:
     """DDL of ours: it gives up soon where someone holds a lock, as everybody else would queue behind it."""
     try:
         connection.execute("set lock_timeout = '10s'")

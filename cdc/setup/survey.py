@@ -7,9 +7,9 @@ from typing import Any
 
 import psycopg
 
+from cdc.check.managed_services import Service, find_service, memberships
 from cdc.errors import RefusedError, TransientError
-from cdc.inspection.services import Service, find_service, memberships
-from cdc.postgres import explain
+from cdc.postgres.connection import explain
 
 OLDEST_MAJOR = 14
 DEFAULT_ROLE = "tailrace"

@@ -17,21 +17,22 @@ from dataclasses import dataclass
 
 import psycopg
 
-from cdc import catalog, checks
 from cdc.config import Config, TableSelector
 from cdc.errors import RefusedError
+from cdc.kafka.topics import Topic
 from cdc.lsn import LSN
 from cdc.names import topic
-from cdc.progress import Progress, replace
+from cdc.positions import continuity
+from cdc.positions.progress import Progress, replace
+from cdc.postgres import catalog
 from cdc.setup import source_state
 from cdc.setup.catch_up import catch_up
-from cdc.setup.pipeline_hold import PipelineHold, capture_runs, hold_pipeline
+from cdc.setup.pipeline_lock import PipelineLock, capture_runs, lock_pipeline
 from cdc.setup.progress_record import last_progress
 from cdc.setup.removable_topics import RemovableTopics
-from cdc.setup.removal import Plan, RemovalAction
+from cdc.setup.removal import RemovalAction, RemovalPlan
 from cdc.setup.steps import Step
-from cdc.table_states import TableStates
-from cdc.topics import Topic
+from cdc.tables.recorded_state import TableStates
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,12 +63,12 @@ class TableRemoval:
 
     # -- the plan --------------------------------------------------------------------------------------------
 
-    def plan(self) -> Plan:
+    def plan(self) -> RemovalPlan:
         progress = last_progress(self._config.kafka, self._topics)
         publication = catalog.publication(self._connection, self._config.source.publication)
         slot = catalog.slot(self._connection, self._config.source.slot)
         if progress is not None and slot is None:
-            raise checks.missing_slot(self._config.source.slot, progress.confirmable)
+            raise continuity.missing_slot(self._config.source.slot, progress.confirmable)
         existing = self._topics.describe(self._names())
         lost = _lost(progress, self._names(), existing)
         steps = [
@@ -75,7 +76,7 @@ class TableRemoval:
             *self._progress_steps(publication, progress, lost),
             *(self._topic_steps(set(existing), progress, lost) if self._delete_topics else ()),
         ]
-        return Plan(
+        return RemovalPlan(
             steps=tuple(steps),
             left=() if self._delete_topics else tuple(sorted(existing)),
             notes=("stores keep what they have.",) if steps and self._config.stores else (),
@@ -118,7 +119,9 @@ class TableRemoval:
                 )
         return None
 
-    def _refusal(self, publication: catalog.Publication | None, slot: catalog.Slot | None) -> RefusedError | None:
+    def _refusal(
+        self, publication: catalog.Publication | None, slot: catalog.ReplicationSlot | None
+    ) -> RefusedError | None:
         source = self._config.source
         if slot is not None and slot.active_pid is not None:
             return capture_runs(source.slot, f"process {slot.active_pid} of the server serves it")
@@ -148,10 +151,10 @@ class TableRemoval:
 
     # -- carrying it out -------------------------------------------------------------------------------------
 
-    def carry_out(self, plan: Plan, done: Callable[[Step], None]) -> None:
+    def carry_out(self, plan: RemovalPlan, done: Callable[[Step], None]) -> None:
         steps = {action: [step for step in plan.steps if step.action is action] for action in RemovalAction}
         if steps[RemovalAction.UPDATE_RECORDS]:
-            with hold_pipeline(self._config) as hold:
+            with lock_pipeline(self._config) as hold:
                 self._take_out(hold, steps[RemovalAction.ALTER_PUBLICATION], done)
             if steps[RemovalAction.CATCH_UP]:
                 self._forget_topics(catch_up(self._config, self._connection))
@@ -164,7 +167,7 @@ class TableRemoval:
             self._topics.delete(step.name)
             done(step)
 
-    def _take_out(self, hold: PipelineHold, alterations: list[Step], done: Callable[[Step], None]) -> None:
+    def _take_out(self, hold: PipelineLock, alterations: list[Step], done: Callable[[Step], None]) -> None:
         progress = self._checked(hold)
         self._alter_publication(alterations, done)
         kept = {oid: entry for oid, entry in progress.publication_tables.items() if oid not in self._oids}
@@ -174,7 +177,7 @@ class TableRemoval:
         if (struck, states) != (progress, hold.states):
             hold.write(struck, states, gone=self._names())
 
-    def _checked(self, hold: PipelineHold) -> Progress:
+    def _checked(self, hold: PipelineLock) -> Progress:
         """As capture checks at its start, save for the tables that are to go: they may be gone already."""
         source, progress = self._config.source, hold.progress
         slot = catalog.slot(self._connection, source.slot)
@@ -183,17 +186,17 @@ class TableRemoval:
                 "The first start of capture has not finished.",
                 remedy="Let it finish, or take all of it away: tailrace remove --all",
             )
-        checks.check_slot(progress, slot, name=source.slot, database=catalog.database_name(self._connection))
+        continuity.check_slot(progress, slot, name=source.slot, database=catalog.database_name(self._connection))
         if hold.timeline != progress.timeline and hold.system_identifier == progress.system_identifier:
             raise RefusedError(
                 f"The server is on timeline {hold.timeline}, capture ran on {progress.timeline}.",
                 remedy="Start capture once, which checks whether that has lost anything; then run this again.",
             )
         log_end = catalog.current_lsn(self._connection)
-        checks.check_server(progress, hold.system_identifier, hold.timeline, log_end=log_end)
+        continuity.check_server(progress, hold.system_identifier, hold.timeline, log_end=log_end)
         found = catalog.publication(self._connection, source.publication)
         others = {oid: entry for oid, entry in progress.publication_tables.items() if oid not in self._oids}
-        checks.check_publication(
+        continuity.check_publication(
             replace(progress, publication_tables=others),
             found
             and catalog.Publication(
@@ -209,14 +212,14 @@ class TableRemoval:
         if not steps:
             return
         names = [step.name for step in steps]
-        source_state.run(
+        source_state.run_sql(
             self._connection, source_state.drop_from_publication_sql(self._config.source.publication, names)
         )
         for step in steps:
             done(step)
 
     def _forget_topics(self, published_to: LSN) -> None:
-        with hold_pipeline(self._config) as hold:
+        with lock_pipeline(self._config) as hold:
             progress = self._checked(hold)
             if progress.confirmable < published_to:
                 raise RefusedError(

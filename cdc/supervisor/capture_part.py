@@ -12,7 +12,7 @@ from dataclasses import replace
 from enum import Enum, auto
 from typing import Any, Final
 
-from cdc.supervisor.part import Condition, Part, PartState
+from cdc.supervisor.part import PartState, PipelinePart, ProcessCondition
 
 _STANDBY: Final = "standby"
 _LEADS: Final = frozenset({"streaming", "waiting_for_first_copy"})
@@ -26,7 +26,7 @@ class _Role(Enum):
     UNKNOWN = auto()  # it has no hold of the slot now; perhaps nobody has
 
 
-class CapturePart(Part):
+class CapturePart(PipelinePart):
     def __init__(self, arguments: Sequence[str], **settings: Any) -> None:
         super().__init__("capture", arguments, when_ended=self._let_go, **settings)
         self._role = _Role.UNSAID
@@ -51,7 +51,7 @@ class CapturePart(Part):
 
     def state(self) -> PartState:
         state = super().state()
-        if state.condition is Condition.RUNNING and self._role is _Role.STANDS_BY and not state.note:
+        if state.condition is ProcessCondition.RUNNING and self._role is _Role.STANDS_BY and not state.note:
             return replace(state, note="stands by: another capture has the slot")
         return state
 

@@ -12,7 +12,7 @@ from collections.abc import Callable, Sequence
 from contextlib import suppress
 from typing import NamedTuple, Protocol
 
-from cdc.supervisor.lines import as_event
+from cdc.supervisor.child_output import as_event
 
 _LINES_KEPT = 60
 _ERROR = "tailrace: error: "
@@ -50,7 +50,7 @@ class Child:
         self._lines: deque[str] = deque(maxlen=_LINES_KEPT)
         self._take_line = take_line
         self._process = subprocess.Popen(
-            [sys.executable, "-m", "cdc.supervisor.leash", *arguments],
+            [sys.executable, "-m", "cdc.supervisor.child_main", *arguments],
             stdin=subprocess.PIPE,  # the leash
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,

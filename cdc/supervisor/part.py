@@ -10,10 +10,10 @@ from dataclasses import dataclass
 from enum import Enum
 from typing import Any
 
+from cdc.backoff import Backoff
 from cdc.logs import get_logger
-from cdc.supervisor.backoff import Backoff
 from cdc.supervisor.child import LastWords, Running, TakeLine
-from cdc.supervisor.lines import as_event
+from cdc.supervisor.child_output import as_event
 
 log = get_logger("run")
 
@@ -30,7 +30,7 @@ _TROUBLE_SECONDS = 120.0
 StartChild = Callable[[Sequence[str], TakeLine], Running]
 
 
-class Condition(Enum):
+class ProcessCondition(Enum):
     IDLE = "idle"  # nothing to do
     RUNNING = "running"
     WAITING = "waiting"  # it died, and is started again in a while
@@ -43,14 +43,14 @@ class PartState:
     """What a view shows. `note`: why it does not run, or what it is trying again."""
 
     name: str
-    condition: Condition
+    condition: ProcessCondition
     pid: int | None
     restarts: int
     note: str
     remedy: str = ""
 
 
-class Part:
+class PipelinePart:
     """`look` is called several times a second, from one thread; lines come from another."""
 
     def __init__(
@@ -111,16 +111,16 @@ class Part:
     def state(self) -> PartState:
         pid = self._child.pid if self._child is not None else None
         if self.refusal is not None:
-            condition, note = Condition.REFUSED, self.refusal.reason
+            condition, note = ProcessCondition.REFUSED, self.refusal.reason
         elif pid is not None:
-            condition, note = Condition.RUNNING, self._present_trouble()
+            condition, note = ProcessCondition.RUNNING, self._present_trouble()
         elif self._stopping:
-            condition, note = Condition.STOPPED, ""
+            condition, note = ProcessCondition.STOPPED, ""
         elif self._why_waiting:
             seconds = max(0.0, self._not_before - self._clock())
-            condition, note = Condition.WAITING, f"{self._why_waiting}; next try in {seconds:.0f} s"
+            condition, note = ProcessCondition.WAITING, f"{self._why_waiting}; next try in {seconds:.0f} s"
         else:
-            condition, note = Condition.IDLE, ""
+            condition, note = ProcessCondition.IDLE, ""
         remedy = self.refusal.remedy if self.refusal is not None else ""
         return PartState(name=self.name, condition=condition, pid=pid, restarts=self.restarts, note=note, remedy=remedy)
 

@@ -7,8 +7,8 @@ import time
 from collections.abc import Callable, Sequence
 
 from cdc.logs import get_logger
-from cdc.supervisor.part import EXIT_REFUSED, Part
-from cdc.supervisor.view import View
+from cdc.supervisor.part import EXIT_REFUSED, PipelinePart
+from cdc.supervisor.terminal_view import RunView
 
 log = get_logger("run")
 
@@ -27,10 +27,10 @@ class Supervisor:
     def __init__(
         self,
         *,
-        steady: Sequence[Part],
-        occasional: Sequence[Part],
-        stages: Sequence[Sequence[Part]],
-        show: Callable[[View], None],
+        steady: Sequence[PipelinePart],
+        occasional: Sequence[PipelinePart],
+        stages: Sequence[Sequence[PipelinePart]],
+        show: Callable[[RunView], None],
         stop: threading.Event,
         forgive: threading.Event,
         is_repaired: Callable[[], bool] = lambda: False,
@@ -45,7 +45,7 @@ class Supervisor:
         self._is_repaired = is_repaired
         self._grace_seconds = grace_seconds
 
-    def run(self, view: View) -> int:
+    def run(self, view: RunView) -> int:
         """The exit code."""
         try:
             return self._attend(view)
@@ -53,7 +53,7 @@ class Supervisor:
             self._stop_all()
             self._show(view)
 
-    def _attend(self, view: View) -> int:
+    def _attend(self, view: RunView) -> int:
         show_at = 0.0
         while True:
             if self._is_repaired():
@@ -86,7 +86,7 @@ class Supervisor:
                 self._ended(stage, self._grace_seconds)
         log.info("stopped")
 
-    def _ended(self, stage: Sequence[Part], deadline_seconds: float) -> bool:
+    def _ended(self, stage: Sequence[PipelinePart], deadline_seconds: float) -> bool:
         give_up_at = time.monotonic() + deadline_seconds
         while any(part.is_running for part in stage):
             for part in stage:

@@ -10,10 +10,10 @@ from dataclasses import replace
 from typing import Any
 
 from cdc.supervisor.child import LastWords
-from cdc.supervisor.part import EXIT_REFUSED, Condition, Part, PartState
+from cdc.supervisor.part import EXIT_REFUSED, PartState, PipelinePart, ProcessCondition
 
 
-class SyncPart(Part):
+class SyncPart(PipelinePart):
     """`refused`: stores whose sync said that a person must decide, and why; the process goes on with the others.
 
     `leads`: whether this pipeline is for certain the one that feeds the stores.
@@ -71,12 +71,12 @@ class SyncPart(Part):
     def state(self) -> PartState:
         state = super().state()
         lost = sorted(self._lost.copy())
-        if not lost or state.condition is Condition.REFUSED:
+        if not lost or state.condition is ProcessCondition.REFUSED:
             return state
         note = f"another sync has taken {', '.join(lost)}"
-        if state.condition is Condition.RUNNING:
+        if state.condition is ProcessCondition.RUNNING:
             return replace(state, note="; ".join(filter(None, (state.note, note))))
-        return state if self.remaining else replace(state, condition=Condition.IDLE, note=note)
+        return state if self.remaining else replace(state, condition=ProcessCondition.IDLE, note=note)
 
     def forgive(self) -> None:
         """The driver ends and begins again with all stores; each goes on from its own position."""

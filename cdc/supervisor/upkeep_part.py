@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Final
 
-from cdc.config import Config, Iceberg
-from cdc.supervisor.backoff import Backoff
-from cdc.supervisor.part import Part, StartChild
+from cdc.backoff import Backoff
+from cdc.config import Config, IcebergConfig
+from cdc.supervisor.part import PipelinePart, StartChild
 
 # Whatever it died of, Spark need not be started again and again for it.
 _AGAIN_SECONDS: Final = 900.0
@@ -16,10 +16,10 @@ _AGAIN_SECONDS: Final = 900.0
 def maintain_hours(config: Config, name: str) -> float:
     """0: never."""
     settings = config.stores[name]
-    return settings.maintain_hours if isinstance(settings, Iceberg) else 0.0
+    return settings.maintain_hours if isinstance(settings, IcebergConfig) else 0.0
 
 
-class UpkeepPart(Part):
+class UpkeepPart(PipelinePart):
     """First due when this has run for as long: a restart is no reason to compact. A death does not use up its turn."""
 
     def __init__(

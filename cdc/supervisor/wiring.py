@@ -7,23 +7,23 @@ import time
 from collections.abc import Sequence
 from typing import Any
 
-from cdc.config import Config, Iceberg
+from cdc.config import Config, IcebergConfig
 from cdc.config.stores import Fed
 from cdc.logs import get_logger
-from cdc.seeing.parts_file import parts_path, write_parts
-from cdc.store_notes import PauseWatch
+from cdc.monitoring.process_file import parts_path, write_parts
+from cdc.positions.store_notes import PauseWatch
 from cdc.supervisor.capture_part import CapturePart
 from cdc.supervisor.child import Child
-from cdc.supervisor.copies_due import CopyWatch
-from cdc.supervisor.hops import HopWatch
-from cdc.supervisor.lines import Lines
-from cdc.supervisor.part import Part
-from cdc.supervisor.repairs import Repairs
-from cdc.supervisor.report import CopyFigures, Report
+from cdc.supervisor.child_output import ChildOutput
+from cdc.supervisor.hop_watch import HopWatch
+from cdc.supervisor.part import PipelinePart
+from cdc.supervisor.process_report import CopyFigures, RunReport
+from cdc.supervisor.refusal_watch import RefusalWatch
+from cdc.supervisor.snapshots_due import CopyWatch
 from cdc.supervisor.supervisor import Supervisor
 from cdc.supervisor.sync_part import SyncPart
+from cdc.supervisor.terminal_view import RunView
 from cdc.supervisor.upkeep_part import UpkeepPart, maintain_hours
-from cdc.supervisor.view import View
 
 log = get_logger("run")
 
@@ -33,7 +33,7 @@ def fed_stores(config: Config) -> list[str]:
     return [name for name, store in config.stores.items() if isinstance(store, Fed)]
 
 
-class CopyPart(Part):
+class CopyPart(PipelinePart):
     """`figures`: how far the copy under way is, as it says itself."""
 
     figures: CopyFigures | None = None
@@ -51,14 +51,16 @@ class CopyPart(Part):
 class Pipeline:
     """All parts of one config, supervised."""
 
-    def __init__(self, config: Config, *, log_level: str, lines: Lines) -> None:
+    def __init__(self, config: Config, *, log_level: str, lines: ChildOutput) -> None:
         self._config = config
         self._stores = fed_stores(config)
         for name in sorted(set(config.stores) - set(self._stores)):
             log.warning("store_left_out", store=name, reason=f"{config.stores[name].kind} is not synced yet")
         self._copies = CopyWatch(config)
         self._notes = PauseWatch(config)
-        self._repairs = Repairs(lambda: self._copies.recoveries, lambda name: self._notes.is_refused(f"store {name}"))
+        self._repairs = RefusalWatch(
+            lambda: self._copies.recoveries, lambda name: self._notes.is_refused(f"store {name}")
+        )
         common = ["--log-level", log_level]
         where = ["--config", str(config.file)]
         given: dict[str, Any] = {"start": Child, "write_line": lines.write, "clock": time.monotonic}
@@ -75,7 +77,7 @@ class Pipeline:
             **ours,
         )
         # A warehouse's batches are long and heavy: in a process of its own it slows nobody down.
-        warehouses = [name for name in self._stores if isinstance(config.stores[name], Iceberg)]
+        warehouses = [name for name in self._stores if isinstance(config.stores[name], IcebergConfig)]
         quick = [name for name in self._stores if name not in warehouses]
         self._syncs = [
             SyncPart(names, [*common, "sync", *where], name=part, leads=self._capture.leads, **ours)
@@ -88,18 +90,18 @@ class Pipeline:
             if (hours := maintain_hours(config, name))
         ]
         self._dashboard = (
-            Part("dashboard", [*common, "dashboard", *where], **given) if config.dashboard.enabled else None
+            PipelinePart("dashboard", [*common, "dashboard", *where], **given) if config.dashboard.enabled else None
         )
         self._audit = (
-            Part("audit", [*common, "audit", "--continuous", *where], **ours)
+            PipelinePart("audit", [*common, "audit", "--continuous", *where], **ours)
             if config.audit.rows_per_second and self._stores
             else None
         )
 
-    def run(self, view: View, *, stop: threading.Event, forgive: threading.Event) -> int:
+    def run(self, view: RunView, *, stop: threading.Event, forgive: threading.Event) -> int:
         """Until `stop`; `forgive`: give those that refused another try. The exit code."""
-        syncs: Sequence[Part] = self._syncs
-        others: Sequence[Part] = [part for part in (self._dashboard, self._audit) if part is not None]
+        syncs: Sequence[PipelinePart] = self._syncs
+        others: Sequence[PipelinePart] = [part for part in (self._dashboard, self._audit) if part is not None]
         hops = HopWatch(self._config, self._stores, view.interval_seconds)
         supervisor = Supervisor(
             steady=[self._capture, *syncs],
@@ -125,17 +127,17 @@ class Pipeline:
             refused_stores=[name for sync in self._syncs for name in list(sync.refused)],
         )
 
-    def _show(self, view: View, report: Report) -> None:
+    def _show(self, view: RunView, report: RunReport) -> None:
         write_parts(parts_path(self._config), report.as_json())
         view.show(report)
 
-    def _report(self, hops: HopWatch) -> Report:
+    def _report(self, hops: HopWatch) -> RunReport:
         parts = [
             part
             for part in (self._capture, self._copy, *self._syncs, *self._upkeeps, self._audit, self._dashboard)
             if part is not None
         ]
-        return Report(
+        return RunReport(
             parts=tuple(part.state() for part in parts),
             hops=hops.hops,
             due=self._copies.due,

@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from cdc.errors import UsageError
-from deploy.progress import Progress, Quiet
+from deploy.progress import ProgressDisplay, Quiet
 from deploy.stack.choices import Wishes
 from deploy.stack.containers import KIND as CONTAINERS
 from deploy.stack.containers import ContainerStack, engine_answers
@@ -18,7 +18,7 @@ from deploy.stack.local import LocalStack
 from deploy.stack.model import NAMES, Server, Stack
 from deploy.stack.state import load_state
 
-__all__ = ["CONTAINERS", "NAMES", "PROCESSES", "Progress", "Server", "Stack", "open_stack"]
+__all__ = ["CONTAINERS", "NAMES", "PROCESSES", "ProgressDisplay", "Server", "Stack", "open_stack"]
 
 
 def open_stack(
@@ -27,7 +27,7 @@ def open_stack(
     postgres_major: int | None = None,
     ports: Mapping[str, int] | None = None,
     postgres_settings: Mapping[str, str] | None = None,
-    progress: Progress | None = None,
+    progress: ProgressDisplay | None = None,
     kind: str | None = None,
 ) -> Stack:
     """The stack of a folder; starts nothing yet. What is not given is as the folder has it, else a default."""

@@ -11,7 +11,7 @@ from typing import TypeVar
 from cdc.errors import UsageError
 from deploy.stack.model import NAMES
 from deploy.stack.ports import choose_port, is_free
-from deploy.stack.state import State
+from deploy.stack.state import StackState
 from deploy.versions import POSTGRES, POSTGRES_DEFAULT_MAJOR
 
 T = TypeVar("T")
@@ -33,16 +33,18 @@ class Wishes:
             majors = ", ".join(str(major) for major in POSTGRES)
             raise UsageError(f"There is no Postgres {self.postgres_major} here.", remedy=f"Choose one of {majors}.")
 
-    def major(self, state: State) -> int:
+    def major(self, state: StackState) -> int:
         """The Postgres major to run."""
         return self.postgres_major or state.postgres_major or POSTGRES_DEFAULT_MAJOR
 
-    def settings(self, state: State) -> Mapping[str, str]:
+    def settings(self, state: StackState) -> Mapping[str, str]:
         """Postgres settings on top of the stack's own."""
         return state.postgres_settings if self.postgres_settings is None else self.postgres_settings
 
 
-def settle(state: State, wishes: Wishes, names: Sequence[str], *, running: Callable[[str], bool], folder: Path) -> None:
+def settle(
+    state: StackState, wishes: Wishes, names: Sequence[str], *, running: Callable[[str], bool], folder: Path
+) -> None:
     """Fills in what is not decided yet; refuses a wish that a running server cannot follow."""
     major = wishes.major(state)
     if state.postgres_major not in {None, major} and running("postgres"):
@@ -79,7 +81,7 @@ def checked(names: Sequence[str]) -> list[str]:
     return [name for name in NAMES if name in names]
 
 
-def known(name: str, state: State | None, folder: Path) -> State:
+def known(name: str, state: StackState | None, folder: Path) -> StackState:
     """The state, if the folder was ever asked for that server."""
     checked((name,))
     if state is None or name not in state.asked:

@@ -16,13 +16,13 @@ from typing import Any
 
 from cdc.errors import TailraceError, UsageError
 from deploy import versions
-from deploy.progress import Progress
+from deploy.progress import ProgressDisplay
 from deploy.stack.choices import Wishes, checked, in_parallel, known, settle
 from deploy.stack.health import probe
 from deploy.stack.images import images
 from deploy.stack.model import HOST, NAMES, Server, address_of
 from deploy.stack.ports import check_free
-from deploy.stack.state import State, load_state, locked, save_state
+from deploy.stack.state import StackState, load_state, locked, save_state
 
 KIND = "containers"
 HEALTH_SECONDS = 180.0
@@ -49,7 +49,7 @@ def engine_answers() -> bool:
 class ContainerStack:
     """See `model.Stack`."""
 
-    def __init__(self, folder: Path, wishes: Wishes, progress: Progress) -> None:
+    def __init__(self, folder: Path, wishes: Wishes, progress: ProgressDisplay) -> None:
         from testcontainers.core.config import testcontainers_config  # noqa: PLC0415  # only where Docker is used
         from testcontainers.core.docker_client import DockerClient  # noqa: PLC0415
 
@@ -64,7 +64,7 @@ class ContainerStack:
         """Starts what does not run yet, in parallel, and waits until all of it is healthy."""
         wanted = checked(names)
         with locked(self.folder):
-            state = load_state(self.folder) or State(kind=KIND)
+            state = load_state(self.folder) or StackState(kind=KIND)
             settle(state, self._wishes, wanted, running=self._running, folder=self.folder)
             save_state(self.folder, state)
             in_parallel(lambda name: self._launch(name, state), wanted)
@@ -128,7 +128,7 @@ class ContainerStack:
 
     # ---- one server
 
-    def _launch(self, name: str, state: State) -> None:
+    def _launch(self, name: str, state: StackState) -> None:
         container = self._find(name)
         if container is not None and container.status == "paused":
             container.unpause()
@@ -139,7 +139,7 @@ class ContainerStack:
             check_free(name, state.ports[name])
             self._create(name, state)
 
-    def _create(self, name: str, state: State) -> None:
+    def _create(self, name: str, state: StackState) -> None:
         from docker.errors import DockerException  # type: ignore[import-untyped]  # noqa: PLC0415
         from testcontainers.core.container import DockerContainer  # noqa: PLC0415
 
@@ -160,7 +160,7 @@ class ContainerStack:
                 remedy="Check that Docker can pull it (docker pull), or run again with --kind processes.",
             ) from error
 
-    def _await_health(self, name: str, state: State) -> None:
+    def _await_health(self, name: str, state: StackState) -> None:
         deadline = time.monotonic() + HEALTH_SECONDS
         port = state.ports[name]
         while not probe(name, port):
@@ -181,7 +181,7 @@ class ContainerStack:
             for volume in self._engine.volumes.list(filters={"name": self._title(name)}):
                 volume.remove(force=True)
 
-    def _describe(self, name: str, state: State) -> Server:
+    def _describe(self, name: str, state: StackState) -> Server:
         port = state.ports[name]
         version = probe(name, port) if self._running(name) else None
         expected = {"kafka": versions.KAFKA_VERSION, "elasticsearch": versions.ELASTICSEARCH_VERSION}
@@ -196,7 +196,7 @@ class ContainerStack:
             log=None,
         )
 
-    def _known(self, name: str) -> State:
+    def _known(self, name: str) -> StackState:
         return known(name, load_state(self.folder), self.folder)
 
     def _running(self, name: str) -> bool:
@@ -214,6 +214,6 @@ class ContainerStack:
     def _title(self, name: str) -> str:
         return f"tailrace-{hashlib.sha256(str(self.folder).encode()).hexdigest()[:12]}-{name}"
 
-    def _volume(self, name: str, state: State) -> str:
+    def _volume(self, name: str, state: StackState) -> str:
         """Each Postgres major has its own data."""
         return f"{self._title(name)}-{self._wishes.major(state)}" if name == "postgres" else self._title(name)

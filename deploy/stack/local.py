@@ -18,7 +18,7 @@ from pathlib import Path
 
 from cdc.errors import TailraceError
 from deploy.artifacts import cache_folder, fetch
-from deploy.progress import Progress
+from deploy.progress import ProgressDisplay
 from deploy.stack import process
 from deploy.stack.account import Account, unprivileged_account
 from deploy.stack.choices import Wishes, checked, in_parallel, known, settle
@@ -30,7 +30,7 @@ from deploy.stack.ports import check_free
 from deploy.stack.postgres import Postgres
 from deploy.stack.program import Program, Site
 from deploy.stack.redis import Redis
-from deploy.stack.state import Record, State, load_record, load_state, locked, record_path, save_state
+from deploy.stack.state import StackRecord, StackState, load_record, load_state, locked, record_path, save_state
 
 KIND = "processes"
 HEALTH_SECONDS = 180.0
@@ -44,7 +44,7 @@ SYSTEM_DATA = Path("/var/lib/tailrace")
 class LocalStack:
     """See `model.Stack`."""
 
-    def __init__(self, folder: Path, wishes: Wishes, progress: Progress) -> None:
+    def __init__(self, folder: Path, wishes: Wishes, progress: ProgressDisplay) -> None:
         self.folder = folder
         self._wishes = wishes
         self._progress = progress
@@ -54,7 +54,7 @@ class LocalStack:
         """Starts what does not run yet, in parallel, and waits until all of it is healthy."""
         wanted = checked(names)
         account = unprivileged_account()
-        programs = self._programs(self._load() or State())
+        programs = self._programs(self._load() or StackState())
         installs = in_parallel(lambda name: self._install(programs[name], account), wanted)
         with locked(self.folder) as lock_fd:
             state = self._settle(wanted, account)
@@ -117,15 +117,15 @@ class LocalStack:
 
     # ---- what the folder remembers
 
-    def _load(self) -> State | None:
+    def _load(self) -> StackState | None:
         return load_state(self.folder)
 
-    def _known(self, name: str) -> State:
+    def _known(self, name: str) -> StackState:
         return known(name, self._load(), self.folder)
 
-    def _settle(self, names: Sequence[str], account: Account | None) -> State:
+    def _settle(self, names: Sequence[str], account: Account | None) -> StackState:
         """Decides what is not decided yet, and writes it down before anything starts."""
-        state = self._load() or State(kind=KIND)
+        state = self._load() or StackState(kind=KIND)
         settle(state, self._wishes, names, running=self._alive, folder=self.folder)
         programs = self._programs(state)
         for name in names:
@@ -137,7 +137,7 @@ class LocalStack:
         save_state(self.folder, state)
         return state
 
-    def _programs(self, state: State) -> dict[str, Program]:
+    def _programs(self, state: StackState) -> dict[str, Program]:
         postgres = Postgres(self._wishes.major(state), self._wishes.settings(state))
         programs: tuple[Program, ...] = (postgres, Kafka(), Elasticsearch(), Redis())
         return {program.name: program for program in programs}
@@ -150,7 +150,9 @@ class LocalStack:
             cache = SYSTEM_CACHE
         return program.install(lambda artifact: fetch(artifact, cache=cache, progress=self._progress))
 
-    def _launch(self, program: Program, install: Path, state: State, account: Account | None, lock_fd: int) -> None:
+    def _launch(
+        self, program: Program, install: Path, state: StackState, account: Account | None, lock_fd: int
+    ) -> None:
         name = program.name
         runs_as = account if program.refuses_root else None
         home = Path(state.homes[_home_key(name, state)])
@@ -212,7 +214,7 @@ class LocalStack:
         record = load_record(self.folder, name)
         if record is None:
             return
-        state = self._load() or State()
+        state = self._load() or StackState()
         process.stop_gracefully(record, self._programs(state)[name].stop_signal)
         home = state.homes.get(_home_key(name, state))
         self._clear_strays(name, Path(home) if home else self.folder / name)
@@ -224,7 +226,7 @@ class LocalStack:
             stray.kill()
         process.wait_all_gone(left)
 
-    def _describe(self, name: str, state: State) -> Server:
+    def _describe(self, name: str, state: StackState) -> Server:
         record = self._live_record(name)
         port = record.port if record else state.ports[name]
         version = probe(name, port) if record else None
@@ -239,7 +241,7 @@ class LocalStack:
             log=self.log_path(name),
         )
 
-    def _live_record(self, name: str) -> Record | None:
+    def _live_record(self, name: str) -> StackRecord | None:
         record = load_record(self.folder, name)
         return record if record and record.alive else None
 
@@ -254,7 +256,7 @@ class LocalStack:
         return SYSTEM_DATA / hashlib.sha256(str(self.folder).encode()).hexdigest()[:12]
 
     def _wipe(self) -> None:
-        state = self._load() or State()
+        state = self._load() or StackState()
         for name in (*state.homes.values(), "logs", "run"):
             shutil.rmtree(self.folder / name, ignore_errors=True)  # a home's path is absolute, and stays as it is
         with contextlib.suppress(OSError):  # there is none, unless a server's account may not enter our folder
@@ -262,7 +264,7 @@ class LocalStack:
         (self.folder / "state.json").unlink(missing_ok=True)
 
 
-def _home_key(name: str, state: State) -> str:
+def _home_key(name: str, state: StackState) -> str:
     """Each Postgres major has its own data."""
     return f"{name}-{state.postgres_major}" if name == "postgres" else name
 

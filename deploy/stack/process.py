@@ -17,7 +17,7 @@ import psutil
 from cdc.errors import TailraceError
 from deploy.stack import launch as launch_script
 from deploy.stack.account import Account
-from deploy.stack.state import Record, load_record, record_path
+from deploy.stack.state import StackRecord, load_record, record_path
 
 GRACE_SECONDS = 20.0
 POLL_SECONDS = 0.05
@@ -33,7 +33,7 @@ class Launch:
     account: Account | None = None
 
 
-def launch(name: str, what: Launch, *, stack: Path, port: int, version: str, log: Path, lock_fd: int) -> Record:
+def launch(name: str, what: Launch, *, stack: Path, port: int, version: str, log: Path, lock_fd: int) -> StackRecord:
     """Starts the server in a session of its own; returns once its record is written and it runs."""
     path = record_path(stack, name)
     for folder in (path.parent, log.parent):
@@ -79,7 +79,7 @@ def run_as(account: Account | None, argv: Sequence[str], *, environ: Mapping[str
         raise TailraceError(f"{Path(argv[0]).name} failed: {said[-1] if said else 'without a word'}")
 
 
-def send(record: Record, sig: signal.Signals) -> None:
+def send(record: StackRecord, sig: signal.Signals) -> None:
     """Signals the server's main process, if it still is that process."""
     if record.alive:
         try:
@@ -88,7 +88,7 @@ def send(record: Record, sig: signal.Signals) -> None:
             return
 
 
-def send_tree(record: Record, sig: signal.Signals) -> None:
+def send_tree(record: StackRecord, sig: signal.Signals) -> None:
     """Signals the main process and everything below it. It is frozen first, so that it forks nothing meanwhile."""
     if not record.alive:
         return
@@ -102,7 +102,7 @@ def send_tree(record: Record, sig: signal.Signals) -> None:
     send(record, sig)
 
 
-def stop_gracefully(record: Record, sig: signal.Signals) -> None:
+def stop_gracefully(record: StackRecord, sig: signal.Signals) -> None:
     """Asks, waits, then kills; afterwards neither the process nor its children exist."""
     children = _descendants(record.pid) if record.alive else []
     send(record, sig)
@@ -114,7 +114,7 @@ def stop_gracefully(record: Record, sig: signal.Signals) -> None:
     wait_all_gone(children)
 
 
-def kill_tree(record: Record) -> None:
+def kill_tree(record: StackRecord) -> None:
     """SIGKILL to all of it, and waits until it is gone."""
     children = _descendants(record.pid) if record.alive else []
     send_tree(record, signal.SIGKILL)
@@ -122,7 +122,7 @@ def kill_tree(record: Record) -> None:
     wait_all_gone(children)
 
 
-def send_tree_continue(record: Record) -> None:
+def send_tree_continue(record: StackRecord) -> None:
     """Thaws a frozen server, so that it can act on another signal."""
     for process in _descendants(record.pid) if record.alive else []:
         try:
@@ -132,7 +132,7 @@ def send_tree_continue(record: Record) -> None:
     send(record, signal.SIGCONT)
 
 
-def wait_gone(record: Record, timeout_seconds: float) -> bool:
+def wait_gone(record: StackRecord, timeout_seconds: float) -> bool:
     """Whether the main process ended within the time."""
     deadline = time.monotonic() + timeout_seconds
     while record.alive:

@@ -20,7 +20,7 @@ FORMAT = 1
 
 
 @dataclass(slots=True, kw_only=True)
-class State:
+class StackState:
     """The folder's choices; kept until it is wiped."""
 
     format: int = FORMAT
@@ -33,7 +33,7 @@ class State:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Record:
+class StackRecord:
     """A server that was started: `mark` tells it from a later process with the same pid."""
 
     name: str
@@ -48,7 +48,7 @@ class Record:
         return birth_mark(self.pid) == self.mark
 
 
-def load_state(folder: Path) -> State | None:
+def load_state(folder: Path) -> StackState | None:
     """None where the folder has no stack yet."""
     try:
         content = json.loads((folder / "state.json").read_text())
@@ -64,10 +64,10 @@ def load_state(folder: Path) -> State | None:
             f"{folder} was made by a newer Tailrace (format {content['format']}, this one knows {FORMAT}).",
             remedy="Use that version, or another folder.",
         )
-    return State(**content)
+    return StackState(**content)
 
 
-def save_state(folder: Path, state: State) -> None:
+def save_state(folder: Path, state: StackState) -> None:
     """Replaces the state whole."""
     write_whole(folder / "state.json", json.dumps(asdict(state), indent=2))
 
@@ -77,13 +77,13 @@ def record_path(folder: Path, name: str) -> Path:
     return folder / "run" / f"{name}.json"
 
 
-def load_record(folder: Path, name: str) -> Record | None:
+def load_record(folder: Path, name: str) -> StackRecord | None:
     """The server's last start, alive or not."""
     try:
         content = json.loads(record_path(folder, name).read_text())
     except FileNotFoundError:
         return None
-    return Record(**{key: content[key] for key in Record.__dataclass_fields__})
+    return StackRecord(**{key: content[key] for key in StackRecord.__dataclass_fields__})
 
 
 @contextmanager

@@ -28,18 +28,18 @@ _SHARD_IS_FULL: Final = "Number of documents in the"
 _TERM = re.compile(r'immense term in field="([^"]+)"')
 
 
-class Item(NamedTuple):
+class BulkItem(NamedTuple):
     lines: bytes
     #: Whatever the caller knows the document by.
     what: Any
 
 
-class Refusal(NamedTuple):
+class BulkRefusal(NamedTuple):
     what: Any
     reason: str
 
 
-class Error(msgspec.Struct):
+class BulkError(msgspec.Struct):
     type: str = "unknown"
     reason: str | None = None
     caused_by: dict[str, Any] | None = None
@@ -47,7 +47,7 @@ class Error(msgspec.Struct):
 
 class _Outcome(msgspec.Struct):
     status: int
-    error: Error | None = None
+    error: BulkError | None = None
 
 
 class _Answer(msgspec.Struct):
@@ -58,9 +58,9 @@ class _Answer(msgspec.Struct):
 _decode = msgspec.json.Decoder(_Answer).decode
 
 
-def requests(items: Iterable[Item], limit_bytes: int) -> Iterator[list[Item]]:
+def requests(items: Iterable[BulkItem], limit_bytes: int) -> Iterator[list[BulkItem]]:
     """The items in portions of at most so many bytes; one that is larger goes alone."""
-    portion: list[Item] = []
+    portion: list[BulkItem] = []
     size = 0
     for item in items:
         length = len(item.lines)
@@ -73,10 +73,10 @@ def requests(items: Iterable[Item], limit_bytes: int) -> Iterator[list[Item]]:
         yield portion
 
 
-def send(client: Elasticsearch, target: str, portion: Sequence[Item]) -> list[Refusal]:
+def send_bulk(client: Elasticsearch, target: str, portion: Sequence[BulkItem]) -> list[BulkRefusal]:
     """Write them all; `client` answers raw, `target` is a writers' alias."""
-    refused: list[Refusal] = []
-    waiting: Sequence[Item] = portion
+    refused: list[BulkRefusal] = []
+    waiting: Sequence[BulkItem] = portion
     give_up_at = time.monotonic() + _PATIENCE_SECONDS
     pause_seconds = _FIRST_PAUSE_SECONDS
     while True:
@@ -89,7 +89,9 @@ def send(client: Elasticsearch, target: str, portion: Sequence[Item]) -> list[Re
         pause_seconds = min(pause_seconds * 2, _LONGEST_PAUSE_SECONDS)
 
 
-def _attempt(client: Elasticsearch, target: str, items: Sequence[Item], refused: list[Refusal]) -> Sequence[Item]:
+def _attempt(
+    client: Elasticsearch, target: str, items: Sequence[BulkItem], refused: list[BulkRefusal]
+) -> Sequence[BulkItem]:
     """One request; gives the items to send again."""
     try:
         body = client.bulk(
@@ -110,17 +112,19 @@ def _attempt(client: Elasticsearch, target: str, items: Sequence[Item], refused:
     return _sort_out(answer, items, refused) if answer.errors else ()
 
 
-def _too_large(client: Elasticsearch, target: str, items: Sequence[Item], refused: list[Refusal]) -> Sequence[Item]:
+def _too_large(
+    client: Elasticsearch, target: str, items: Sequence[BulkItem], refused: list[BulkRefusal]
+) -> Sequence[BulkItem]:
     """The server takes no request of this size: halve it, down to the one document that does not fit."""
     if len(items) == 1:
-        refused.append(Refusal(items[0].what, "larger than the server takes (http.max_content_length)"))
+        refused.append(BulkRefusal(items[0].what, "larger than the server takes (http.max_content_length)"))
         return ()
     middle = len(items) // 2
     return [*_attempt(client, target, items[:middle], refused), *_attempt(client, target, items[middle:], refused)]
 
 
-def _sort_out(answer: _Answer, items: Sequence[Item], refused: list[Refusal]) -> list[Item]:
-    again: list[Item] = []
+def _sort_out(answer: _Answer, items: Sequence[BulkItem], refused: list[BulkRefusal]) -> list[BulkItem]:
+    again: list[BulkItem] = []
     for item, outcomes in zip(items, answer.items, strict=True):
         (outcome,) = outcomes.values()
         error = outcome.error
@@ -133,13 +137,13 @@ def _sort_out(answer: _Answer, items: Sequence[Item], refused: list[Refusal]) ->
                 "A shard holds as many documents as Lucene can.", remedy="Set more `shards`, and bootstrap the store."
             )
         elif outcome.status in (400, 413):
-            refused.append(Refusal(item.what, reason_of(error)))
+            refused.append(BulkRefusal(item.what, reason_of(error)))
         else:
             raise problem(outcome.status, error.type)
     return again
 
 
-def reason_of(error: Error) -> str:
+def reason_of(error: BulkError) -> str:
     """The field and the kind of error; never the server's whole text, which quotes values."""
     texts = [error.reason or "", str((error.caused_by or {}).get("reason") or "")]
     for text in texts:

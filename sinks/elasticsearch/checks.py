@@ -9,7 +9,7 @@ from elasticsearch import ApiError, Elasticsearch
 
 from cdc.errors import RefusedError, TransientError
 from sinks.contract import StoreCheck
-from sinks.elasticsearch.client import error_type, translated
+from sinks.elasticsearch.client import error_type, translated_errors
 from sinks.elasticsearch.generations import Generations
 
 OLDEST: Final = (8, 0)
@@ -24,7 +24,7 @@ _NEEDED: Final = (
 )
 
 
-def check(client: Elasticsearch, prefix: str) -> Iterator[StoreCheck]:
+def check_elasticsearch(client: Elasticsearch, prefix: str) -> Iterator[StoreCheck]:
     try:
         yield from _health(client)
         yield from _version(client)
@@ -53,7 +53,7 @@ def check_serving(generations: Generations) -> Iterator[StoreCheck]:
 
 
 def _health(client: Elasticsearch) -> Iterator[StoreCheck]:
-    with translated():
+    with translated_errors():
         health = client.cluster.health().body
     what = f"cluster {health['cluster_name']} answers and is {health['status']}"
     if health["status"] == "red":
@@ -105,7 +105,7 @@ def _privileges(client: Elasticsearch, prefix: str) -> Iterator[StoreCheck]:
 
 
 def _blocks(client: Elasticsearch, prefix: str) -> Iterator[StoreCheck]:
-    with translated():
+    with translated_errors():
         found = client.indices.get_settings(
             index=f"{prefix}.*",
             name="index.blocks.*",

@@ -13,7 +13,7 @@ from elastic_transport import NodeConfig, TlsError, TransportError, Urllib3HttpN
 from elasticsearch import ApiError, Elasticsearch
 from elasticsearch.serializer import JsonSerializer
 
-from cdc.config.stores import Elasticsearch as Settings
+from cdc.config.stores import ElasticsearchConfig as Settings
 from cdc.errors import RefusedError, TailraceError, TransientError
 from cdc.secrets import redact
 from sinks.contract import PositionLostError
@@ -37,7 +37,7 @@ class _AnyNameNode(Urllib3HttpNode):
         self.pool.assert_hostname = False  # type: ignore[attr-defined]
 
 
-def open_client(settings: Settings, *, raw: bool = False) -> Elasticsearch:
+def open_elasticsearch(settings: Settings, *, raw: bool = False) -> Elasticsearch:
     """Does not connect yet. Nothing is retried inside: callers know what may be repeated."""
     options: dict[str, Any] = {}
     if settings.username is not None and settings.password is not None:
@@ -81,7 +81,7 @@ def _ssl_context(settings: Settings) -> ssl.SSLContext:
 
 
 @contextmanager
-def translated() -> Iterator[None]:
+def translated_errors() -> Iterator[None]:
     """Raise what the client raises as one of our errors; a 404 means that what we wrote to is gone."""
     try:
         yield

@@ -34,11 +34,11 @@ class Stamp(msgspec.Struct):
     deleted: bool = False
 
 
-class Source(msgspec.Struct):
+class DocumentSource(msgspec.Struct):
     stamp: Stamp = msgspec.field(name=OWN)
 
 
-_decode_stamp = msgspec.json.Decoder(Source).decode
+_decode_stamp = msgspec.json.Decoder(DocumentSource).decode
 
 
 class Documents:

@@ -13,11 +13,11 @@ from typing import Any, Final
 from elastic_transport import TransportError
 from elasticsearch import ApiError, Elasticsearch
 
-from cdc.config.stores import Elasticsearch as Settings
+from cdc.config.stores import ElasticsearchConfig as Settings
 from cdc.errors import RefusedError, TransientError
 from sinks.contract import Generation, Position, PositionLostError, refuse_newer
 from sinks.elasticsearch import identities
-from sinks.elasticsearch.client import api_error, error_type, translated, transport_error
+from sinks.elasticsearch.client import api_error, error_type, translated_errors, transport_error
 from sinks.elasticsearch.documents import live
 from sinks.elasticsearch.naming import OWN, own_alias, own_index, own_writer_alias, split_generation
 from sinks.elasticsearch.numbering import NARROW, Numbering, numbering_after
@@ -36,7 +36,7 @@ class Generations:
         self._store = store
 
     def all(self) -> list[Generation]:
-        with translated():
+        with translated_errors():
             found = self._client.indices.get_mapping(
                 index=f"{own_alias(self._prefix)}-g*", allow_no_indices=True, expand_wildcards="open"
             ).body
@@ -49,7 +49,7 @@ class Generations:
 
     def serving_number(self) -> int | None:
         """As the aliases have it, lost or not. None also where there are two: a restore brings aliases back."""
-        with translated():
+        with translated_errors():
             client = self._client.options(ignore_status=404)
             found = client.indices.get_alias(name=own_alias(self._prefix), expand_wildcards=["open", "closed"]).body
         numbers = [split[1] for index in found if (split := split_generation(index))]
@@ -75,7 +75,7 @@ class Generations:
 
         Raises TransientError where that cannot be told now.
         """
-        found = identities.look(self._client, self._pattern(number))
+        found = identities.read_found_indices(self._client, self._pattern(number))
         own_name = own_index(self._prefix, number)
         if own_name in found and not found[own_name].is_open:
             own: dict[str, Any] = {"tables": []}
@@ -157,7 +157,7 @@ class Generations:
     def settle(self, generation: Generation) -> Generation:
         """Replicas and refreshes as for serving; everything that was written is visible when this returns."""
         for index in self.table_indices(generation):
-            with translated():
+            with translated_errors():
                 self._client.indices.put_settings(index=index, settings=self._for_serving())
                 self._client.indices.refresh(index=index)
         own = self._own_meta(generation)
@@ -172,7 +172,7 @@ class Generations:
         self.refuse_lost(generation)
         mine = [*self.table_indices(generation), own_index(self._prefix, generation.number)]
         wanted = {split[0]: index for index in mine if (split := split_generation(index))}
-        with translated():
+        with translated_errors():
             health = self._client.options(ignore_status=408, request_timeout=_HEALTH_SECONDS + 30).cluster.health(
                 index=self._pattern(generation.number),
                 wait_for_status=_GREEN_OR_YELLOW,
@@ -197,11 +197,11 @@ class Generations:
         if self.serving_number() == generation.number:
             raise RefusedError(f"{generation} serves readers: it is not dropped.")
         for index in [*self.table_indices(generation), own_index(self._prefix, generation.number)]:
-            with translated():
+            with translated_errors():
                 self._client.options(ignore_status=404).indices.delete(index=index)
 
     def table_indices(self, generation: Generation) -> list[str]:
-        with translated():
+        with translated_errors():
             found = self._client.indices.get_alias(
                 index=self._pattern(generation.number), expand_wildcards="open", allow_no_indices=True
             ).body
@@ -227,7 +227,7 @@ class Generations:
 
     def _known_own_meta(self, number: int) -> dict[str, Any] | None:
         index = own_index(self._prefix, number)
-        with translated():
+        with translated_errors():
             found = self._client.options(ignore_status=404).indices.get_mapping(index=index).body
         own: dict[str, Any] | None = found[index]["mappings"]["_meta"][OWN] if index in found else None
         return own
@@ -236,7 +236,7 @@ class Generations:
         return f"{self._prefix}.*-g{number}"
 
     def _put_own_meta(self, generation: Generation, own: dict[str, Any]) -> None:
-        with translated():
+        with translated_errors():
             self._client.indices.put_mapping(index=own_index(self._prefix, generation.number), meta={OWN: own})
 
     def _generation(self, index: str, mappings: dict[str, Any]) -> Generation:

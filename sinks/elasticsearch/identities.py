@@ -15,7 +15,7 @@ import msgspec
 from elasticsearch import Elasticsearch
 
 from cdc.errors import TransientError
-from sinks.elasticsearch.client import translated
+from sinks.elasticsearch.client import translated_errors
 
 #: The index's uuid, then the `history_uuid` of each primary shard, by the shard's number.
 Identity = Sequence[str]
@@ -29,7 +29,7 @@ _WANTED: Final = (
 _ACTIVE: Final = ("STARTED", "RELOCATING")
 
 
-class Found(msgspec.Struct, frozen=True):
+class FoundIndices(msgspec.Struct, frozen=True):
     """An index as the server has it now; a primary shard that is not there has no history here."""
 
     uuid: str
@@ -50,9 +50,9 @@ class Found(msgspec.Struct, frozen=True):
         return [self.uuid, *(self.histories[shard] for shard in sorted(self.histories))]
 
 
-def look(client: Elasticsearch, pattern: str) -> dict[str, Found]:
+def read_found_indices(client: Elasticsearch, pattern: str) -> dict[str, FoundIndices]:
     """Every index that matches and has a shard on some node, closed ones too. (`flush` is cheap, and not used.)"""
-    with translated():
+    with translated_errors():
         answer = client.indices.stats(
             index=pattern,
             metric="flush",
@@ -64,16 +64,16 @@ def look(client: Elasticsearch, pattern: str) -> dict[str, Found]:
     return {name: _found(index) for name, index in answer.get("indices", {}).items()}
 
 
-def look_without_shards(client: Elasticsearch, pattern: str) -> dict[str, Found]:
+def look_without_shards(client: Elasticsearch, pattern: str) -> dict[str, FoundIndices]:
     """Every index that matches, by what the cluster knows of it, also while no node holds a shard of it."""
-    with translated():
+    with translated_errors():
         answer = client.indices.get_settings(
             index=pattern, name="index.uuid", flat_settings=True, expand_wildcards=["open", "closed"]
         ).body
-    return {name: Found(index["settings"]["index.uuid"], True, {}) for name, index in answer.items()}
+    return {name: FoundIndices(index["settings"]["index.uuid"], True, {}) for name, index in answer.items()}
 
 
-def why_lost(found: Mapping[str, Found], names: Iterable[str], recorded: Mapping[str, Identity]) -> str | None:
+def why_lost(found: Mapping[str, FoundIndices], names: Iterable[str], recorded: Mapping[str, Identity]) -> str | None:
     """Why these indices are not those that were written; None: they are, as far as is recorded.
 
     Raises TransientError where it cannot be told now: an index is closed, or a primary shard is not there.
@@ -99,8 +99,8 @@ def why_lost(found: Mapping[str, Found], names: Iterable[str], recorded: Mapping
 
 def read_identities(client: Elasticsearch, pattern: str, names: Sequence[str]) -> dict[str, list[str]]:
     """Of indices that must be there, with all of their shards."""
-    found = look(client, pattern)
-    with translated():
+    found = read_found_indices(client, pattern)
+    with translated_errors():
         settings = client.indices.get_settings(
             index=pattern, name="index.number_of_shards", flat_settings=True, expand_wildcards=["open", "closed"]
         ).body
@@ -111,7 +111,7 @@ def read_identities(client: Elasticsearch, pattern: str, names: Sequence[str]) -
     return {name: found[name].identity for name in names}
 
 
-def _found(index: dict[str, object]) -> Found:
+def _found(index: dict[str, object]) -> FoundIndices:
     shards = msgspec.convert(index.get("shards", {}), dict[int, list[_Shard]], strict=False)
     histories = {
         number: shard.commit.user_data.history_uuid
@@ -119,7 +119,7 @@ def _found(index: dict[str, object]) -> Found:
         for shard in copies
         if shard.routing.primary and shard.routing.state in _ACTIVE
     }
-    return Found(str(index.get("uuid")), index.get("status") != "close", histories)
+    return FoundIndices(str(index.get("uuid")), index.get("status") != "close", histories)
 
 
 class _Routing(msgspec.Struct):

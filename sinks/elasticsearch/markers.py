@@ -7,13 +7,13 @@ from elasticsearch import ApiError, Elasticsearch
 
 from cdc.lsn import Version
 from sinks.contract import Generation, PositionLostError, TableSchema
-from sinks.elasticsearch.client import api_error, translated, transport_error
+from sinks.elasticsearch.client import api_error, translated_errors, transport_error
 from sinks.elasticsearch.naming import own_index, own_writer_alias
 from sinks.elasticsearch.numbering import Numbering
 
 
 def read_marker(client: Elasticsearch, prefix: str, generation: Generation, table: TableSchema) -> Version | None:
-    with translated():
+    with translated_errors():
         found = client.options(ignore_status=404).get(index=own_index(prefix, generation.number), id=_id(table)).body
     if "found" not in found:
         raise PositionLostError(f"{generation} is gone from Elasticsearch.")

@@ -8,7 +8,7 @@ from typing import Any, Final
 import msgspec
 from elasticsearch import Elasticsearch
 
-from sinks.elasticsearch.client import translated
+from sinks.elasticsearch.client import translated_errors
 
 _KEEP_ALIVE: Final = "5m"
 
@@ -43,13 +43,13 @@ def pages(
     client: Elasticsearch, index: str, query: dict[str, Any], *, size: int, with_source: bool
 ) -> Iterator[list[Hit]]:
     """Everything that matches, as of now; `client` answers raw. What was written just before is in it."""
-    with translated():
+    with translated_errors():
         client.indices.refresh(index=index)
         point = _decode_opened(client.open_point_in_time(index=index, keep_alive=_KEEP_ALIVE).body).id
     try:
         after: list[Any] | None = None
         while True:
-            with translated():
+            with translated_errors():
                 body = client.search(
                     pit={"id": point, "keep_alive": _KEEP_ALIVE},
                     query=query,

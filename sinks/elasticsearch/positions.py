@@ -14,7 +14,7 @@ from elastic_transport import TransportError
 from elasticsearch import ApiError, Elasticsearch
 
 from sinks.contract import POSITION_FORMAT, Generation, Position, PositionLostError, displaced, refuse_newer
-from sinks.elasticsearch.client import api_error, translated, transport_error
+from sinks.elasticsearch.client import api_error, translated_errors, transport_error
 from sinks.elasticsearch.naming import own_index, own_writer_alias
 
 _ID: Final = "position"
@@ -66,7 +66,7 @@ class Positions:
         raise displaced(position, held)
 
     def _read(self, number: int) -> tuple[Position, int, int] | None:
-        with translated():
+        with translated_errors():
             found: dict[str, Any] = (
                 self._client.options(ignore_status=404).get(index=own_index(self._prefix, number), id=_ID).body
             )

@@ -16,12 +16,12 @@ import msgspec
 import orjson
 from elasticsearch import Elasticsearch
 
-from cdc.config.stores import Elasticsearch as Settings
+from cdc.config.stores import ElasticsearchConfig as Settings
 from cdc.errors import TransientError
 from cdc.lsn import Version
 from sinks.contract import Generation, StoredRow, TableSchema
 from sinks.elasticsearch import bulk
-from sinks.elasticsearch.client import open_client, translated
+from sinks.elasticsearch.client import open_elasticsearch, translated_errors
 from sinks.elasticsearch.documents import Documents, live
 from sinks.elasticsearch.generations import Generations
 from sinks.elasticsearch.naming import index_of, writer_alias
@@ -76,13 +76,13 @@ class ElasticsearchSlice:
     numbering: Numbering
 
     def __call__(self) -> Iterator[list[StoredRow]]:
-        client = open_client(self.settings, raw=True)
+        client = open_elasticsearch(self.settings, raw=True)
         documents = Documents(self.table)
         own = {"slice": {"id": self.number, "max": self.count}} if self.count > 1 else {}
         after: list[Any] | None = None
         try:
             while True:
-                with translated():
+                with translated_errors():
                     body = client.search(
                         pit={"id": self.point, "keep_alive": _KEEP_ALIVE},
                         query=live(),
@@ -108,14 +108,14 @@ class ElasticsearchScan:
         self._settings = settings
         self._prefix = settings.prefix or prefix
         self._generation = generation
-        self._client: Elasticsearch = open_client(settings)
-        self._raw: Elasticsearch = open_client(settings, raw=True)
+        self._client: Elasticsearch = open_elasticsearch(settings)
+        self._raw: Elasticsearch = open_elasticsearch(settings, raw=True)
         self._numbering = Generations(self._client, settings, self._prefix, name).numbering(generation)
 
     @contextmanager
     def slices(self, table: TableSchema, count: int) -> Iterator[list[ReadSlice]]:
         index = self._index(table)
-        with translated():
+        with translated_errors():
             self._client.indices.refresh(index=index)
             opened = self._raw.open_point_in_time(index=index, keep_alive=_KEEP_ALIVE).body
         point = _decode_opened(opened).id
@@ -135,7 +135,7 @@ class ElasticsearchScan:
     def sample(self, table: TableSchema, count: int) -> list[StoredRow]:
         documents = Documents(table)
         chance = {"function_score": {"query": live(), "random_score": {}, "boost_mode": "replace"}}
-        with translated():
+        with translated_errors():
             body = self._raw.search(index=self._index(table), query=chance, size=count, version=True).body
         return [_row(documents, self._numbering, hit) for hit in _decode_page(body).hits.hits]
 
@@ -170,7 +170,7 @@ class ElasticsearchScan:
             self._write_when_forgotten(index, target, lines)
         finally:
             self._remember_deletes(index, None)
-        with translated():
+        with translated_errors():
             self._client.indices.refresh(index=index)
 
     def close(self) -> None:
@@ -182,7 +182,7 @@ class ElasticsearchScan:
 
     def _hits(self, table: TableSchema, ids: Sequence[str]) -> Iterator[_Hit]:
         for start in range(0, len(ids), _IDS_AT_ONCE):
-            with translated():
+            with translated_errors():
                 body = self._raw.mget(index=self._index(table), ids=list(ids[start : start + _IDS_AT_ONCE])).body
             yield from (hit for hit in _decode_docs(body).docs if hit.found)
 
@@ -191,11 +191,11 @@ class ElasticsearchScan:
         give_up_at = time.monotonic() + _FORGET_SECONDS
         left = list(lines)
         while left:
-            with translated():
+            with translated_errors():
                 self._client.indices.refresh(index=index)
             done = {refusal.what for refusal in self._send(target, left)}  # a document that it can never take
             ids = [row_id for _, row_id in left]
-            with translated():
+            with translated_errors():
                 body = self._raw.mget(index=index, ids=ids).body
             done |= {hit.id for hit in _decode_docs(body).docs if hit.found}
             left = [each for each in left if each[1] not in done]
@@ -207,13 +207,13 @@ class ElasticsearchScan:
             if left:
                 time.sleep(0.2)
 
-    def _send(self, target: str, lines: Sequence[tuple[bytes, str]]) -> list[bulk.Refusal]:
-        items = [bulk.Item(line, what) for line, what in lines]
+    def _send(self, target: str, lines: Sequence[tuple[bytes, str]]) -> list[bulk.BulkRefusal]:
+        items = [bulk.BulkItem(line, what) for line, what in lines]
         portions = bulk.requests(items, self._settings.bulk_bytes)
-        return [refusal for portion in portions for refusal in bulk.send(self._raw, target, portion)]
+        return [refusal for portion in portions for refusal in bulk.send_bulk(self._raw, target, portion)]
 
     def _remember_deletes(self, index: str, time_value: str | None) -> None:
-        with translated():
+        with translated_errors():
             self._client.indices.put_settings(index=index, settings={"index.gc_deletes": time_value})
 
 

@@ -8,7 +8,7 @@ from typing import Any, ClassVar, Final
 
 import orjson
 
-from cdc.config.stores import Elasticsearch as Settings
+from cdc.config.stores import ElasticsearchConfig as Settings
 from cdc.lsn import Version
 from sinks.contract import (
     Fit,
@@ -20,13 +20,13 @@ from sinks.contract import (
     WriterFactory,
 )
 from sinks.elasticsearch import bulk, checks
-from sinks.elasticsearch.client import open_client, translated
+from sinks.elasticsearch.client import open_elasticsearch, translated_errors
 from sinks.elasticsearch.documents import Documents, live, older_than
 from sinks.elasticsearch.generations import Generations
 from sinks.elasticsearch.naming import OWN, index_of, writers_of
 from sinks.elasticsearch.pages import Hit, pages
 from sinks.elasticsearch.positions import Positions
-from sinks.elasticsearch.tables import Tables
+from sinks.elasticsearch.tables import ElasticsearchTables
 from sinks.elasticsearch.writer import ElasticsearchWriterFactory
 
 _PAGE_ROWS: Final = 2000
@@ -41,14 +41,14 @@ class ElasticsearchStore:
     def __init__(self, name: str, settings: Settings, prefix: str) -> None:
         self._settings = settings
         self._prefix = settings.prefix or prefix
-        self._client = open_client(settings)
-        self._raw = open_client(settings, raw=True)
+        self._client = open_elasticsearch(settings)
+        self._raw = open_elasticsearch(settings, raw=True)
         self._generations = Generations(self._client, settings, self._prefix, name)
-        self._tables = Tables(self._client, settings, self._prefix, self._generations)
+        self._tables = ElasticsearchTables(self._client, settings, self._prefix, self._generations)
         self._positions = Positions(self._client, self._prefix)
 
     def check(self) -> list[StoreCheck]:
-        return [*checks.check(self._client, self._prefix), *checks.check_serving(self._generations)]
+        return [*checks.check_elasticsearch(self._client, self._prefix), *checks.check_serving(self._generations)]
 
     def serving(self) -> Generation | None:
         return self._generations.serving()
@@ -90,7 +90,7 @@ class ElasticsearchStore:
         if sum(map(len, wanted)) > _LONGEST_LIST:
             wanted = [f"{self._prefix}.*-g{generation.number}"]
         if wanted:
-            with translated():
+            with translated_errors():
                 self._client.indices.refresh(index=wanted)
 
     def save_position(self, generation: Generation, position: Position) -> Position:
@@ -114,9 +114,9 @@ class ElasticsearchStore:
         reaped = 0
         for index in self._generations.table_indices(generation):
             for page in pages(self._raw, index, {"bool": {"filter": old}}, size=_PAGE_ROWS, with_source=False):
-                items = [bulk.Item(_delete_line(hit), hit.id) for hit in page]
+                items = [bulk.BulkItem(_delete_line(hit), hit.id) for hit in page]
                 for portion in bulk.requests(items, self._settings.bulk_bytes):
-                    bulk.send(self._raw, writers_of(index, generation), portion)
+                    bulk.send_bulk(self._raw, writers_of(index, generation), portion)
                 reaped += len(page)
         return reaped
 
@@ -126,7 +126,7 @@ class ElasticsearchStore:
 
     def count(self, generation: Generation, table: TableSchema) -> int:
         index = index_of(self._prefix, table, generation.number)
-        with translated():
+        with translated_errors():
             self._client.indices.refresh(index=index)
             return int(self._client.count(index=index, query=live())["count"])
 

@@ -7,15 +7,15 @@ from typing import Any
 
 from elasticsearch import Elasticsearch
 
-from cdc.config.stores import Elasticsearch as Settings
+from cdc.config.stores import ElasticsearchConfig as Settings
 from sinks.contract import Fit, Generation, PositionLostError, TableSchema, refuse_newer
 from sinks.elasticsearch import mapping
-from sinks.elasticsearch.client import translated
+from sinks.elasticsearch.client import translated_errors
 from sinks.elasticsearch.generations import Generations
 from sinks.elasticsearch.naming import OWN, index_of, reader_alias, writer_alias
 
 
-class Tables:
+class ElasticsearchTables:
     def __init__(self, client: Elasticsearch, settings: Settings, prefix: str, generations: Generations) -> None:
         self._client = client
         self._overrides = settings.mapping
@@ -47,7 +47,7 @@ class Tables:
         if added:
             # A column that is gone stays in the mapping: old documents have it until they are written again.
             merged = {**known["fields"], **added}
-            with translated():
+            with translated_errors():
                 self._client.indices.put_mapping(
                     index=index,
                     properties=added,
@@ -71,7 +71,7 @@ class Tables:
         )
 
     def _known(self, index: str) -> dict[str, Any] | None:
-        with translated():
+        with translated_errors():
             found = self._client.options(ignore_status=404).indices.get_mapping(index=index).body
         if index not in found:
             return None

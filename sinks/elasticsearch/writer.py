@@ -13,11 +13,11 @@ from typing import Final
 
 from elasticsearch import Elasticsearch
 
-from cdc.config.stores import Elasticsearch as Settings
+from cdc.config.stores import ElasticsearchConfig as Settings
 from cdc.lsn import Version
 from sinks.contract import Change, Generation, Rejected, TableSchema
 from sinks.elasticsearch import bulk
-from sinks.elasticsearch.client import open_client
+from sinks.elasticsearch.client import open_elasticsearch
 from sinks.elasticsearch.documents import Documents, live, older_than, tombstone_lines
 from sinks.elasticsearch.markers import read_marker, write_marker
 from sinks.elasticsearch.naming import index_of, writer_alias
@@ -44,8 +44,8 @@ class ElasticsearchWriter:
         self._generation = generation
         self._numbering = numbering
         self._bulk_bytes = settings.bulk_bytes
-        self._client: Elasticsearch = open_client(settings)
-        self._raw: Elasticsearch = open_client(settings, raw=True)
+        self._client: Elasticsearch = open_elasticsearch(settings)
+        self._raw: Elasticsearch = open_elasticsearch(settings, raw=True)
         self._markers: dict[TableSchema, Version | None] = {}
 
     def apply(self, table: TableSchema, changes: Sequence[Change]) -> list[Rejected]:
@@ -54,7 +54,7 @@ class ElasticsearchWriter:
         if not changes:
             return rejected
         for portion in bulk.requests(self._items(table, changes), self._bulk_bytes):
-            rejected += [Rejected(what, reason) for what, reason in bulk.send(self._raw, target, portion)]
+            rejected += [Rejected(what, reason) for what, reason in bulk.send_bulk(self._raw, target, portion)]
         return rejected
 
     def truncate(self, table: TableSchema, version: Version) -> int:
@@ -71,9 +71,9 @@ class ElasticsearchWriter:
             with_source=False,
         ):
             now_ms, number = time.time_ns() // 1_000_000, self._numbering.number(version)
-            items = [bulk.Item(tombstone_lines(hit.id, number, *version, now_ms), hit.id) for hit in page]
+            items = [bulk.BulkItem(tombstone_lines(hit.id, number, *version, now_ms), hit.id) for hit in page]
             for portion in bulk.requests(items, self._bulk_bytes):
-                bulk.send(self._raw, target, portion)
+                bulk.send_bulk(self._raw, target, portion)
             swept += len(page)
         return swept
 
@@ -81,7 +81,7 @@ class ElasticsearchWriter:
         self._client.close()
         self._raw.close()
 
-    def _items(self, table: TableSchema, changes: Sequence[Change]) -> Iterator[bulk.Item]:
+    def _items(self, table: TableSchema, changes: Sequence[Change]) -> Iterator[bulk.BulkItem]:
         if table not in self._markers:
             self._markers[table] = read_marker(self._client, self._prefix, self._generation, table)
         marker = self._markers[table]
@@ -89,4 +89,4 @@ class ElasticsearchWriter:
         now_ms = time.time_ns() // 1_000_000
         for change in changes:
             if marker is None or change.version >= marker:
-                yield bulk.Item(lines(change, now_ms), change)
+                yield bulk.BulkItem(lines(change, now_ms), change)

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Final
 from urllib.parse import parse_qsl, quote, unquote, urlencode, urlsplit
 
-from cdc.config import Iceberg
+from cdc.config import IcebergConfig
 from cdc.errors import RefusedError, TransientError
 from sinks.iceberg.naming import CATALOG
 
@@ -33,15 +33,15 @@ _POSTGRES_LIMITS: Final = {
 _TRIES: Final = 5
 
 
-def location(warehouse: Iceberg) -> str:
+def location(warehouse: IcebergConfig) -> str:
     return warehouse.path if "://" in warehouse.path else str(Path(warehouse.path).absolute())
 
 
-def sqlite_file(warehouse: Iceberg) -> Path | None:
+def sqlite_file(warehouse: IcebergConfig) -> Path | None:
     return Path(location(warehouse), "catalog.db") if warehouse.catalog_uri is None else None
 
 
-def open_catalog(warehouse: Iceberg) -> Catalog:
+def open_catalog(warehouse: IcebergConfig) -> Catalog:
     """Makes the folder and the SQLite file where there is none."""
     from pyiceberg.catalog import load_catalog  # noqa: PLC0415 - a second; only who asks a warehouse needs it
     from sqlalchemy.exc import SQLAlchemyError  # noqa: PLC0415 - as above
@@ -88,7 +88,7 @@ def iceberg_trouble() -> Iterator[None]:
         raise TransientError(f"The warehouse does not answer: {_first_line(error)}") from error
 
 
-def _properties(warehouse: Iceberg) -> dict[str, str]:
+def _properties(warehouse: IcebergConfig) -> dict[str, str]:
     file = sqlite_file(warehouse)
     own = {
         "warehouse": location(warehouse),

@@ -5,14 +5,14 @@ from __future__ import annotations
 import os
 from pathlib import Path
 
-from cdc.config import Iceberg
+from cdc.config import IcebergConfig
 from cdc.errors import RefusedError
 from sinks.contract import StoreCheck
 from sinks.iceberg.catalog import location, open_catalog, sqlite_file
 from sinks.iceberg.state import StateTable, refuse_foreign
 
 
-def check_warehouse(settings: Iceberg, name: str, prefix: str) -> list[StoreCheck]:
+def check_warehouse(settings: IcebergConfig, name: str, prefix: str) -> list[StoreCheck]:
     file = sqlite_file(settings)
     if file is not None:
         folder = next(each for each in (file.parent, *file.parent.parents) if each.exists())
@@ -27,7 +27,7 @@ def check_warehouse(settings: Iceberg, name: str, prefix: str) -> list[StoreChec
     return found
 
 
-def _state_check(settings: Iceberg, name: str, prefix: str) -> StoreCheck:
+def _state_check(settings: IcebergConfig, name: str, prefix: str) -> StoreCheck:
     catalog = open_catalog(settings)
     try:
         state = StateTable(catalog).read()

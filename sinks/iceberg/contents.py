@@ -15,12 +15,12 @@ from typing import TYPE_CHECKING, Any, Final
 import orjson
 
 from cdc.lsn import Version
-from sinks.contract import Column, StoredRow, TableSchema
+from sinks.contract import SchemaColumn, StoredRow, TableSchema
 from sinks.iceberg import naming
 from sinks.iceberg.catalog import iceberg_trouble
 from sinks.iceberg.schemas import WarehouseColumn
 from sinks.iceberg.tables import types_of
-from sinks.rows import row_id
+from sinks.rows import row_id_of
 from sinks.typed_columns import element_type
 
 if TYPE_CHECKING:
@@ -46,7 +46,7 @@ def stored_rows(found: Table, table: TableSchema, columns: list[WarehouseColumn]
             for row in batch.to_pylist():
                 values = json_row(table, present, kinds, row)
                 key = orjson.dumps({name: values[name] for name in table.key})
-                yield StoredRow(row_id(key), Version(row[naming.POSITION], row[naming.SEQ]), orjson.dumps(values))
+                yield StoredRow(row_id_of(key), Version(row[naming.POSITION], row[naming.SEQ]), orjson.dumps(values))
 
 
 def json_row(
@@ -55,18 +55,18 @@ def json_row(
     """By the source's names. `kinds`: the columns' types in the warehouse, by their names there."""
     sources = {column.name: column for column in table.columns}
     return {
-        column.source: json_form(kinds[column.name], sources[column.source], row[column.name]) for column in columns
+        column.source: json_value(kinds[column.name], sources[column.source], row[column.name]) for column in columns
     }
 
 
-def json_form(kind: str, column: Column, value: Any) -> Any:
+def json_value(kind: str, column: SchemaColumn, value: Any) -> Any:
     """What stands in the topic for a typed value."""
     if value is None:
         return None
     element = element_type(kind)
     if element is not None:
         inner = column._replace(type=column.type[1:])
-        return [json_form(element, inner, each) for each in value]
+        return [json_value(element, inner, each) for each in value]
     if kind == "string" and (column.type in _JSON_TEXTS or column.type.startswith("_") or "." in column.type):
         return _loads(value)
     if kind == "timestamp":

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any, Final
 import msgspec
 import orjson
 
-from cdc.config import Iceberg
+from cdc.config import IcebergConfig
 from cdc.errors import RefusedError, TransientError
 from cdc.lsn import Version
 from sinks.contract import Generation, StoredRow, TableSchema
@@ -27,7 +27,7 @@ from sinks.iceberg.contents import json_row
 from sinks.iceberg.schemas import WarehouseColumn, key_columns
 from sinks.iceberg.store import IcebergStore
 from sinks.iceberg.tables import types_of
-from sinks.rows import row_id
+from sinks.rows import row_id_of
 from sinks.scanning import Forced, ReadSlice
 from sinks.typed_columns import STRING, element_type
 
@@ -62,7 +62,7 @@ _SOUGHT: Final[dict[str, Callable[[str], Any]]] = {
 
 
 @dataclass(frozen=True, slots=True)
-class Reader:
+class SliceReader:
     """How rows of one table are read. `kinds`: of its columns, by their names in the warehouse."""
 
     table: TableSchema
@@ -70,7 +70,7 @@ class Reader:
     kinds: dict[str, str]
 
     @classmethod
-    def of(cls, found: Table, table: TableSchema, columns: list[WarehouseColumn]) -> Reader:
+    def of(cls, found: Table, table: TableSchema, columns: list[WarehouseColumn]) -> SliceReader:
         there = {each.name for each in found.schema().fields}
         present = [column for column in columns if column.name in there]
         return cls(table, tuple(present), types_of(found, present))
@@ -90,7 +90,7 @@ class Reader:
         key = orjson.dumps({name: values.get(name) for name in self.table.key})
         position, seq = held.get(naming.POSITION), held.get(naming.SEQ)
         version = _NOBODYS if position is None or seq is None else Version(position, seq)
-        return StoredRow(row_id(key), version, orjson.dumps(values))
+        return StoredRow(row_id_of(key), version, orjson.dumps(values))
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,7 +101,7 @@ class IcebergSlice:
     io: FileIO = field(repr=False)
     projection: Schema = field(repr=False)
     tasks: tuple[FileScanTask, ...] = field(repr=False)
-    reader: Reader
+    reader: SliceReader
 
     def __call__(self) -> Iterator[list[StoredRow]]:
         for batch in self.batches():
@@ -119,7 +119,7 @@ class IcebergSlice:
 
 
 class IcebergScan:
-    def __init__(self, name: str, settings: Iceberg, prefix: str, generation: Generation) -> None:
+    def __init__(self, name: str, settings: IcebergConfig, prefix: str, generation: Generation) -> None:
         self._name = name
         self._generation = generation
         self._store = IcebergStore(name, settings, prefix)
@@ -189,7 +189,7 @@ class IcebergScan:
     ) -> list[IcebergSlice]:
         """Files that may hold such rows, as the table is now; large and small ones to all slices alike."""
         found = self._found(table)
-        reader = Reader.of(found, table, self._store.tables.columns(table))
+        reader = SliceReader.of(found, table, self._store.tables.columns(table))
         with iceberg_trouble():
             scan = found.scan() if row_filter is None else found.scan(row_filter=row_filter)
             planned = sorted(scan.plan_files(), key=lambda task: task.file.file_size_in_bytes)

@@ -45,7 +45,7 @@ class Gap(msgspec.Struct, frozen=True, kw_only=True):
     until_ms: int
 
 
-class State(msgspec.Struct, frozen=True, kw_only=True):
+class WarehouseState(msgspec.Struct, frozen=True, kw_only=True):
     format: int = FORMAT
     #: Whose warehouse it is: the pipeline's prefix, and the store's name.
     prefix: str = ""
@@ -73,7 +73,7 @@ class StateTable:
         self._catalog = catalog
         self._table: Table | None = None
 
-    def read(self) -> State | None:
+    def read(self) -> WarehouseState | None:
         """None before the first `create`."""
         from pyiceberg.exceptions import NoSuchTableError  # noqa: PLC0415 - see catalog.py
 
@@ -85,7 +85,7 @@ class StateTable:
                 return None
         return _state_of(self._table)
 
-    def create(self, state: State) -> None:
+    def create(self, state: WarehouseState) -> None:
         from pyiceberg.exceptions import TableAlreadyExistsError  # noqa: PLC0415 - see catalog.py
         from pyiceberg.schema import Schema  # noqa: PLC0415 - see catalog.py
         from pyiceberg.types import NestedField, StringType  # noqa: PLC0415 - see catalog.py
@@ -105,7 +105,7 @@ class StateTable:
         if _state_of(self._table) is None:
             self.write(state)
 
-    def write(self, state: State) -> None:
+    def write(self, state: WarehouseState) -> None:
         from pyiceberg.exceptions import CommitFailedException  # noqa: PLC0415 - see catalog.py
 
         table = self._known()
@@ -138,16 +138,16 @@ class StateTable:
         return self._table
 
 
-def _state_of(table: Table) -> State | None:
+def _state_of(table: Table) -> WarehouseState | None:
     snapshot = table.current_snapshot()
     text: Any = snapshot.summary[_PROPERTY] if snapshot is not None and snapshot.summary is not None else None
     if text is None:
         return None
     refuse_newer(msgspec.json.decode(text).get("format", 1), FORMAT, "the warehouse's state")
-    return msgspec.json.decode(text, type=State)
+    return msgspec.json.decode(text, type=WarehouseState)
 
 
-def refuse_foreign(state: State, prefix: str, store: str) -> None:
+def refuse_foreign(state: WarehouseState, prefix: str, store: str) -> None:
     if (state.prefix, state.store) != (prefix, store):
         raise RefusedError(
             f"This warehouse belongs to store {state.store} of the pipeline {state.prefix}.",

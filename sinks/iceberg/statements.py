@@ -9,7 +9,7 @@ fails at its own (serializable isolation) or finds what that commit has left:
   statement: a delete that came meanwhile is not undone.
 """
 
-# ruff: noqa: S608 - identifiers pass through `quoted`, and everything else is a number
+# ruff: noqa: S608 - identifiers pass through `quoted_name`, and everything else is a number
 
 from __future__ import annotations
 
@@ -57,20 +57,20 @@ class Target:
     hashes: tuple[int, ...] = ()
 
 
-def quoted(name: str) -> str:
+def quoted_name(name: str) -> str:
     return "`" + name.replace("`", "``") + "`"
 
 
 def full_name(name: Identifier) -> str:
-    return ".".join(quoted(part) for part in (CATALOG, *name))
+    return ".".join(quoted_name(part) for part in (CATALOG, *name))
 
 
 def merge_history(target: Target, inserts: str, closings: str) -> str:
     """`inserts`: a view of versions, whole rows of the history; `closings`: one row per key, with its ends."""
     own = list(HISTORY_OWN)
-    columns = [quoted(each) for each in [*target.columns, *own]]
+    columns = [quoted_name(each) for each in [*target.columns, *own]]
     listed = ", ".join(columns)
-    keys = {quoted(each) for each in target.key}
+    keys = {quoted_name(each) for each in target.key}
     empty = ", ".join(each if each in keys else f"NULL AS {each}" for each in columns)
     newer = f"(h.{POSITION} > b.{POSITION} OR (h.{POSITION} = b.{POSITION} AND h.{SEQ} > b.{SEQ}))"
     known = (
@@ -101,7 +101,7 @@ def merge_current(target: Target, rows: str, *, guarded: bool) -> str:
         f" JOIN (SELECT {_plain(identity)} FROM {full_name(target.history)}"
         f" WHERE {OPEN} = true AND {POSITION} >= {target.least_position}) h ON {_equal('r', 'h', identity)}"
     )
-    assigned = ", ".join(f"t.{quoted(each)} = s.{quoted(each)}" for each in columns)
+    assigned = ", ".join(f"t.{quoted_name(each)} = s.{quoted_name(each)}" for each in columns)
     newer = f"(s.{POSITION} > t.{POSITION} OR (s.{POSITION} = t.{POSITION} AND s.{SEQ} > t.{SEQ}))"
     return (
         f"MERGE INTO {full_name(target.current)} t USING ("
@@ -151,7 +151,7 @@ def fill_history(target: Target) -> str:
 def insert_unknown(target: Target, marker: Marker | None) -> str:
     """Rows of a rebuilt current table that the history has not. `marker`: the last TRUNCATE that it was swept for."""
     own = {POSITION: POSITION, SEQ: SEQ, OP: "'r'", VALID_FROM: AT, OPEN: "true"}
-    dead = "" if marker is None else f" WHERE NOT {older_than(marker)}"
+    dead = "" if marker is None else f" WHERE NOT {is_older(marker)}"
     columns = [*target.columns, *own]
     values = ", ".join([_of("s", target.columns), *(each if each[0] in "'t" else f"s.{each}" for each in own.values())])
     return (
@@ -183,15 +183,15 @@ def sweep_history(target: Target, markers: Sequence[Marker]) -> str:
     return (
         f"UPDATE {full_name(target.history)} SET {OPEN} = false, {TO_POSITION} = {end}.position,"
         f" {TO_SEQ} = {end}.seq, {VALID_TO} = {end}.at"
-        f" WHERE {OPEN} = true AND {OP} <> 'd' AND {older_than(max(markers))}"
+        f" WHERE {OPEN} = true AND {OP} <> 'd' AND {is_older(max(markers))}"
     )
 
 
 def sweep_current(target: Target, markers: Sequence[Marker]) -> str:
-    return f"DELETE FROM {full_name(target.current)} WHERE {older_than(max(markers))}"
+    return f"DELETE FROM {full_name(target.current)} WHERE {is_older(max(markers))}"
 
 
-def older_than(marker: Marker) -> str:
+def is_older(marker: Marker) -> str:
     return f"({POSITION} < {marker.position} OR ({POSITION} = {marker.position} AND {SEQ} < {marker.seq}))"
 
 
@@ -214,20 +214,20 @@ def as_of_time(history: Identifier, columns: Sequence[str], at_us: int) -> str:
 
 
 def _plain(names: Sequence[str]) -> str:
-    return ", ".join(quoted(each) for each in names)
+    return ", ".join(quoted_name(each) for each in names)
 
 
 def _of(alias: str, names: Sequence[str]) -> str:
-    return ", ".join(f"{alias}.{quoted(each)}" for each in names)
+    return ", ".join(f"{alias}.{quoted_name(each)}" for each in names)
 
 
 def _equal(left: str, right: str, names: Sequence[str]) -> str:
-    return " AND ".join(f"{left}.{quoted(each)} = {right}.{quoted(each)}" for each in names)
+    return " AND ".join(f"{left}.{quoted_name(each)} = {right}.{quoted_name(each)}" for each in names)
 
 
 def _bounded(target: Target) -> str:
     """Files that cannot hold any of these keys are not opened, and rows that have none of them go no further."""
-    first = f"t.{quoted(target.key[0])}"
+    first = f"t.{quoted_name(target.key[0])}"
     within = " OR ".join(f"({first} >= {least} AND {first} <= {most})" for least, most in target.ranges)
     bounds = f" AND ({within})" if within else ""
     listed = ", ".join(f"{each}L" for each in target.hashes)
@@ -236,4 +236,4 @@ def _bounded(target: Target) -> str:
 
 def key_hash(key: Sequence[str], of: str = "") -> str:
     """Not a predicate that a file could answer: it is neither pushed down nor taken for what a conflict is."""
-    return f"xxhash64({', '.join(of + quoted(each) for each in key)})"
+    return f"xxhash64({', '.join(of + quoted_name(each) for each in key)})"

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, ClassVar
 
 import msgspec
 
-from cdc.config import Iceberg
+from cdc.config import IcebergConfig
 from cdc.errors import RefusedError, TransientError
 from cdc.lsn import Version
 from sinks.contract import (
@@ -33,10 +33,10 @@ from sinks.iceberg import naming
 from sinks.iceberg.catalog import open_catalog
 from sinks.iceberg.checks import check_warehouse
 from sinks.iceberg.contents import count_rows, stored_rows
-from sinks.iceberg.exchange import TableMovedError, exchange_tables
+from sinks.iceberg.name_switch import TableMovedError, exchange_tables
 from sinks.iceberg.naming import Identifier
-from sinks.iceberg.state import Gap, GenerationState, State, StateConflictError, StateTable, refuse_foreign
-from sinks.iceberg.tables import PIPELINE_PROPERTY, Tables
+from sinks.iceberg.state import Gap, GenerationState, StateConflictError, StateTable, WarehouseState, refuse_foreign
+from sinks.iceberg.tables import PIPELINE_PROPERTY, IcebergTables
 
 if TYPE_CHECKING:
     from pyiceberg.catalog import Catalog
@@ -49,7 +49,7 @@ class IcebergStore(Store):
     kind: ClassVar[str] = "iceberg"
     rebuilds_in_place: ClassVar[bool] = False
 
-    def __init__(self, name: str, settings: Iceberg, prefix: str) -> None:
+    def __init__(self, name: str, settings: IcebergConfig, prefix: str) -> None:
         self.name = name
         self.settings = settings
         self._prefix = prefix
@@ -60,8 +60,8 @@ class IcebergStore(Store):
         return open_catalog(self.settings)
 
     @cached_property
-    def tables(self) -> Tables:
-        return Tables(self.catalog, self.settings)
+    def tables(self) -> IcebergTables:
+        return IcebergTables(self.catalog, self.settings)
 
     @cached_property
     def _state(self) -> StateTable:
@@ -72,15 +72,15 @@ class IcebergStore(Store):
 
     # -- generations -------------------------------------------------------------------------------------------
 
-    def read_state(self) -> State | None:
+    def read_state(self) -> WarehouseState | None:
         found = self._state.read()
         if found is not None:
             refuse_foreign(found, self._prefix, self.name)
         return found
 
-    def state(self) -> State:
+    def state(self) -> WarehouseState:
         """As it is now; empty before anything was built."""
-        return self.read_state() or State(prefix=self._prefix, store=self.name)
+        return self.read_state() or WarehouseState(prefix=self._prefix, store=self.name)
 
     def serving(self) -> Generation | None:
         state = self.state()
@@ -96,7 +96,7 @@ class IcebergStore(Store):
     def create_generation(self, tables: Iterable[TableSchema], pipeline_id: str = "") -> Generation:
         number = 0
 
-        def change(state: State) -> State:
+        def change(state: WarehouseState) -> WarehouseState:
             nonlocal number
             number = state.next_number
             made = GenerationState(created_ms=_now_ms(), position=Position(pipeline_id=pipeline_id))
@@ -105,7 +105,7 @@ class IcebergStore(Store):
             )
 
         if self._state.read() is None:
-            self._state.create(State(prefix=self._prefix, store=self.name))
+            self._state.create(WarehouseState(prefix=self._prefix, store=self.name))
         state = self.change(change)
         for table in tables:
             self.tables.create_generation_table(table, number)
@@ -133,7 +133,7 @@ class IcebergStore(Store):
         return naming.current_table(table) if serves else naming.generation_table(table, generation.number)
 
     def settle(self, generation: Generation) -> Generation:
-        def change(state: State) -> State:
+        def change(state: WarehouseState) -> WarehouseState:
             return _with(state, generation.number, state="settled")
 
         return self._generation(self.change(change), generation.number)
@@ -154,7 +154,7 @@ class IcebergStore(Store):
             except TableMovedError:  # another client ends the same switch
                 self._exchange(number, old)
 
-        def change(state: State) -> State:
+        def change(state: WarehouseState) -> WarehouseState:
             if state.switching != number:
                 return state
             position = _resumed(state, number, old)
@@ -180,7 +180,7 @@ class IcebergStore(Store):
         if self.state().serving == generation.number:
             raise RefusedError(f"Generation {generation.number} serves.", remedy="Switch to another one first.")
 
-        def change(state: State) -> State:
+        def change(state: WarehouseState) -> WarehouseState:
             kept = {number: each for number, each in state.generations.items() if number != generation.number}
             return msgspec.structs.replace(state, generations=kept)
 
@@ -197,7 +197,7 @@ class IcebergStore(Store):
         return found.position if found is not None and found.created_ms == generation.created_ms else None
 
     def take(self, generation: Generation, owner: str) -> Position:
-        def change(state: State) -> State:
+        def change(state: WarehouseState) -> WarehouseState:
             known = self._known(state, generation.number)
             return _with(state, generation.number, position=msgspec.structs.replace(known.position, owner=owner))
 
@@ -208,7 +208,7 @@ class IcebergStore(Store):
     def save_position(self, generation: Generation, position: Position) -> Position:
         saved = msgspec.structs.replace(position, owner=self._owner or "", written_ms=_now_ms())
 
-        def change(state: State) -> State:
+        def change(state: WarehouseState) -> WarehouseState:
             self._refuse_taken_over(state, generation)
             return _with(state, generation.number, position=saved)
 
@@ -220,7 +220,7 @@ class IcebergStore(Store):
         if self._owner is not None:
             self._refuse_taken_over(self.state(), generation)
 
-    def _refuse_taken_over(self, state: State, generation: Generation) -> None:
+    def _refuse_taken_over(self, state: WarehouseState, generation: Generation) -> None:
         if self._known(state, generation.number).position.owner != self._owner:
             raise TakenOverError(
                 "Another sync has taken over the warehouse.",
@@ -230,7 +230,7 @@ class IcebergStore(Store):
     def note_markers(self, markers: dict[str, str]) -> None:
         """TRUNCATEs that the history has been swept for."""
 
-        def change(state: State) -> State:
+        def change(state: WarehouseState) -> WarehouseState:
             newest = {topic: max(stamp, state.markers.get(topic, "")) for topic, stamp in markers.items()}
             return msgspec.structs.replace(state, markers={**state.markers, **newest})
 
@@ -282,7 +282,7 @@ class IcebergStore(Store):
     def publish(self, _generation: Generation, _tables: Iterable[TableSchema]) -> None:
         """A commit is visible at once."""
 
-    def change(self, change: Callable[[State], State]) -> State:
+    def change(self, change: Callable[[WarehouseState], WarehouseState]) -> WarehouseState:
         """Read, change, write; once more where somebody else was quicker."""
         for attempt in range(_TRIES):
             state = self.state()
@@ -331,24 +331,24 @@ class IcebergStore(Store):
             engine.dispose()
 
     def _note_table(self, number: int, table: TableSchema) -> None:
-        def change(state: State) -> State:
+        def change(state: WarehouseState) -> WarehouseState:
             topics = self._known(state, number).topics
             return _with(state, number, topics=tuple(sorted({*topics, table.topic})))
 
         self.change(change)
 
-    def _known(self, state: State, number: int) -> GenerationState:
+    def _known(self, state: WarehouseState, number: int) -> GenerationState:
         known = state.generations.get(number)
         if known is None:
             raise PositionLostError(f"The warehouse has no generation {number} any more.")
         return known
 
-    def _generation(self, state: State, number: int | None) -> Generation:
+    def _generation(self, state: WarehouseState, number: int | None) -> Generation:
         known = self._known(state, number or 0)
         return Generation(number or 0, known.created_ms, "loading" if known.state == "loading" else "settled")
 
 
-def _with(state: State, number: int, /, **changes: object) -> State:
+def _with(state: WarehouseState, number: int, /, **changes: object) -> WarehouseState:
     known = state.generations.get(number)
     if known is None:
         raise PositionLostError(f"The warehouse has no generation {number} any more.")
@@ -356,7 +356,7 @@ def _with(state: State, number: int, /, **changes: object) -> State:
     return msgspec.structs.replace(state, generations={**state.generations, number: changed})
 
 
-def _resumed(state: State, number: int, old: int | None) -> Position:
+def _resumed(state: WarehouseState, number: int, old: int | None) -> Position:
     """The lesser offset of both, partition by partition: what comes again changes nothing."""
     new, before = state.generations[number], state.generations.get(old or 0)
     if before is None or not new.resumes:

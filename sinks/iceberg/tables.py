@@ -8,7 +8,7 @@ from collections.abc import Collection, Mapping
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Final
 
-from cdc.config import Iceberg
+from cdc.config import IcebergConfig
 from cdc.errors import TransientError
 from sinks.contract import Fit, TableSchema
 from sinks.iceberg import naming
@@ -59,8 +59,8 @@ _COMMON: Final = {
 }
 
 
-class Tables:
-    def __init__(self, catalog: Catalog, warehouse: Iceberg) -> None:
+class IcebergTables:
+    def __init__(self, catalog: Catalog, warehouse: IcebergConfig) -> None:
         self._catalog = catalog
         self._warehouse = warehouse
 

@@ -7,7 +7,7 @@ from typing import Any, Final
 
 import redis
 
-from cdc.config.stores import Redis as Settings
+from cdc.config.stores import RedisConfig as Settings
 from cdc.errors import RefusedError
 from sinks.contract import StoreCheck, TableSchema
 from sinks.redis import scripts
@@ -18,7 +18,7 @@ OLDEST: Final = (5, 0)
 _ANY_TABLE: Final = TableSchema("a", "a", "a", (), ())
 
 
-def check(client: redis.Redis, settings: Settings, prefix: str, store: str) -> Iterator[StoreCheck]:
+def check_redis(client: redis.Redis, settings: Settings, prefix: str, store: str) -> Iterator[StoreCheck]:
     try:
         with translated():
             info: Any = client.info()

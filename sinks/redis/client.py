@@ -13,8 +13,8 @@ from redis.backoff import NoBackoff
 from redis.exceptions import NoPermissionError, NoScriptError
 from redis.retry import Retry
 
-from cdc.config.stores import Redis as Settings
-from cdc.config.tls import Tls
+from cdc.config.stores import RedisConfig as Settings
+from cdc.config.tls import TlsConfig
 from cdc.errors import RefusedError, TailraceError, TransientError
 from cdc.secrets import redact
 
@@ -38,7 +38,7 @@ _WORD = re.compile(r"(?:^|[-\s])([A-Z]{3,})\b")
 _QUOTES_COMMAND: Final = "of pipeline caused error: "
 
 
-def open_client(settings: Settings) -> redis.Redis:
+def open_redis(settings: Settings) -> redis.Redis:
     """Does not connect yet. One connection, and nothing is repeated inside: a new connection may be a new server."""
     options: dict[str, Any] = {}
     if settings.username is not None:
@@ -46,7 +46,7 @@ def open_client(settings: Settings) -> redis.Redis:
     if settings.password is not None:
         options["password"] = settings.password.reveal()
     if settings.url.reveal().startswith("rediss:"):
-        options |= _tls(settings.tls or Tls())
+        options |= _tls(settings.tls or TlsConfig())
     return redis.Redis.from_url(
         settings.url.reveal(),
         max_connections=1,
@@ -60,7 +60,7 @@ def open_client(settings: Settings) -> redis.Redis:
     )
 
 
-def _tls(tls: Tls) -> dict[str, Any]:
+def _tls(tls: TlsConfig) -> dict[str, Any]:
     return {
         "ssl_ca_certs": str(tls.ca) if tls.ca else None,
         "ssl_certfile": str(tls.cert) if tls.cert else None,

@@ -15,10 +15,10 @@ from zlib import crc32
 
 import redis
 
-from cdc.config.stores import Redis as Settings
+from cdc.config.stores import RedisConfig as Settings
 from cdc.lsn import Version
 from sinks.contract import Generation, StoredRow, TableSchema
-from sinks.redis.client import Script, open_client, translated
+from sinks.redis.client import Script, open_redis, translated
 from sinks.redis.naming import row_pattern, row_prefix
 from sinks.redis.writer import SCAN_KEYS, scan
 from sinks.scanning import Forced, ReadSlice
@@ -48,7 +48,7 @@ class RedisSlice:
     count: int
 
     def __call__(self) -> Iterator[list[StoredRow]]:
-        client = open_client(self.settings)
+        client = open_redis(self.settings)
         start = len(row_prefix(self.prefix, self.table).encode())
         try:
             for keys in scan(client, self.prefix, self.table):
@@ -63,7 +63,7 @@ class RedisScan:
         self._settings = settings
         self._prefix = settings.prefix or prefix
         self._generation = generation.number
-        self._client = open_client(settings)
+        self._client = open_redis(settings)
 
     @contextmanager
     def slices(self, table: TableSchema, count: int) -> Iterator[list[ReadSlice]]:

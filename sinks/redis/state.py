@@ -32,7 +32,7 @@ from sinks.redis.writer import refuse_moved
 FORMAT: Final = 1
 
 
-class State:
+class RedisState:
     def __init__(self, client: redis.Redis, prefix: str, store: str) -> None:
         self._client = client
         self._store = store

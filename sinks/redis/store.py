@@ -9,13 +9,13 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from typing import Any, ClassVar
 
-from cdc.config.stores import Redis as Settings
+from cdc.config.stores import RedisConfig as Settings
 from cdc.lsn import Version
 from sinks.contract import Fit, Generation, Position, StoreCheck, StoredRow, TableSchema, WriterFactory
 from sinks.redis import checks, scripts
-from sinks.redis.client import Script, open_client, translated
+from sinks.redis.client import Script, open_redis, translated
 from sinks.redis.naming import every_row_pattern, markers_key, row_pattern, row_prefix
-from sinks.redis.state import State
+from sinks.redis.state import RedisState
 from sinks.redis.writer import RedisWriterFactory, scan, sweep
 
 
@@ -27,11 +27,11 @@ class RedisStore:
         self._name = name
         self._settings = settings
         self._prefix = settings.prefix or prefix
-        self._client = open_client(settings)
-        self._state = State(self._client, self._prefix, name)
+        self._client = open_redis(settings)
+        self._state = RedisState(self._client, self._prefix, name)
 
     def check(self) -> list[StoreCheck]:
-        return list(checks.check(self._client, self._settings, self._prefix, self._name))
+        return list(checks.check_redis(self._client, self._settings, self._prefix, self._name))
 
     def serving(self) -> Generation | None:
         return self._state.serving()

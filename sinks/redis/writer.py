@@ -13,11 +13,11 @@ from typing import Any, Final, cast
 
 import redis
 
-from cdc.config.stores import Redis as Settings
+from cdc.config.stores import RedisConfig as Settings
 from cdc.lsn import Version
 from sinks.contract import Change, PositionLostError, Rejected, TableSchema
 from sinks.redis import scripts
-from sinks.redis.client import Script, bulk, open_client, translated
+from sinks.redis.client import Script, bulk, open_redis, translated
 from sinks.redis.naming import markers_key, row_pattern, row_prefix
 
 _ROWS_PER_CALL: Final = 200
@@ -49,7 +49,7 @@ class RedisWriter:
         self._generation = str(number).encode()
         self._pipeline_id = pipeline_id.encode()
         self._seconds = str(settings.tombstone_hours * 3600).encode()
-        self._client = open_client(settings)
+        self._client = open_redis(settings)
         self._apply = Script(self._client, scripts.APPLY)
 
     def apply(self, table: TableSchema, changes: Sequence[Change]) -> list[Rejected]:

@@ -13,7 +13,7 @@ from kafka.net.manager import KafkaConnectionManager
 from kafka.net.selector import NetworkSelector
 from kafka.protocol.consumer.fetch import FetchRequest
 
-from cdc.audit.record_batches import Aborted, UnreadableError
+from cdc.audit.record_batches import AbortedTransactions, UnreadableError
 
 _ANSWER_MS: Final = 30_000
 _WAIT_MS: Final = 500
@@ -30,7 +30,7 @@ class Fetched(NamedTuple):
     """`stable_end`: nobody's transaction is open below it."""
 
     data: bytes
-    aborted: list[Aborted]
+    aborted: list[AbortedTransactions]
     stable_end: int
 
 
@@ -54,7 +54,9 @@ class PartitionFetch:
             raise UnreadableError(f"the broker's answer: {type(error).__name__}") from error
         if found.error_code:
             raise UnreadableError(f"the broker's error {found.error_code}")
-        aborted = [Aborted(each.producer_id, each.first_offset) for each in found.aborted_transactions or ()]
+        aborted = [
+            AbortedTransactions(each.producer_id, each.first_offset) for each in found.aborted_transactions or ()
+        ]
         return Fetched(bytes(found.records or b""), aborted, found.last_stable_offset)
 
     def close(self) -> None:

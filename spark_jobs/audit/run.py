@@ -8,32 +8,32 @@ from contextlib import ExitStack, closing
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, NamedTuple, Protocol
 
-from cdc.audit.judging import Case
-from cdc.audit.log import keep
-from cdc.audit.recheck import Audited, ChangedMeanwhileError, Outcome, Recheck, content_of, read_schemas_of
-from cdc.audit.records import TOPIC, AuditRecord, Difference, Verdict
+from cdc.audit.audit_log import keep
+from cdc.audit.audit_records import TOPIC, AuditRecord, Difference, Verdict
+from cdc.audit.difference_rules import RowCase
+from cdc.audit.recheck import Audited, ChangedMeanwhileError, Recheck, RecheckOutcome, content_of, read_schemas_of
 from cdc.audit.repair import Wrong, repair_store, repair_topic
-from cdc.audit.source_rows import look
-from cdc.audit.topic_records import TopicTail, fetch, id_of
+from cdc.audit.source_rows import read_source_rows
+from cdc.audit.topic_records import TopicTail, fetch_records, id_of
 from cdc.config import Config
 from cdc.errors import RefusedError, TransientError, UsageError
 from cdc.logs import get_logger
 from cdc.lsn import LSN
 from cdc.names import Control, control_topic
-from cdc.progress import read_progress
-from cdc.secrets import Options as SparkOptions
-from cdc.state_reader import incomplete, read_states
-from cdc.store_positions import is_of
-from cdc.table_settings import name_of, why_other
-from cdc.table_states import TableStates
+from cdc.positions.progress import read_progress
+from cdc.positions.wait import is_of
+from cdc.secrets import SecretOptions as SparkOptions
+from cdc.tables.event_settings import name_of, why_other
+from cdc.tables.recorded_state import TableStates
+from cdc.tables.state_reader import incomplete, read_recorded_states
 from sinks.contract import Position, TableSchema
 from sinks.registry import open_store
 from sinks.scanning import BY_SPARK, SCANS, StoreScan, open_scan
-from spark_jobs.audit.excuses import Excuses
-from spark_jobs.audit.passing import Pass, Passed
+from spark_jobs.audit.known_differences import KnownDifferences
 from spark_jobs.audit.shapes import ExpectedRows, takes
+from spark_jobs.audit.table_pass import TablePass, TablePassResult
 from spark_jobs.audit.warehouse_repair import repair_warehouse
-from spark_jobs.shape.fed import FedTables, fed_tables
+from spark_jobs.shape.store_tables import FedTables, fed_tables
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -42,7 +42,7 @@ log = get_logger("audit")
 
 # See worker_daemon.
 _MODULES = "TAILRACE_WORKER_MODULES"
-_TASK_MODULES = ("spark_jobs.audit.comparing", "spark_jobs.audit.topic_share")
+_TASK_MODULES = ("spark_jobs.audit.group_comparison", "spark_jobs.audit.topic_share")
 _MOST_PASSES = 3
 _MOST_REPAIRS = 3
 SHOWN_DIFFERENCES = 1000
@@ -50,14 +50,14 @@ SHOWN_DIFFERENCES = 1000
 _FIELDS_TOLD = 100
 
 
-class Sparks(Protocol):
+class SessionSource(Protocol):
     """Gives the session when it is first needed."""
 
     def __call__(self) -> SparkSession: ...
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Options:
+class AuditOptions:
     """`stores` empty: only the topics. `tables` empty: all."""
 
     stores: Sequence[str] = ()
@@ -66,9 +66,9 @@ class Options:
     timeout_seconds: float = 60.0
 
 
-def run_audit(config: Config, options: Options, spark: Sparks) -> Iterator[AuditRecord]:
+def run_audit(config: Config, options: AuditOptions, spark: SessionSource) -> Iterator[AuditRecord]:
     """One record for each table and store, each kept when it is known."""
-    states = read_states(config)
+    states = read_recorded_states(config)
     if states is None or not states.tables:
         raise RefusedError("Capture has published no table yet.", remedy="Start it first: tailrace capture")
     chosen = _chosen(states, options.tables)
@@ -121,8 +121,8 @@ class _Auditing:
     """Of one table."""
 
     config: Config
-    options: Options
-    spark: Sparks
+    options: AuditOptions
+    spark: SessionSource
     stores: Mapping[str, _Opened]
     states: TableStates
     oid: str
@@ -145,7 +145,7 @@ class _Auditing:
         reason = ""
         for _ in range(_MOST_PASSES):
             try:
-                passed = Pass(self.spark(), self.config, audited, feds).run()
+                passed = TablePass(self.spark(), self.config, audited, feds).run()
                 return self._judged(audited, passed)
             except ChangedMeanwhileError as error:
                 reason = error.message
@@ -193,7 +193,7 @@ class _Auditing:
     def _is_by_spark(self, name: str) -> bool:
         return self.config.stores[name].kind in BY_SPARK
 
-    def _judged(self, audited: Audited, passed: Passed) -> list[AuditRecord]:
+    def _judged(self, audited: Audited, passed: TablePassResult) -> list[AuditRecord]:
         cases = self._cases(audited, passed)
         log.info("audit_compared", table=str(audited.schema), rows=passed.rows, looking_again=len(cases))
         tail = TopicTail(self.config.kafka, audited.schema.topic, passed.ends)
@@ -202,7 +202,7 @@ class _Auditing:
             outcome = recheck.settle(cases)
             if outcome.incomplete:
                 return self._unjudged(outcome.incomplete)
-            excuses = Excuses(self.config, audited)
+            excuses = KnownDifferences(self.config, audited)
             outcome = excuses.taken(outcome)
             repaired = 0
             if self.options.repair and outcome.wrong:
@@ -216,18 +216,18 @@ class _Auditing:
         finally:
             tail.close()
 
-    def _cases(self, audited: Audited, passed: Passed) -> dict[str, Case]:
-        records = fetch(
+    def _cases(self, audited: Audited, passed: TablePassResult) -> dict[str, RowCase]:
+        records = fetch_records(
             self.config.kafka, audited.schema.topic, {each.place for each in passed.suspects if each.place >= 0}
         )
-        cases: dict[str, Case] = {}
+        cases: dict[str, RowCase] = {}
         for suspect in passed.suspects:
             record = records.get(suspect.place)
             key = suspect.key or (record.key if record is not None else b"")
             if not key and suspect.place >= 0:
                 raise ChangedMeanwhileError("records of its topic were compacted while it was looked at")
             name = key.decode(errors="replace") if suspect.is_id else id_of(key)
-            case = cases.setdefault(name, Case(name, None))
+            case = cases.setdefault(name, RowCase(name, None))
             case.key = case.key if suspect.is_id else key
             case.disordered |= suspect.disordered
             if record is not None and not case.records:
@@ -235,8 +235,13 @@ class _Auditing:
         return cases
 
     def _repaired(
-        self, audited: Audited, passed: Passed, recheck: Recheck, excuses: Excuses, outcome: Outcome
-    ) -> tuple[Outcome, int]:
+        self,
+        audited: Audited,
+        passed: TablePassResult,
+        recheck: Recheck,
+        excuses: KnownDifferences,
+        outcome: RecheckOutcome,
+    ) -> tuple[RecheckOutcome, int]:
         """Until nothing differs, or it does not help. Gives what is left, and how many rows are right now."""
         before = len(outcome.wrong)
         for _ in range(_MOST_REPAIRS):
@@ -252,7 +257,7 @@ class _Auditing:
                 break
         return outcome, before - len(outcome.wrong) - outcome.moving
 
-    def _reason(self, side: str, outcome: Outcome, wrong: Wrong) -> str:
+    def _reason(self, side: str, outcome: RecheckOutcome, wrong: Wrong) -> str:
         if outcome.moving and not wrong:
             return f"{outcome.moving} rows change all the time"
         if wrong and self.options.repair and side != TOPIC and self._is_by_spark(side):
@@ -265,9 +270,9 @@ class _Auditing:
         self,
         audited: Audited,
         side: str,
-        passed: Passed,
-        outcome: Outcome,
-        excuses: Excuses,
+        passed: TablePassResult,
+        outcome: RecheckOutcome,
+        excuses: KnownDifferences,
         looked_again: int,
         repaired: int,
     ) -> AuditRecord:
@@ -294,8 +299,8 @@ class _Auditing:
             differences=self._differences(audited, side, passed, wrong),
         ).stamped()
 
-    def _differences(self, audited: Audited, side: str, passed: Passed, wrong: Wrong) -> list[Difference]:
-        table = look(self.config, self.oid, []).table
+    def _differences(self, audited: Audited, side: str, passed: TablePassResult, wrong: Wrong) -> list[Difference]:
+        table = read_source_rows(self.config, self.oid, []).table
         schemas = read_schemas_of(self.config).get(audited.schema.topic)
         content = None if table is None else content_of(table, schemas, audited.spelled)
         found: list[Difference] = []
@@ -346,9 +351,9 @@ def _verdict(*, is_drift: bool, moving: int, parked: int) -> Verdict:
     return "undecided" if moving else "equal except parked" if parked else "equal"
 
 
-def lazily(config: Config, stores: Sequence[str] = ()) -> tuple[Sparks, ExitStack]:
+def lazily(config: Config, stores: Sequence[str] = ()) -> tuple[SessionSource, ExitStack]:
     """A session of this process's own, started for the first table. `stores`: those that will be audited."""
-    from spark_jobs.session import spark_session  # noqa: PLC0415 - takes half a second
+    from spark_jobs.session.spark_session import spark_session  # noqa: PLC0415 - takes half a second
 
     started: list[SparkSession] = []
     closing_it = ExitStack()

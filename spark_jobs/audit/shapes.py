@@ -7,9 +7,9 @@ from typing import TYPE_CHECKING, Any
 
 from sinks.contract import TableSchema
 from spark_jobs.shape.evaluation import with_shapes
-from spark_jobs.shape.fed import FedTables
-from spark_jobs.shape.few import shape_few
-from spark_jobs.shape.rows import RowShape, Troubled, shaped_row
+from spark_jobs.shape.shaped_rows import RowShape, Troubled, shaped_row
+from spark_jobs.shape.small_batches import shape_few
+from spark_jobs.shape.store_tables import FedTables
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
@@ -47,11 +47,11 @@ def shaped_frame(frame: DataFrame, feds: Mapping[str, FedTables], topic: str) ->
     for number, (_, fed) in enumerate(sorted(feds.items())):
         shape = fed.shapes[topic]
         if shape.row.evaluated:
-            frame = with_shapes(frame, {topic: shape}).withColumnRenamed("shaped", column_of(number))
+            frame = with_shapes(frame, {topic: shape}).withColumnRenamed("shaped", shaped_column(number))
     return frame
 
 
-def column_of(number: int) -> str:
+def shaped_column(number: int) -> str:
     return f"shaped{number}"
 
 

@@ -12,8 +12,8 @@ from typing import Any, Final, NamedTuple
 import msgspec
 import numpy as np
 
-from cdc.audit.content import numbers
-from spark_jobs.audit.sides import Hashing, after_of, stamps
+from cdc.audit.row_content import numbers
+from spark_jobs.audit.side_tasks import Hashing, after_of, stamps
 
 _HEAD: Final = b'{"before":null,"after":'
 _HEAD_BYTES: Final = len(_HEAD)

@@ -15,18 +15,18 @@ from typing import Any, Final
 import numpy as np
 from confluent_kafka import Consumer, KafkaError, KafkaException, Message, TopicPartition
 
-from cdc.audit.blocks import OFFSET_BITS, block, by_group
-from cdc.audit.content import SEED
 from cdc.audit.record_batches import UnreadableError, committed
+from cdc.audit.row_blocks import OFFSET_BITS, block, by_group
+from cdc.audit.row_content import SEED
 from cdc.errors import TransientError
 from cdc.logs import get_logger
 from spark_jobs.audit.raw_fetch import PartitionFetch
-from spark_jobs.audit.sides import MARKER, ROWS_AT_ONCE, TOPIC, Hashing, Record, troubled
+from spark_jobs.audit.side_tasks import MARKER, ROWS_AT_ONCE, TOPIC, Hashing, Record, failed_side
 from spark_jobs.audit.topic_rows import Columns, RawRecord, TopicRows
 
 NativeRecords: Any
 try:
-    from cdc.native_records import NativeRecords  # type: ignore[import-not-found,no-redef]
+    from cdc.audit.native_records import NativeRecords  # type: ignore[import-not-found,no-redef]
 except ImportError:  # there was no compiler
     NativeRecords = None
 
@@ -64,7 +64,7 @@ class TopicShare:
     hashing: Hashing
 
     def __call__(self) -> Iterator[Record]:
-        return troubled(self._records())
+        return failed_side(self._records())
 
     def _records(self) -> Iterator[Record]:
         if NativeRecords is not None:

@@ -2,7 +2,7 @@
 
 The topic's last record of each row goes through the sync's own way first: what is missing or too old is right then, and
 the history knows the version. What stands there wrongly all the same (other values under the right version, a version
-that is too large, a key twice, a row that nobody has) is replaced as the history says (`sinks/iceberg/mending.py`).
+that is too large, a key twice, a row that nobody has) is replaced as the history says (`sinks/iceberg/row_repair.py`).
 """
 
 from __future__ import annotations
@@ -15,25 +15,25 @@ from typing import TYPE_CHECKING, Any, Final
 import msgspec
 import orjson
 
-from cdc.audit.blocks import split_place
-from cdc.audit.judging import Case
-from cdc.audit.recheck import Audited, Verdict
-from cdc.audit.records import TOPIC
+from cdc.audit.audit_records import TOPIC
+from cdc.audit.difference_rules import RowCase
+from cdc.audit.recheck import Audited, RowVerdict
 from cdc.audit.repair import Wrong
+from cdc.audit.row_blocks import split_place
 from cdc.audit.topic_records import fetch_messages
 from cdc.config import Config
 from cdc.errors import TransientError
 from cdc.logs import get_logger
 from cdc.lsn import Version
 from sinks.contract import Generation, Position
-from sinks.iceberg import mending
+from sinks.iceberg import row_repair
 from sinks.iceberg.store import IcebergStore
 from sinks.iceberg.tables import types_of
 from sinks.registry import open_store
-from spark_jobs.session import use_warehouse, warehouse_session
-from spark_jobs.shape.fed import FedTables, fed_tables
-from spark_jobs.stores.parking import ParkedRow
-from spark_jobs.typed_rows import events_of
+from spark_jobs.session.spark_session import use_warehouse, warehouse_session
+from spark_jobs.shape.store_tables import FedTables, fed_tables
+from spark_jobs.shape.typed_rows import events_of
+from spark_jobs.tasks.parking import ParkedRow
 from spark_jobs.warehouse.apply import WarehouseBatches, run_in
 from spark_jobs.warehouse.batch import FIT, typed, versions
 
@@ -100,16 +100,16 @@ def _write(
     rows = typed(events, columns, types_of(current, columns), fed.shapes.get(topic)).where(FIT)
     store.wait_while_held()
     rows.createOrReplaceTempView(_VIEW)
-    run_in(fed.spark, mending.replace_current(target, _VIEW))
+    run_in(fed.spark, row_repair.replace_current(target, _VIEW))
 
 
-def _is_gone(case: Case, marker: Version) -> bool:
+def _is_gone(case: RowCase, marker: Version) -> bool:
     states = case.states(marker)
     return not states or states[-1].row is None
 
 
 def _last_records(
-    config: Config, topic: str, cases: Sequence[Case], marker: Version, position: Position
+    config: Config, topic: str, cases: Sequence[RowCase], marker: Version, position: Position
 ) -> dict[str, Record]:
     """By id: of rows that are there. What the sync has yet to read is left to it."""
     read_to = position.topics[topic].next_offsets
@@ -138,7 +138,7 @@ def _last_records(
     return found
 
 
-def _removal(audited: Audited, name: str, case: Case, verdict: Verdict) -> Record | None:
+def _removal(audited: Audited, name: str, case: RowCase, verdict: RowVerdict) -> Record | None:
     """A tombstone of no version; of a row that no topic ever had, the key is in the row."""
     held = verdict.held.get(name)
     if held is None:

@@ -16,10 +16,10 @@ from typing import TYPE_CHECKING, Any, Final
 from py4j.java_gateway import is_instance_of
 
 from cdc.config import TableShape
-from sinks.contract import Column, TableSchema
-from spark_jobs.shape.forms import column_of
-from spark_jobs.shape.rows import RowShape
-from spark_jobs.typed_rows import column_type, quoted
+from sinks.contract import SchemaColumn, TableSchema
+from spark_jobs.shape.computed_types import column_of
+from spark_jobs.shape.shaped_rows import RowShape
+from spark_jobs.shape.typed_rows import column_type, quoted
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -135,7 +135,7 @@ def parse_problems(spark: SparkSession, shape: TableShape) -> list[ShapeProblem]
 
 
 def _shaped_schema(table: TableSchema, kept: frozenset[str] | None, fields: tuple[Expression, ...]) -> TableSchema:
-    computed = {each.name: column_of(each.name, each.type) or Column(each.name, "text", -1) for each in fields}
+    computed = {each.name: column_of(each.name, each.type) or SchemaColumn(each.name, "text", -1) for each in fields}
     columns = [
         column for column in table.columns if (kept is None or column.name in kept) and column.name not in computed
     ]

@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING, Any, Final
 
 from sinks.typed_columns import spark_type
 from spark_jobs.shape.analysis import CompiledShape, Expression
-from spark_jobs.shape.forms import json_form
-from spark_jobs.typed_rows import is_unread, read_object, with_typed_rows
+from spark_jobs.shape.computed_types import json_form
+from spark_jobs.shape.typed_rows import is_unread, read_object, with_typed_rows
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame, SparkSession

@@ -21,11 +21,11 @@ from sinks.iceberg.schemas import WarehouseColumn, key_columns
 from sinks.iceberg.statements import Marker, Target
 from sinks.iceberg.store import IcebergStore
 from sinks.iceberg.tables import types_of
-from spark_jobs.shape.fed import FedTables
-from spark_jobs.stores.answers import Answers
-from spark_jobs.stores.parking import ParkedRow
-from spark_jobs.stores.tasks import Count
-from spark_jobs.typed_rows import events_of, quoted
+from spark_jobs.shape.store_tables import FedTables
+from spark_jobs.shape.typed_rows import events_of, quoted
+from spark_jobs.tasks.apply_tasks import Count
+from spark_jobs.tasks.parking import ParkedRow
+from spark_jobs.tasks.task_results import Answers
 from spark_jobs.warehouse.batch import (
     FIT,
     PLACE,
@@ -173,7 +173,7 @@ class WarehouseBatches:
 
     def _run(self, frame: DataFrame, statement: str) -> None:
         self._store.confirm_owner(self._generation)
-        run(frame, statement)
+        run_statement(frame, statement)
 
     def _counted(
         self, rows: DataFrame, target: Target, columns: Sequence[WarehouseColumn], count: Count, records: int
@@ -257,7 +257,7 @@ def require_all(target: Target, expected: int, found: int) -> None:
         raise TransientError(f"{'.'.join(target.current)}: Spark returned {found} of the {expected} events of a batch.")
 
 
-def run(frame: DataFrame, statement: str) -> None:
+def run_statement(frame: DataFrame, statement: str) -> None:
     """In the frame's session, where its views are. Run again after a conflict: every statement may be."""
     run_in(frame.sparkSession, statement)
 

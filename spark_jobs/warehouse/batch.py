@@ -11,7 +11,7 @@ from sinks.iceberg.schemas import WarehouseColumn
 from sinks.iceberg.statements import Marker
 from spark_jobs.shape.analysis import CompiledShape
 from spark_jobs.shape.evaluation import typed_shape
-from spark_jobs.typed_rows import UNREAD, quoted, with_typed_columns
+from spark_jobs.shape.typed_rows import UNREAD, quoted, with_typed_columns
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame

@@ -49,7 +49,7 @@ class Upkeep:
     problem: str | None = None
 
 
-def maintain(spark: SparkSession, store: IcebergStore, show: Callable[[Upkeep], None]) -> list[Upkeep]:
+def maintain_warehouse(spark: SparkSession, store: IcebergStore, show: Callable[[Upkeep], None]) -> list[Upkeep]:
     """Every table of the warehouse, one after another; one that fails does not stop the others."""
     done = []
     for name in _tables(store):
@@ -108,7 +108,7 @@ def _compact(spark: SparkSession, store: IcebergStore, name: Identifier) -> None
     }
     listed = ", ".join(f"'{key}', '{value}'" for key, value in options.items())
     found = store.tables.load(name)
-    key = ", ".join(statements.quoted(each) for each in (key_of(found) if found is not None else []))
+    key = ", ".join(statements.quoted_name(each) for each in (key_of(found) if found is not None else []))
     order = f", strategy => 'sort', sort_order => '{key}'" if key and "'" not in key else ""
     result = _call(spark, "rewrite_data_files", name, f"options => map({listed}){order}")
     failed = result[0]["failed_data_files_count"] if result else 0

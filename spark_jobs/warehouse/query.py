@@ -38,7 +38,7 @@ class AsOf:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Answer:
+class QueryResult:
     """`warnings`: why the past may not be exact."""
 
     frame: DataFrame
@@ -62,7 +62,7 @@ def parse_as_of(text: str, base: int = 0) -> AsOf:
     return AsOf(text=text, at_us=(since.days * 86_400 + since.seconds) * 1_000_000 + since.microseconds)
 
 
-def query(spark: SparkSession, store: IcebergStore, sql: str, as_of: AsOf | None = None) -> Answer:
+def query_warehouse(spark: SparkSession, store: IcebergStore, sql: str, as_of: AsOf | None = None) -> QueryResult:
     """`spark`: a session of the query's own, with the warehouse's catalog."""
     if _READING.match(sql) is None:
         raise UsageError("A query reads: it begins with SELECT or WITH.", remedy="Write to the source instead.")
@@ -71,7 +71,7 @@ def query(spark: SparkSession, store: IcebergStore, sql: str, as_of: AsOf | None
         raise UsageError("The warehouse serves nothing yet.", remedy=f"tailrace sync {store.name}")
     if as_of is None:
         spark.sql(f"USE {CATALOG}")
-        return Answer(frame=spark.sql(sql))
+        return QueryResult(frame=spark.sql(sql))
     reached = state.generations[state.serving].position
     if as_of.position is not None and as_of.position > max(reached.version.position, reached.lsn):
         raise UsageError(
@@ -80,7 +80,7 @@ def query(spark: SparkSession, store: IcebergStore, sql: str, as_of: AsOf | None
         )
     show_past(spark, store, as_of)
     spark.sql("USE spark_catalog")
-    return Answer(frame=spark.sql(sql), warnings=_warnings(store, as_of))
+    return QueryResult(frame=spark.sql(sql), warnings=_warnings(store, as_of))
 
 
 def show_past(spark: SparkSession, store: IcebergStore, as_of: AsOf) -> None:
@@ -111,7 +111,7 @@ def past_rows(store: IcebergStore, history: naming.Identifier, as_of: AsOf) -> s
 
 def view_name(name: str) -> str:
     """Spark's own catalog takes no dash, which stands for what is no letter: it becomes an underscore."""
-    return statements.quoted(name.replace("-", "_"))
+    return statements.quoted_name(name.replace("-", "_"))
 
 
 def _warnings(store: IcebergStore, as_of: AsOf) -> list[str]:

@@ -13,11 +13,11 @@ from typing import Any
 from cdc.config import Config
 from sinks.contract import Generation, Position, TableSchema
 from sinks.iceberg.store import IcebergStore
-from spark_jobs.session import use_warehouse, warehouse_session
-from spark_jobs.shape.borrowed import borrowed_session
-from spark_jobs.shape.fed import fed_tables
-from spark_jobs.stores.parked_rows import Parked, read_partition
-from spark_jobs.stores.parking import ParkedRow
+from spark_jobs.session.spark_session import use_warehouse, warehouse_session
+from spark_jobs.shape.short_session import borrowed_session
+from spark_jobs.shape.store_tables import fed_tables
+from spark_jobs.tasks.parked_rows import Parked, read_partition
+from spark_jobs.tasks.parking import ParkedRow
 from spark_jobs.warehouse.apply import WarehouseBatches
 
 _RECORD = "topic string, partition int, offset long, key binary, value binary, stamp binary, timestamp timestamp"

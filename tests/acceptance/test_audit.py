@@ -14,8 +14,8 @@ from typing import TYPE_CHECKING, Any
 import psycopg
 import pytest
 
-from cdc.audit.records import AuditRecord
-from spark_jobs.audit.run import Options, run_audit
+from cdc.audit.audit_records import AuditRecord
+from spark_jobs.audit.run import AuditOptions, run_audit
 from tests.golden.documented import read_setup
 from tests.harness.database import Database
 from tests.harness.drift import tampering_with
@@ -87,7 +87,7 @@ def test_no_false_alarm_and_every_type(
     assert copy_due(pipeline, spark, "public.wide").is_complete
     database.execute("UPDATE wide SET id = id")
     database.execute("INSERT INTO people SELECT i, 'b' || i, 'e' || i FROM generate_series(1, 50) i")
-    options = Options(stores=stores.names, timeout_seconds=60)
+    options = AuditOptions(stores=stores.names, timeout_seconds=60)
     with stores.syncing():
         stores.wait(deadline_seconds=120)
         with Writer(database), _altering(database):
@@ -114,7 +114,7 @@ def test_no_false_alarm_and_every_type(
         }
 
 
-def _assert_column_that_came_back(stores: StorePipeline, spark: SparkSession, options: Options) -> None:
+def _assert_column_that_came_back(stores: StorePipeline, spark: SparkSession, options: AuditOptions) -> None:
     """The topic has the dropped one's values under its name: neither drift nor equal, and after a copy equal."""
     database = stores.pipeline.database
     database.execute("ALTER TABLE items ADD COLUMN back text")
@@ -151,7 +151,7 @@ def test_a_store_that_gets_its_own_shape(
     database.execute("CREATE TABLE t (id int PRIMARY KEY, n int, v text)")
     stores.pipeline.start()
     database.execute("INSERT INTO t SELECT i, i, 'v' FROM generate_series(1, 100) i")
-    options = Options(stores=["cache"], timeout_seconds=60)
+    options = AuditOptions(stores=["cache"], timeout_seconds=60)
     with stores.syncing(), tampering_with(stores, "t", elasticsearch_url, redis_url) as tampering:
         stores.wait()
         (found,) = run_audit(stores.config, options, lambda: spark)

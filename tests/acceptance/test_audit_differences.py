@@ -15,11 +15,11 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from elasticsearch import ConflictError
 
-from cdc.audit.continuous import ContinuousAudit
-from cdc.audit.log import read_audits
-from cdc.audit.records import AuditRecord
+from cdc.audit.audit_log import read_audits
+from cdc.audit.audit_records import AuditRecord
+from cdc.audit.sampled_audit import ContinuousAudit
 from cdc.lsn import Version
-from spark_jobs.audit.run import Options, run_audit
+from spark_jobs.audit.run import AuditOptions, run_audit
 from tests.harness import leftovers
 from tests.harness.database import Database
 from tests.harness.drift import Tampering
@@ -100,7 +100,7 @@ def _auditing(stores: StorePipeline, spark: SparkSession, table: str) -> Audit:
     """`tailrace audit` of one table, without the process around it; without stores, of its topic."""
 
     def run(*names: str, repair: bool = False) -> list[AuditRecord]:
-        options = Options(stores=names, tables=[f"public.{table}"], repair=repair, timeout_seconds=60)
+        options = AuditOptions(stores=names, tables=[f"public.{table}"], repair=repair, timeout_seconds=60)
         return list(run_audit(stores.config, options, lambda: spark))
 
     return run

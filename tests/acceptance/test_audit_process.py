@@ -66,7 +66,7 @@ def test_the_commands_tell_and_mend(
         topic = f"{pipeline.prefix}.__audits"
 
         def is_told() -> bool:
-            from cdc.audit.log import read_audits  # noqa: PLC0415 - beside its use
+            from cdc.audit.audit_log import read_audits  # noqa: PLC0415 - beside its use
 
             sampled = [record for record in read_audits(stores.config) if record.sampled and record.store == "cache"]
             return any(each.id == "8" for record in sampled for each in record.differences)

@@ -14,11 +14,11 @@ import pyarrow as pa
 import pytest
 from pyiceberg.expressions import EqualTo
 
-from cdc.audit.continuous import ContinuousAudit
-from cdc.audit.log import read_audits
-from cdc.audit.records import AuditRecord
+from cdc.audit.audit_log import read_audits
+from cdc.audit.audit_records import AuditRecord
+from cdc.audit.sampled_audit import ContinuousAudit
 from sinks.iceberg.store import IcebergStore
-from spark_jobs.audit.run import Options, run_audit
+from spark_jobs.audit.run import AuditOptions, run_audit
 from tests.acceptance.test_audit import _altering
 from tests.acceptance.test_warehouse_content import _ROWS, _TYPES
 from tests.golden.documented import read_examples, read_setup
@@ -76,7 +76,7 @@ def stores(make_pipeline: MakePipeline, spark: SparkSession, tmp_path: Path) -> 
 
 
 def _audit(stores: StorePipeline, spark: SparkSession, *tables: str, **options: Any) -> dict[Any, AuditRecord]:
-    chosen = Options(stores=stores.names, tables=tables, timeout_seconds=60, **options)
+    chosen = AuditOptions(stores=stores.names, tables=tables, timeout_seconds=60, **options)
     found = run_audit(stores.config, chosen, lambda: spark)
     return {(record.store, record.table.partition(".")[2]): record for record in found}
 

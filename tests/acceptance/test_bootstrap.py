@@ -8,10 +8,10 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from cdc.store_notes import Notes
+from cdc.positions.store_notes import Notes
 from sinks.registry import open_store
-from spark_jobs.bootstrap import Options, plan_bootstrap, run_bootstrap, switch_generation
-from spark_jobs.stores.load import LoadProgress
+from spark_jobs.bootstrap.bootstrap import BuildOptions, plan_bootstrap, run_bootstrap, switch_generation
+from spark_jobs.bootstrap.bulk_load import LoadProgress
 from tests.acceptance.test_compaction import _compact
 from tests.harness.contents import read_raw
 from tests.harness.database import Database
@@ -169,7 +169,7 @@ def test_one_that_dies_leaves_the_serving_one_alone(make_stores: MakeStores, spa
             raise PowerCutError
 
         with pytest.raises(PowerCutError):
-            run_bootstrap(stores.config, "search", Options(), cut, spark)
+            run_bootstrap(stores.config, "search", BuildOptions(), cut, spark)
         with stores.opened("search") as (store, serving):
             assert serving.number == 1
             assert [each.number for each in store.list_generations()] == [1, 2]
@@ -195,7 +195,7 @@ def test_slower_than_the_deletes_are_kept_is_not_complete(make_stores: MakeStore
             late.append(True)
             _pause(4)
 
-    report = run_bootstrap(config, "cache", Options(), dawdle, spark)
+    report = run_bootstrap(config, "cache", BuildOptions(), dawdle, spark)
     assert not report.verdict.complete
     assert not report.switched
     assert "deletes are kept" in str(report.verdict)

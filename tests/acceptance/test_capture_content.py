@@ -259,7 +259,7 @@ def test_a_clock_that_is_wrong_changes_neither_order_nor_content(
 # (Rows on the compiled way past `produce` would have the right time. So this is also capture without compiled loops.)
 _WRONG_CLOCK = """
 import sys, time, confluent_kafka
-sys.modules["cdc.native_outlet"] = None
+sys.modules["cdc.kafka.direct_produce"] = None
 _time, _time_ns, _Producer = time.time, time.time_ns, confluent_kafka.Producer
 time.time = lambda: _time() + {shift}
 time.time_ns = lambda: _time_ns() + {shift} * 1_000_000_000

@@ -9,11 +9,11 @@ import pytest
 from kafka import KafkaProducer
 from pyspark.sql import SparkSession
 
-from cdc import outlet
 from cdc.config import load_config
+from cdc.kafka import producer as outlet
 from cdc.lsn import Version
 from cdc.names import Control, control_topic
-from cdc.publisher import Publisher
+from cdc.publishing.publisher import Publisher
 from tests.harness.pipeline import MakePipeline, Pipeline
 from tests.harness.records import read_topic
 from tests.harness.topics import create_topic
@@ -57,7 +57,7 @@ def test_every_writer_agrees_on_the_partition(
 
 
 def _write_as_a_snapshot(pipeline: Pipeline, name: str, keys: Collection[bytes]) -> None:
-    """As `cdc.copies.chunk` publishes the rows of a chunk."""
+    """As `cdc.snapshot.initial_chunk` publishes the rows of a chunk."""
     kafka = load_config(pipeline.config).kafka
     publisher = Publisher(
         kafka.client_options(),

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from cdc.copies.chunk import Ending, run_chunk
+from cdc.snapshot.initial_chunk import Ending, run_chunk
 from tests.harness.database import Database
 from tests.harness.first_copy import FIRST, prepared, wait_for_hold
 from tests.harness.pipeline import Pipeline

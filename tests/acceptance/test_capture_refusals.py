@@ -7,7 +7,7 @@ from pathlib import Path
 import psycopg
 import pytest
 
-from cdc.table_states import KEY as STATES_KEY
+from cdc.tables.recorded_state import KEY as STATES_KEY
 from tests.harness.command import run_command
 from tests.harness.database import Database
 from tests.harness.pipeline import MakePipeline, Pipeline

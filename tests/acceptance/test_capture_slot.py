@@ -7,7 +7,7 @@ import threading
 import psycopg
 import pytest
 
-from cdc.capture import Capture
+from cdc.capture.loop import CaptureSession
 from cdc.config import load_config
 from cdc.lsn import LSN
 from tests.harness.pipeline import MakePipeline, Pipeline
@@ -122,10 +122,10 @@ def test_a_life_that_fails_at_its_beginning_lets_the_slot_go(
         raise psycopg.errors.DeadlockDetected("just now")
 
     if step == "database_name":
-        monkeypatch.setattr("cdc.capture.catalog.database_name", fail)
+        monkeypatch.setattr("cdc.capture.loop.catalog.database_name", fail)
     else:
-        monkeypatch.setattr(Capture, step, fail)
-    life = Capture(load_config(pipeline.config), threading.Event())
+        monkeypatch.setattr(CaptureSession, step, fail)
+    life = CaptureSession(load_config(pipeline.config), threading.Event())
     with pytest.raises(psycopg.errors.DeadlockDetected):
         life.run()
     sessions = "SELECT 1 FROM pg_stat_activity WHERE datname = current_database() AND pid <> pg_backend_pid()"

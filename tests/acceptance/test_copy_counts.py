@@ -9,9 +9,9 @@ import msgspec
 import pytest
 
 from cdc.config import load_config
-from cdc.copies import beside
-from cdc.copies.announced import announce
-from cdc.copies.chunk import Ending, run_chunk
+from cdc.snapshot.incremental import chunk as beside
+from cdc.snapshot.incremental.announced import announce
+from cdc.snapshot.initial_chunk import Ending, run_chunk
 from tests.harness.beside import Later
 from tests.harness.command import run_command
 from tests.harness.first_copy import FIRST, chunks, prepared, wait_for_hold
@@ -78,7 +78,7 @@ def test_rows_of_another_run_of_the_same_attempt_are_not_its_own(
             flush(rows)
 
         monkeypatch.setattr(beside._Rows, "flush", flush_around_the_other)
-        beside.read_beside(replace(task, where="id < 20"))
+        beside.read_incremental_chunk(replace(task, where="id < 20"))
         assert later.outcome(later.chunk(1)).done
     pipeline.assert_same("t", while_running=capture)
 

@@ -7,8 +7,8 @@ import threading
 from typing import TYPE_CHECKING, Any
 
 from cdc.config import load_config
-from cdc.status import read_status
-from cdc.supervisor.copies_due import copies_due
+from cdc.snapshot.table_status import read_status
+from cdc.supervisor.snapshots_due import copies_due
 from tests.harness.command import run_command
 from tests.harness.later_copy import Onlooker, copy_due, copying
 from tests.harness.pipeline import MakePipeline, Pipeline

@@ -11,20 +11,20 @@ from pathlib import Path
 import psycopg
 import pytest
 
-from cdc import catalog
 from cdc.config import load_config
-from cdc.copies import beside, marks
-from cdc.copies.announced import announce
-from cdc.copies.log import CopyLog
+from cdc.logical_messages.signed import read_secret
 from cdc.names import Control, control_topic
-from cdc.own_messages import read_secret
+from cdc.postgres import catalog
+from cdc.snapshot.incremental import chunk, watermarks
+from cdc.snapshot.incremental.announced import announce
+from cdc.snapshot.log import CopyLog
 from tests.harness.beside import Later
 from tests.harness.contents import read_raw, topics_under
 from tests.harness.first_copy import FIRST, chunks, wait_for_hold
 from tests.harness.pipeline import MakePipeline, Pipeline
 from tests.harness.process import StartProcess
-from tests.harness.table_states import marks as incomplete
 from tests.harness.table_states import wait_for_look
+from tests.harness.table_states import watermarks as incomplete
 
 SECRET = "s3cr3t-of-somebody"
 EMAIL, ID = '[mask]\n"public.people.email" = "hash"\n', '[mask]\n"public.people.id" = "hash"\n'
@@ -100,14 +100,14 @@ def test_capture_refuses_marks_of_another_config(make_pipeline: MakePipeline, mo
     other = _configure(pipeline, ID, "elsewhere.toml")
     other.write_text(other.read_text().replace("of capture", "of another host"))
     strange = replace(later, config=load_config(other))
-    monkeypatch.setattr(beside, "refuse_other_settings", lambda *_: None, raising=False)
+    monkeypatch.setattr(chunk, "refuse_other_settings", lambda *_: None, raising=False)
     found = strange.read(strange.chunk(1))
     assert not found.done
     assert "public.people" in found.repeat
     with psycopg.connect(pipeline.database.dsn, autocommit=True) as connection:
         began = catalog.current_lsn(connection)
         announce(strange.config.kafka, [strange.plan(began)])
-        marks.emit(connection, strange.end(began), read_secret(strange.config.kafka))
+        watermarks.emit_watermark(connection, strange.end(began), read_secret(strange.config.kafka))
     pipeline.fence(while_running=capture)
     assert pipeline.end_offsets("people") == before
     with CopyLog(later.config.kafka) as log:

@@ -16,7 +16,7 @@ import pytest
 from redis import Redis
 
 from cdc.config import Config, load_config
-from cdc.config.stores import Redis as RedisSettings
+from cdc.config.stores import RedisConfig as RedisSettings
 from cdc.demo import shop
 from cdc.demo.comparison import compare
 from cdc.demo.pipeline_part import STORES

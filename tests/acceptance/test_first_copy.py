@@ -5,11 +5,11 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from cdc.config import load_config
-from cdc.copies.chunk import Ending, run_chunk
 from cdc.lsn import LSN
+from cdc.monitoring.kafka_facts import KafkaFactsReader
+from cdc.monitoring.log_clock import LogClock
 from cdc.names import topic
-from cdc.seeing.clock import LogClock
-from cdc.seeing.log_facts import LogReader
+from cdc.snapshot.initial_chunk import Ending, run_chunk
 from tests.harness.audit import assert_clean
 from tests.harness.database import Database
 from tests.harness.first_copy import FIRST, Copying, chunks, copies, prepared, wait_for_hold
@@ -250,7 +250,7 @@ def test_connections_and_rate_are_kept_to(make_pipeline: MakePipeline, spark: Sp
     capture = wait_for_hold(pipeline)
     sessions: list[int] = []
     percents: list[float] = []
-    onlooker = LogReader(load_config(pipeline.config), LogClock())
+    onlooker = KafkaFactsReader(load_config(pipeline.config), LogClock())
     with Copying(pipeline, spark) as copying:
         while copying.is_running:
             found = "SELECT count(*) FROM pg_stat_activity WHERE application_name = 'tailrace copy' AND datname = %s"

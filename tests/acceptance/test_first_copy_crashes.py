@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 import psycopg
 import pytest
 
-from cdc.copies.chunk import ChunkTask, Ending, run_chunk
+from cdc.snapshot.initial_chunk import ChunkTask, Ending, run_chunk
 from deploy.stack import Stack
 from tests.harness.audit import assert_clean
 from tests.harness.first_copy import FIRST, Copying, copies, prepared, wait_for_hold
@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 
 _RUN_CHUNK = """
 import pickle, sys
-from cdc.copies.chunk import run_chunk
+from cdc.snapshot.initial_chunk import run_chunk
 attempt = run_chunk(pickle.load(open(sys.argv[1], "rb")))
 print("attempt", attempt.ending.value, attempt.message, flush=True)
 """

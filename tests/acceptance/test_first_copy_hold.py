@@ -7,9 +7,9 @@ import threading
 import pytest
 
 from cdc.config import load_config
-from cdc.copies.first import interrupted
 from cdc.errors import TransientError
-from spark_jobs.copy import CopyDriver
+from cdc.startup.initial_snapshot import interrupted
+from spark_jobs.snapshot.initial_driver import CopyDriver
 from tests.harness.first_copy import FIRST, copies, wait_for_hold
 from tests.harness.own_postgres import OwnPostgres
 from tests.harness.pipeline import MakePipeline, Pipeline

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import re
 
-from cdc.copies import marks
-from cdc.heartbeat import PREFIX as HEARTBEAT
+from cdc.logical_messages.heartbeat import PREFIX as HEARTBEAT
 from cdc.names import Control, control_topic, message_topic
+from cdc.snapshot.incremental import watermarks
 from tests.harness.beside import Later
 from tests.harness.contents import RawRecord, read_raw, topics_under
 from tests.harness.database import Database
@@ -37,7 +37,7 @@ def test_marks_that_are_written_again_do_nothing(make_pipeline: MakePipeline) ->
     database.execute("SELECT pg_create_logical_replication_slot(%s, 'test_decoding')", [slot])
     try:
         assert Later.of(pipeline, "t").whole().done
-        written = _written(database, slot, marks.PREFIX)
+        written = _written(database, slot, watermarks.PREFIX)
     finally:
         database.execute("SELECT pg_drop_replication_slot(%s)", [slot])
     assert len(written) == 3
@@ -45,7 +45,7 @@ def test_marks_that_are_written_again_do_nothing(make_pipeline: MakePipeline) ->
     pipeline.fence(while_running=capture)
     before = pipeline.end_offsets("t")
     for content in written:
-        database.execute(EMIT, [marks.PREFIX, content])
+        database.execute(EMIT, [watermarks.PREFIX, content])
     pipeline.fence(while_running=capture)
     assert pipeline.end_offsets("t") == before
     pipeline.assert_same("t", while_running=capture)
@@ -61,7 +61,7 @@ def test_forged_marks_are_passed_without_asking_kafka(make_pipeline: MakePipelin
     chunk = """{"format":1,"copy":"' || n || '","number":1,"pieces":[],"size_bytes":1}"""
     mark = """{"type":"high","pipeline":"%s","chunk":%s,"attempt":1,"snapshot":"1:1:","first":0,"end":0}"""
     database.execute(
-        f"SELECT count(pg_logical_emit_message(true, '{marks.PREFIX}', '{mark % (own, chunk)}'))"
+        f"SELECT count(pg_logical_emit_message(true, '{watermarks.PREFIX}', '{mark % (own, chunk)}'))"
         " FROM generate_series(1, 2000) n"
     )
     database.execute("INSERT INTO t VALUES (1, 'behind')")

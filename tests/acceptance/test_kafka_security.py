@@ -9,13 +9,13 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from cdc.check import Level, inspect
 from cdc.config import Config, load_config
-from cdc.control import committed_reader, end_of_all
 from cdc.errors import RefusedError
-from cdc.inspection import Level, inspect
-from cdc.kafka_access import refusal
-from cdc.topics import Topics
-from spark_jobs.stores.ledger import Ledger
+from cdc.kafka.control_topics import committed_reader, end_of_all
+from cdc.kafka.failures import kafka_refusal
+from cdc.kafka.topics import Topics
+from spark_jobs.sync.progress_follower import Ledger
 from tests.harness.database import Database
 from tests.harness.inspection import config_text
 from tests.harness.pipeline import Pipeline
@@ -108,8 +108,8 @@ def test_readers_of_control_topics_are_refused_as_well(broker: SecuredKafka, pos
 def test_a_broker_that_is_away_is_no_refusal(broker: SecuredKafka, postgres_url: str, tmp_path: Path) -> None:
     """Nothing listens, or no TLS is spoken there: it is tried again."""
     options = load_config(_configs(broker, postgres_url, tmp_path)["wrong_password"]).kafka.client_options()
-    assert refusal({**options, "bootstrap.servers": "localhost:1"}) is None
-    assert refusal({**options, "bootstrap.servers": broker.plain}) is None
+    assert kafka_refusal({**options, "bootstrap.servers": "localhost:1"}) is None
+    assert kafka_refusal({**options, "bootstrap.servers": broker.plain}) is None
 
 
 def test_right_credentials_are_enough_for_every_client(

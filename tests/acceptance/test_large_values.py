@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from spark_jobs.stores.parked_rows import read_parked
+from spark_jobs.tasks.parked_rows import read_parked
 from tests.harness.audit import assert_clean
 from tests.harness.pipeline import MakePipeline
 from tests.harness.store_sync import StorePipeline

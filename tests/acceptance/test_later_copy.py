@@ -13,14 +13,15 @@ import msgspec
 import psycopg
 import pytest
 
-from cdc import catalog
-from cdc.copies import beside, marks
-from cdc.copies.announced import announce
-from cdc.copies.beside import read_beside
-from cdc.copies.log import CopyLog
+from cdc.logical_messages.signed import read_secret
 from cdc.lsn import LSN
 from cdc.names import Control, control_topic
-from cdc.own_messages import read_secret
+from cdc.postgres import catalog
+from cdc.snapshot.incremental import chunk as beside
+from cdc.snapshot.incremental import watermarks
+from cdc.snapshot.incremental.announced import announce
+from cdc.snapshot.incremental.chunk import read_incremental_chunk
+from cdc.snapshot.log import CopyLog
 from tests.harness.beside import Later
 from tests.harness.pipeline import MakePipeline
 from tests.harness.records import read_topic
@@ -115,7 +116,7 @@ def test_capture_restarts_in_the_middle(make_pipeline: MakePipeline, monkeypatch
 
     with monkeypatch.context() as patched:
         _during_read(patched, kill)
-        read_beside(later.task(later.chunk(1)))
+        read_incremental_chunk(later.task(later.chunk(1)))
     pipeline.start()
     assert later.outcome(later.chunk(1)).repeat
     assert later.read(later.chunk(1), attempt=2).done
@@ -202,15 +203,15 @@ def test_marks_that_are_not_of_this_pipelines_own_copies_do_nothing(make_pipelin
     with psycopg.connect(pipeline.database.dsn, autocommit=True) as connection:
         now = catalog.current_lsn(connection)
         unknown = msgspec.structs.replace(later.chunk(1), copy="unknown")
-        read_beside(replace(later.task(later.chunk(2)), chunk=unknown))
+        read_incremental_chunk(replace(later.task(later.chunk(2)), chunk=unknown))
         for mark in (
             later.end(now, "unknown"),
             later.end(LSN(now + (1 << 40))),
             msgspec.structs.replace(later.end(now), whole={later.oid: int(now), "1259": int(now)}),
             msgspec.structs.replace(later.end(now), pipeline=""),
-            msgspec.structs.replace(later.end(now), pipeline=marks.pipeline_of(strange)),
+            msgspec.structs.replace(later.end(now), pipeline=watermarks.pipeline_of(strange)),
         ):
-            marks.emit(connection, mark, read_secret(later.config.kafka))
+            watermarks.emit_watermark(connection, mark, read_secret(later.config.kafka))
     pipeline.fence(while_running=capture)
     assert pipeline.end_offsets("t") == before, "not a record, not even a commit's"
     with CopyLog(later.config.kafka) as copies:

@@ -6,8 +6,8 @@ from collections.abc import Iterator
 
 import pytest
 
+from cdc.check import Finding, Level, inspect
 from cdc.config import load_config
-from cdc.inspection import Finding, Level, inspect
 from tests.harness.database import Database
 from tests.harness.inspection import as_role, assert_found, assert_no_fail, forget_role, role
 from tests.harness.pipeline import MakePipeline, Pipeline

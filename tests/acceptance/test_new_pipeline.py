@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from cdc.lsn import LSN
-from cdc.store_positions import wait_for
+from cdc.positions.wait import wait_for
 from sinks.iceberg.store import IcebergStore
 from tests.harness.audit import assert_clean
 from tests.harness.command import run_command

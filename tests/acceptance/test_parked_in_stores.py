@@ -4,15 +4,15 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from cdc.audit.records import AuditRecord
+from cdc.audit.audit_records import AuditRecord
 from cdc.commands.audit import _lines
 from cdc.config import load_config
-from cdc.seeing.conditions import conditions_of
-from cdc.seeing.reading import look_once
-from cdc.seeing.record import State
-from cdc.status import read_status
-from spark_jobs.audit.run import Options, exit_code, run_audit
-from spark_jobs.stores.parked_rows import read_parked
+from cdc.monitoring.alerts.conditions import conditions_of
+from cdc.monitoring.observer import look_once
+from cdc.monitoring.status_record import HealthLevel
+from cdc.snapshot.table_status import read_status
+from spark_jobs.audit.run import AuditOptions, exit_code, run_audit
+from spark_jobs.tasks.parked_rows import read_parked
 from tests.harness.first_copy import FIRST, Copying
 from tests.harness.pipeline import MakePipeline
 from tests.harness.store_sync import StorePipeline
@@ -24,11 +24,11 @@ LARGE = "repeat('x', 100000)"
 
 
 def _audited(stores: StorePipeline, spark: SparkSession, *names: str, repair: bool = False) -> list[AuditRecord]:
-    options = Options(stores=names, timeout_seconds=60, repair=repair)
+    options = AuditOptions(stores=names, timeout_seconds=60, repair=repair)
     return list(run_audit(stores.config, options, lambda: spark))
 
 
-def _states(stores: StorePipeline) -> dict[str, State]:
+def _states(stores: StorePipeline) -> dict[str, HealthLevel]:
     return {hop: health.state for hop, health in look_once(stores.config).hops.items()}
 
 
@@ -62,7 +62,9 @@ def test_a_row_that_capture_parked_counts_everywhere_until_it_fits(
         record = look_once(stores.config)
         assert record.topics.parked == 2
         assert {store.name: store.parked for store in record.stores} == {"search": 2, "cache": 2}
-        assert {health.state for hop, health in record.hops.items() if hop not in ("source", "slot")} == {State.PARKED}
+        assert {health.state for hop, health in record.hops.items() if hop not in ("source", "slot")} == {
+            HealthLevel.PARKED
+        }
         assert list(conditions_of(record)) == ["topics parked"], "told once, not once for each store"
 
         built = stores.bootstrap("cache").verdict
@@ -72,7 +74,7 @@ def test_a_row_that_capture_parked_counts_everywhere_until_it_fits(
         stores.assert_same("t")
         found = _audited(stores, spark, "search", "cache")
         assert [(each.verdict, each.parked) for each in found] == [("equal", 0), ("equal", 0)]
-        assert set(_states(stores).values()) == {State.OK}
+        assert set(_states(stores).values()) == {HealthLevel.OK}
 
 
 def test_the_first_copy_parks_what_is_too_large(make_pipeline: MakePipeline, spark: SparkSession) -> None:

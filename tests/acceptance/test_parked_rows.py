@@ -10,13 +10,13 @@ from typing import Any
 
 import pytest
 
+from cdc.check.all_checks import inspect
+from cdc.check.findings import Finding, Level
 from cdc.config import load_config
-from cdc.control import write_records
-from cdc.inspection.findings import Finding, Level
-from cdc.inspection.run import inspect
+from cdc.kafka.control_topics import write_records
 from cdc.names import Control, control_topic
-from cdc.state_reader import read_states
-from spark_jobs.stores.parked_rows import read_parked
+from cdc.tables.state_reader import read_recorded_states
+from spark_jobs.tasks.parked_rows import read_parked
 from tests.acceptance.test_later_copy import Later
 from tests.harness.pipeline import MakePipeline, Pipeline
 from tests.harness.process import Process, StartProcess
@@ -207,7 +207,7 @@ def test_a_lost_log_of_parked_rows_makes_the_table_incomplete(limited: Pipeline)
     delete_topic(limited.bootstrap, control_topic(limited.prefix, Control.PARKED))
     capture = limited.start()
     limited.fence(while_running=capture)
-    states = read_states(load_config(limited.config))
+    states = read_recorded_states(load_config(limited.config))
     assert states is not None
     assert "parked" in states.pending[limited.topic("t")].reason
     _copied(limited, capture)

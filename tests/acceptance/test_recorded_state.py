@@ -17,21 +17,21 @@ from confluent_kafka import Producer
 from elasticsearch import Elasticsearch
 
 from cdc.config import Config, parse_config
-from cdc.control import read_last
-from cdc.copies.log import CopyLog
-from cdc.copies.overview import copies_overview
-from cdc.copies.requests import read_requests
 from cdc.errors import RefusedError
+from cdc.kafka.control_topics import read_last
+from cdc.kafka.topics import Topics
 from cdc.lsn import Version
 from cdc.names import Control, control_topic
-from cdc.progress import FORMAT, read_progress
-from cdc.state_reader import read_states
-from cdc.status import read_status
-from cdc.table_states import FORMAT as STATES_FORMAT
-from cdc.topics import Topics
+from cdc.positions.progress import FORMAT, read_progress
+from cdc.snapshot.incremental.overview import copies_overview
+from cdc.snapshot.log import CopyLog
+from cdc.snapshot.requests import read_requests
+from cdc.snapshot.table_status import read_status
+from cdc.tables.recorded_state import FORMAT as STATES_FORMAT
+from cdc.tables.state_reader import read_recorded_states
 from sinks.contract import Store, TableSchema
 from sinks.registry import open_store
-from spark_jobs.stores.parked_rows import read_parked
+from spark_jobs.tasks.parked_rows import read_parked
 from tests.harness.pipeline import MakePipeline
 from tests.harness.table_states import wait_for_look
 
@@ -85,7 +85,7 @@ def test_the_control_topics_are_read_as_they_were_meant(restored: Config) -> Non
     assert progress is not None
     assert (progress.format, progress.state, progress.slot, progress.base_from) == (FORMAT, "streaming", "", 0)
     assert progress.version > Version(0, 0)
-    states = read_states(restored)
+    states = read_recorded_states(restored)
     assert states is not None
     assert states.format == STATES_FORMAT
     assert {state.table for state in states.tables.values()} == {"customers", "orders"}
@@ -103,7 +103,7 @@ def test_the_control_topics_are_read_as_they_were_meant(restored: Config) -> Non
     ("topic", "read"),
     [
         pytest.param(Control.PROGRESS, _progress, id="progress"),
-        pytest.param(Control.SCHEMA, read_states, id="tables"),
+        pytest.param(Control.SCHEMA, read_recorded_states, id="tables"),
         pytest.param(Control.COPIES, _copies, id="copies"),
         pytest.param(Control.PARKED, read_parked, id="parked"),
         pytest.param(Control.REQUESTS, lambda config: read_requests(config.kafka), id="requests"),

@@ -11,9 +11,9 @@ from typing import TYPE_CHECKING
 import pytest
 
 from cdc.config import load_config
+from cdc.monitoring.observer import Observer
+from cdc.monitoring.status_record import HealthLevel, PipelineStatus
 from cdc.names import Control, control_topic
-from cdc.seeing.reading import Observer
-from cdc.seeing.record import Record, State
 from tests.harness.audit import assert_clean
 from tests.harness.command import run_command
 from tests.harness.first_copy import Copying
@@ -88,11 +88,11 @@ def test_a_refusal_is_shown_with_its_own_remedy_until_it_is_repaired(
     pipeline.fence(while_running=capture)
     observer = Observer(load_config(pipeline.config))
     try:
-        _shown(observer, lambda record: record.topics.health.state is State.OK)
+        _shown(observer, lambda record: record.topics.health.state is HealthLevel.OK)
         delete_topic(pipeline.bootstrap, pipeline.topic("a"))
         capture.expect_exit(3, 60)
         refused = _shown(observer, lambda record: "It refused: Topic" in record.topics.health.reason)
-        assert refused.topics.health.state is State.DOWN
+        assert refused.topics.health.state is HealthLevel.DOWN
         assert "tailrace recover" in refused.topics.health.remedy
         lag = tailrace("lag", "--config", str(pipeline.config))
         lag.expect_exit(1, 60)
@@ -105,21 +105,21 @@ def test_a_refusal_is_shown_with_its_own_remedy_until_it_is_repaired(
         capture = pipeline.start()
         pipeline.database.execute("INSERT INTO a VALUES (100, 'new')")
         pipeline.fence(while_running=capture)
-        _shown(observer, lambda record: record.topics.health.state is State.OK)
+        _shown(observer, lambda record: record.topics.health.state is HealthLevel.OK)
     finally:
         observer.close()
 
 
-def _shown(observer: Observer, holds: Callable[[Record], bool]) -> Record:
+def _shown(observer: Observer, holds: Callable[[PipelineStatus], bool]) -> PipelineStatus:
     """The first record for which this holds. Nothing ever moves backwards."""
 
-    def look() -> Record | None:
+    def look() -> PipelineStatus | None:
         record = observer.look()
         speeds = [record.topics.records_per_second, *(table.records_per_second for table in record.tables)]
         assert all(speed is None or speed >= 0 for speed in speeds), speeds
         return record if holds(record) else None
 
-    found: Record | None = eventually(look, 60, "the pipeline to be shown so")
+    found: PipelineStatus | None = eventually(look, 60, "the pipeline to be shown so")
     assert found is not None
     return found
 

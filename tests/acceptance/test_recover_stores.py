@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from cdc.store_positions import wait_for
+from cdc.positions.wait import wait_for
 from tests.harness.audit import assert_clean
 from tests.harness.command import run_command
 from tests.harness.database import Database

@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from cdc.errors import ConfigError
-from spark_jobs.stores.parked_rows import read_parked
-from spark_jobs.stores.retry import retry
+from spark_jobs.sync.retry import retry
+from spark_jobs.tasks.parked_rows import read_parked
 from tests.harness.pipeline import MakePipeline
 from tests.harness.store_sync import StorePipeline
 from tests.harness.waiting import eventually

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Final
 import pytest
 from elasticsearch import Elasticsearch
 
-from cdc.store_positions import wait_for
+from cdc.positions.wait import wait_for
 from tests.harness.audit import assert_clean
 from tests.harness.own_redis import OwnRedis
 from tests.harness.pipeline import MakePipeline

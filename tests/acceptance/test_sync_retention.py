@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 import msgspec
 import pytest
 
-from cdc.broker_clock import BrokerClock
+from cdc.kafka.broker_clock import BrokerClock
 from cdc.lsn import Version
 from tests.harness.pipeline import MakePipeline
 from tests.harness.store_sync import StorePipeline

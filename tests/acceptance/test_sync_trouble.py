@@ -11,8 +11,8 @@ import pytest
 from elasticsearch import Elasticsearch
 
 from sinks.contract import caught_up_at
-from spark_jobs.stores.parked_rows import read_parked
-from spark_jobs.stores.retry import retry
+from spark_jobs.sync.retry import retry
+from spark_jobs.tasks.parked_rows import read_parked
 from tests.harness.audit import assert_clean
 from tests.harness.own_redis import OwnRedis
 from tests.harness.pipeline import MakePipeline

@@ -7,9 +7,9 @@ from typing import TYPE_CHECKING
 import pytest
 
 from cdc.config import load_config
-from cdc.heartbeat import beat
+from cdc.logical_messages.heartbeat import beat
+from cdc.logical_messages.signed import read_secret
 from cdc.names import Control, control_topic
-from cdc.own_messages import read_secret
 from tests.harness.command import run_command
 from tests.harness.later_copy import copy_due
 from tests.harness.pipeline import MakePipeline, Pipeline

@@ -12,8 +12,8 @@ import pytest
 
 from cdc.lsn import LSN
 from sinks.iceberg.store import IcebergStore
-from spark_jobs.session import warehouse_session
-from spark_jobs.warehouse.query import parse_as_of, query
+from spark_jobs.session.spark_session import warehouse_session
+from spark_jobs.warehouse.query import parse_as_of, query_warehouse
 from tests.acceptance.test_capture_random import _SCHEMA, TABLES, Writer
 from tests.harness.database import Database
 from tests.harness.pipeline import MakePipeline
@@ -103,7 +103,7 @@ def _same_in_spark(stores: StorePipeline, spark: SparkSession, table: str) -> No
     with stores.opened("warehouse") as (store, generation):
         assert isinstance(store, IcebergStore)
         session = warehouse_session(spark, store.settings)
-        seen = query(session, store, f"SELECT * FROM public.{table}").frame.count()
+        seen = query_warehouse(session, store, f"SELECT * FROM public.{table}").frame.count()
         assert seen == store.count(generation, stores.tables()[stores.pipeline.topic(f"public.{table}")])
 
 
@@ -113,7 +113,7 @@ def _same_then(stores: StorePipeline, spark: SparkSession, recorded: dict[LSN, C
         session = warehouse_session(spark, store.settings)
         for lsn, tables in recorded.items():
             for table, rows in tables.items():
-                answer = query(session, store, f"SELECT * FROM public.{table}", parse_as_of(str(lsn)))
+                answer = query_warehouse(session, store, f"SELECT * FROM public.{table}", parse_as_of(str(lsn)))
                 seen = sorted((tuple(row) for row in answer.frame.collect()), key=str)
                 assert seen == rows, f"{table} as of {lsn}"
                 assert not answer.warnings

@@ -9,11 +9,11 @@ import msgspec
 import pytest
 
 from sinks.contract import Position, caught_up_at
-from sinks.iceberg.state import State
+from sinks.iceberg.state import WarehouseState
 from sinks.iceberg.store import IcebergStore
-from spark_jobs.session import warehouse_session
-from spark_jobs.warehouse.query import parse_as_of, query
-from spark_jobs.warehouse.replay import run_replay
+from spark_jobs.bootstrap.history_replay import run_replay
+from spark_jobs.session.spark_session import warehouse_session
+from spark_jobs.warehouse.query import parse_as_of, query_warehouse
 from tests.harness.pipeline import MakePipeline
 from tests.harness.store_sync import StorePipeline
 
@@ -63,13 +63,13 @@ def test_a_gap_is_marked_and_the_past_fills_another_store(
         assert stores.bootstrap("warehouse").verdict.complete
         [gap] = store.state().gaps
         assert gap.to_position > gap.from_position > int(first)
-        now = query(session, store, "SELECT id, n, until FROM public.t ORDER BY id").frame.collect()
+        now = query_warehouse(session, store, "SELECT id, n, until FROM public.t ORDER BY id").frame.collect()
         wanted = [(3, 200), *((i, i) for i in range(5, 21)), (30, 1)]
         assert [(row.id, row.n) for row in now] == wanted
         assert {row.until for row in now} == {"infinity", None}
         ended = "SELECT count(*) FROM public__history.t WHERE _tailrace_open AND _tailrace_op <> 'd'"
-        assert query(session, store, ended).frame.collect()[0][0] == len(wanted)
-        then = query(session, store, "SELECT id, n, secret FROM public.t", parse_as_of(str(first)))
+        assert query_warehouse(session, store, ended).frame.collect()[0][0] == len(wanted)
+        then = query_warehouse(session, store, "SELECT id, n, secret FROM public.t", parse_as_of(str(first)))
         rows = then.frame.collect()
         assert sorted((row.id, row.n) for row in rows) == [(i, i) for i in range(1, 21)]
         assert {row.secret for row in rows} == {"masked"}
@@ -84,7 +84,7 @@ def test_a_gap_is_marked_and_the_past_fills_another_store(
         assert syncs["search"].refused is not None
 
 
-def _away(state: State) -> State:
+def _away(state: WarehouseState) -> WarehouseState:
     """As if nobody had fed it for a while."""
     number = state.serving or 0
     known = state.generations[number]

@@ -11,11 +11,11 @@ import pytest
 from cdc.errors import RefusedError
 from sinks.contract import Position
 from sinks.iceberg.store import IcebergStore
-from spark_jobs.session import warehouse_session
-from spark_jobs.stores.parked_rows import Parked, read_parked
-from spark_jobs.stores.retry import retry
-from spark_jobs.warehouse.maintain import maintain
-from spark_jobs.warehouse.query import query
+from spark_jobs.session.spark_session import warehouse_session
+from spark_jobs.sync.retry import retry
+from spark_jobs.tasks.parked_rows import Parked, read_parked
+from spark_jobs.warehouse.maintain import maintain_warehouse
+from spark_jobs.warehouse.query import query_warehouse
 from tests.harness.pipeline import MakePipeline
 from tests.harness.process import StartProcess
 from tests.harness.store_sync import StorePipeline
@@ -62,12 +62,12 @@ def test_two_drivers_upkeep_and_values_that_do_not_fit(stores: StorePipeline, sp
                 session = warehouse_session(spark, store.settings)
                 for number in range(3):
                     database.execute("UPDATE t SET n = %s WHERE id > 40 AND id < 90", [number])
-                    assert [each.problem for each in maintain(session, store, lambda _: None)] == [None, None]
+                    assert [each.problem for each in maintain_warehouse(session, store, lambda _: None)] == [None, None]
                 database.execute("DELETE FROM t WHERE id = 90")
                 database.execute("INSERT INTO t VALUES (91, 1, NULL)")
                 database.execute("UPDATE t SET d = 'infinity' WHERE id = 91")
                 stores.wait("warehouse", deadline_seconds=120)
-                assert query(session, store, _DOUBLED).frame.collect() == []
+                assert query_warehouse(session, store, _DOUBLED).frame.collect() == []
     reason = "a value does not fit its typed column: d"
     parked = _parked(stores)
     assert [(each.key, each.reason) for each in parked] == [('{"id":90}', reason), ('{"id":91}', reason)]
@@ -89,7 +89,7 @@ def test_two_drivers_upkeep_and_values_that_do_not_fit(stores: StorePipeline, sp
             session.sql(f"DELETE FROM tailrace.{table} WHERE id = 91")
         assert [each.settled for each in retry(stores.config, "warehouse", _parked(stores))] == [True]
         assert _parked(stores) == []
-        assert query(session, store, _DOUBLED).frame.collect() == []
+        assert query_warehouse(session, store, _DOUBLED).frame.collect() == []
     stores.compare("t")
 
 
@@ -108,7 +108,7 @@ def test_killed_drivers_and_bootstraps_change_nothing(
     stores: StorePipeline, tailrace: StartProcess, spark: SparkSession
 ) -> None:
     """`kill -9` of a sync, of a bootstrap, again and again: everything arrives, nothing twice, readers see whole
-    tables; `query` and `maintain` work as commands."""
+    tables; `query_warehouse` and `maintain_warehouse` work as commands."""
     database = stores.pipeline.database
     database.execute("CREATE TABLE t (id int PRIMARY KEY, n int)")
     stores.pipeline.start()
@@ -137,4 +137,4 @@ def test_killed_drivers_and_bootstraps_change_nothing(
     stores.compare("t")
     with stores.opened("warehouse") as (store, _):
         assert isinstance(store, IcebergStore)
-        assert query(warehouse_session(spark, store.settings), store, _DOUBLED).frame.collect() == []
+        assert query_warehouse(warehouse_session(spark, store.settings), store, _DOUBLED).frame.collect() == []

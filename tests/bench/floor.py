@@ -19,14 +19,14 @@ import psycopg
 from confluent_kafka import Producer
 from psycopg import pq
 
-from cdc.changes import Changes
-from cdc.decoder import HEAD_BYTES, decode
+from cdc.capture.event_rules import EventRules
+from cdc.encoding.table_encoder import Shape, TableEncoder
+from cdc.encoding.values import built_in
+from cdc.kafka.record import Headers
 from cdc.lsn import Version
-from cdc.messages import Begin, Relation
-from cdc.publisher import PRODUCER_SETTINGS
-from cdc.record import Headers
-from cdc.relations import Shape, Table
-from cdc.values import built_in
+from cdc.pgoutput.decoder import HEAD_BYTES, decode_message
+from cdc.pgoutput.messages import Begin, Relation
+from cdc.publishing.publisher import PRODUCER_SETTINGS
 from tests.bench.source import FINISH, PUBLICATION
 
 Event = tuple[str, bytes, "bytes | None", Headers, int]
@@ -51,7 +51,7 @@ class Samples:
         self._real: set[int] = set()
         self.ready: dict[bytes, Callable[[], Event]] = {}  # by kind and relation
         self.last_end = 0
-        self._changes = Changes(
+        self._changes = EventRules(
             pipeline=prefix, database="bench", base=0, resume_after=Version(0, 0), emit=self._collect, partitions=1
         )
 
@@ -69,23 +69,23 @@ class Samples:
     def _take_change(self, raw: bytes) -> None:
         changes = self._changes
         if changes.begin is None:
-            begin = decode(self._begin[HEAD_BYTES:])
+            begin = decode_message(self._begin[HEAD_BYTES:])
             assert isinstance(begin, Begin)
             changes.on_begin(begin)
         self._kind = raw[HEAD_BYTES : HEAD_BYTES + 5]
         if not changes.take_rows([raw], 0, 1):
-            relation = decode(raw[HEAD_BYTES:])
+            relation = decode_message(raw[HEAD_BYTES:])
             assert isinstance(relation, Relation)
             changes.on_table(self._table(relation))
 
-    def _table(self, relation: Relation) -> Table:
+    def _table(self, relation: Relation) -> TableEncoder:
         if relation.table == FINISH:
             self._real.add(relation.oid)
         types = {column.type_oid: built_in(column.type_oid) for column in relation.columns}
         shape = Shape(
             schema="public", table=relation.table, topic=f"{self._prefix}.public.{relation.table}", key=("id",)
         )
-        return Table(relation, shape, {oid: known for oid, known in types.items() if known is not None})
+        return TableEncoder(relation, shape, {oid: known for oid, known in types.items() if known is not None})
 
     def _collect(self, topic: str, key: bytes, value: bytes | None, headers: Headers, partition: int) -> None:
         event = (topic, key, value, headers, partition)

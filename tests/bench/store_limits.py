@@ -20,7 +20,7 @@ from elasticsearch.helpers import parallel_bulk
 from cdc.lsn import Version
 from sinks.contract import Change, TableSchema
 from sinks.elasticsearch.documents import Documents
-from sinks.rows import row_id
+from sinks.rows import row_id_of
 from tests.bench.engines import PARTITIONS
 
 PLAIN_INDEX: Final = "plain"
@@ -74,7 +74,7 @@ def changes(bootstrap: str, topic: str, partitions: Sequence[int]) -> Iterator[C
                     headers: Any = dict(message.headers() or ())
                     value: Any = message.value()
                     version = Version.parse(headers["v"].decode())
-                    yield Change(row_id(key), key, version, bytes(decode(value).after))
+                    yield Change(row_id_of(key), key, version, bytes(decode(value).after))
                 elif error.code() == KafkaError._PARTITION_EOF:
                     unfinished.discard(message.partition())
                 else:

@@ -18,10 +18,10 @@ import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
-from cdc.config import Iceberg, Spark
+from cdc.config import IcebergConfig, SparkConfig
 from cdc.config.settings import Location
-from cdc.secrets import Options
-from spark_jobs.session import spark_session
+from cdc.secrets import SecretOptions
+from spark_jobs.session.spark_session import spark_session
 from tests.bench.capture import QUIET_LOAD, _names, say
 from tests.bench.warehouse_growth import Growth
 from tests.bench.warehouse_topics import topic_figures
@@ -65,8 +65,8 @@ def main() -> None:
 
 
 def _session(folder: Path) -> SparkSession:
-    warehouse = Iceberg(path=Location(str(folder / "unused")))
-    return spark_session(Spark(options=Options(_OPTIONS)), "tailrace-bench-warehouse", warehouse=warehouse)
+    warehouse = IcebergConfig(path=Location(str(folder / "unused")))
+    return spark_session(SparkConfig(options=SecretOptions(_OPTIONS)), "tailrace-bench-warehouse", warehouse=warehouse)
 
 
 def _options() -> argparse.Namespace:

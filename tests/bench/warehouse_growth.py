@@ -10,15 +10,15 @@ import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
-from cdc.config import Iceberg
+from cdc.config import IcebergConfig
 from cdc.config.settings import Location
-from sinks.contract import Column, Generation, TableSchema
+from sinks.contract import Generation, SchemaColumn, TableSchema
 from sinks.iceberg import naming, statements
 from sinks.iceberg.store import IcebergStore
-from spark_jobs.session import warehouse_session
-from spark_jobs.shape.fed import FedTables
+from spark_jobs.session.spark_session import warehouse_session
+from spark_jobs.shape.store_tables import FedTables
 from spark_jobs.warehouse.apply import WarehouseBatches
-from spark_jobs.warehouse.maintain import maintain
+from spark_jobs.warehouse.maintain import maintain_warehouse
 from tests.bench.capture import say
 
 if TYPE_CHECKING:
@@ -39,7 +39,7 @@ class NoParking:
 
 class Growth:
     def __init__(self, spark: SparkSession, folder: Path, scale: float) -> None:
-        self._store = IcebergStore("bench", Iceberg(path=Location(str(folder / "growth"))), "bench")
+        self._store = IcebergStore("bench", IcebergConfig(path=Location(str(folder / "growth"))), "bench")
         self._spark = warehouse_session(spark, self._store.settings)
         self._scale = scale
 
@@ -111,7 +111,7 @@ class Growth:
     def _compaction(self, table: TableSchema) -> dict[str, object]:
         before = self._scan_seconds(table)
         began = time.monotonic()
-        done = maintain(self._spark, self._store, lambda upkeep: say(f"  {upkeep}"))
+        done = maintain_warehouse(self._spark, self._store, lambda upkeep: say(f"  {upkeep}"))
         seconds = time.monotonic() - began
         after = self._scan_seconds(table)
         return {
@@ -135,12 +135,12 @@ class Growth:
 
 def _table(name: str) -> TableSchema:
     columns = (
-        Column("id", "int8", -1),
-        Column("name", "text", -1),
-        Column("amount", "numeric", (10 << 16 | 2) + 4),
-        Column("at", "timestamptz", -1),
-        Column("note", "text", -1),
-        Column("kind", "int4", -1),
+        SchemaColumn("id", "int8", -1),
+        SchemaColumn("name", "text", -1),
+        SchemaColumn("amount", "numeric", (10 << 16 | 2) + 4),
+        SchemaColumn("at", "timestamptz", -1),
+        SchemaColumn("note", "text", -1),
+        SchemaColumn("kind", "int4", -1),
     )
     return TableSchema("public", name, f"bench.public.{name}", ("id",), columns)
 

@@ -16,13 +16,13 @@ from urllib.parse import urlsplit
 
 from cdc.config import Config, load_config
 from cdc.lsn import LSN
-from cdc.postgres import connect
-from cdc.store_positions import wait_for
-from spark_jobs.bootstrap import Options, run_bootstrap
-from spark_jobs.session import warehouse_session
-from spark_jobs.stores.ledger import Ledger
-from spark_jobs.stores.topic_stream import read_topics
-from spark_jobs.typed_rows import row_type
+from cdc.positions.wait import wait_for
+from cdc.postgres.connection import connect
+from spark_jobs.bootstrap.bootstrap import BuildOptions, run_bootstrap
+from spark_jobs.session.spark_session import warehouse_session
+from spark_jobs.shape.typed_rows import row_type
+from spark_jobs.sync.progress_follower import Ledger
+from spark_jobs.sync.topic_stream import read_topic_stream
 from tests.bench.capture import _fresh_stack, say
 from tests.bench.source import POSTGRES_SETTINGS
 from tests.bench.store_pipeline import Addresses, BenchPipeline, read_log
@@ -73,7 +73,7 @@ def _bootstrap(
     for number in range(_ROUNDS):
         config = at(f"warehouse{number}")
         plain.append(_plain_write(spark, config, pipeline))
-        report = run_bootstrap(config, "search", Options(), spark=spark)
+        report = run_bootstrap(config, "search", BuildOptions(), spark=spark)
         if report.verdict.rows != rows:
             raise RuntimeError(f"the bootstrap loaded {report.verdict.rows} of {rows} rows")
         ours.append(report.seconds)
@@ -93,7 +93,7 @@ def _plain_write(spark: SparkSession, config: Config, pipeline: BenchPipeline) -
         table = ledger.tables()[pipeline.topic(_NAME)]
     session.sql("CREATE NAMESPACE IF NOT EXISTS tailrace.plain")
     began = time.monotonic()
-    records = read_topics(session.read, config, {table.topic: [0] * config.kafka.partitions})
+    records = read_topic_stream(session.read, config, {table.topic: [0] * config.kafka.partitions})
     parsed = records.selectExpr(f"from_json(string(value), 'after {row_type(table)}').after AS row")
     parsed.select("row.*").writeTo("tailrace.plain.rows").using("iceberg").create()
     return time.monotonic() - began

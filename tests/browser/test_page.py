@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 from playwright.sync_api import Browser, Page, expect
 
-from cdc.seeing.actions import Action, Actions
+from cdc.monitoring.web.actions import Actions, DashboardAction
 from tests.browser.visit import PHONE, visiting
 from tests.harness.page_server import serving
 from tests.harness.scenes import SCENES, bootstrap_under_way, busy, fill_history, idle, shop_config, store_down
@@ -30,9 +30,9 @@ class Recorded(Actions):
 
     asked: list[tuple[str, str]]
 
-    def do(self, kind: str, store: str) -> Action:
+    def do(self, kind: str, store: str) -> DashboardAction:
         self.asked = [*getattr(self, "asked", []), (kind, store)]
-        return Action(number=len(self.asked), kind=kind, store=store, began=0.0)
+        return DashboardAction(number=len(self.asked), kind=kind, store=store, began=0.0)
 
 
 @pytest.mark.parametrize("scene", SCENES)

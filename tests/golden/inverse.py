@@ -8,7 +8,7 @@ import re
 from collections.abc import Callable
 from typing import Any
 
-from cdc.values import TypeInfo
+from cdc.encoding.values import TypeInfo
 
 _ISO = re.compile(r"([+-]?\d{4,})(-\d\d-\d\d)(?:T([\d:.]+))?Z")
 

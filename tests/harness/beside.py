@@ -6,17 +6,17 @@ from dataclasses import dataclass
 
 import psycopg
 
-from cdc import catalog
 from cdc.config import Config, load_config
-from cdc.copies import marks
-from cdc.copies.announced import announce
-from cdc.copies.beside import BesideTask, read_beside
-from cdc.copies.described import describe_tables
-from cdc.copies.log import CopyLog
-from cdc.copies.records import ChunkState, CopyState, Piece
+from cdc.logical_messages.signed import read_secret
 from cdc.lsn import LSN
-from cdc.own_messages import read_secret
-from cdc.table_settings import digests
+from cdc.postgres import catalog
+from cdc.snapshot.incremental import watermarks
+from cdc.snapshot.incremental.announced import announce
+from cdc.snapshot.incremental.chunk import IncrementalChunkTask, read_incremental_chunk
+from cdc.snapshot.log import CopyLog
+from cdc.snapshot.records import ChunkState, CopyState, Piece
+from cdc.snapshot.table_description import describe_tables
+from cdc.tables.event_settings import event_settings_digests
 from tests.harness.pipeline import Pipeline
 from tests.harness.waiting import eventually
 
@@ -38,11 +38,11 @@ class Later:
         piece = Piece(table=self.oid, relation=int(self.oid), first_block=first, end_block=end)
         return ChunkState(copy="test", number=number, pieces=[piece], size_bytes=8192)
 
-    def task(self, chunk: ChunkState, attempt: int = 1) -> BesideTask:
+    def task(self, chunk: ChunkState, attempt: int = 1) -> IncrementalChunkTask:
         with psycopg.connect(self.pipeline.database.dsn) as connection:
             tables = describe_tables(connection, self.config, [self.oid])
         announce(self.config.kafka, [chunk])
-        return BesideTask(config=self.config, chunk=chunk, attempt=attempt, tables=tables)
+        return IncrementalChunkTask(config=self.config, chunk=chunk, attempt=attempt, tables=tables)
 
     def outcome(self, chunk: ChunkState, attempt: int = 1) -> ChunkState:
         """Capture's word on it, once it has passed the chunk."""
@@ -58,7 +58,7 @@ class Later:
         return found[0]
 
     def read(self, chunk: ChunkState, attempt: int = 1) -> ChunkState:
-        read_beside(self.task(chunk, attempt))
+        read_incremental_chunk(self.task(chunk, attempt))
         return self.outcome(chunk, attempt)
 
     def whole(self) -> ChunkState:
@@ -67,16 +67,16 @@ class Later:
             began = catalog.current_lsn(connection)
             found = self.read(self.chunk(1))
             announce(self.config.kafka, [self.plan(began)])
-            marks.emit(connection, self.end(began), read_secret(self.config.kafka))
+            watermarks.emit_watermark(connection, self.end(began), read_secret(self.config.kafka))
         return found
 
     def plan(self, began: LSN, copy_id: str = "test") -> CopyState:
         return CopyState(id=copy_id, kind="later", state="planned", tables=[self.oid], snapshot="", point=int(began))
 
-    def end(self, began: LSN, copy_id: str = "test") -> marks.End:
-        pipeline = marks.pipeline_of(self.config)
+    def end(self, began: LSN, copy_id: str = "test") -> watermarks.End:
+        pipeline = watermarks.pipeline_of(self.config)
         with psycopg.connect(self.pipeline.database.dsn) as connection:
             (table,) = describe_tables(connection, self.config, [self.oid]).values()
-        settings = digests(self.config, {self.oid: table.name})
+        settings = event_settings_digests(self.config, {self.oid: table.name})
         plan = self.plan(began, copy_id)
-        return marks.End(pipeline=pipeline, copy=plan, whole={self.oid: int(began)}, settings=settings)
+        return watermarks.End(pipeline=pipeline, copy=plan, whole={self.oid: int(began)}, settings=settings)

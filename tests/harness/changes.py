@@ -1,4 +1,4 @@
-"""Feeds hand-made pgoutput messages to `cdc.changes` as capture does, and collects what comes out."""
+"""Feeds hand-made pgoutput messages to `cdc.capture.event_rules` as capture does, and collects what comes out."""
 
 from __future__ import annotations
 
@@ -6,14 +6,14 @@ import json
 from collections.abc import Iterable, Mapping
 from typing import Any, Final
 
-from cdc.changes import Changes
+from cdc.capture.event_rules import EventRules
 from cdc.config.tables import Mask
-from cdc.decoder import HEAD_BYTES, decode, start_of
+from cdc.encoding.table_encoder import Shape, TableEncoder
+from cdc.encoding.values import TypeInfo, built_in
+from cdc.kafka.record import Headers, Record
 from cdc.lsn import Version
-from cdc.messages import Begin, Commit, Delete, Insert, Origin, Relation, Truncate, Update
-from cdc.record import Headers, Record
-from cdc.relations import Shape, Table
-from cdc.values import TypeInfo, built_in
+from cdc.pgoutput.decoder import HEAD_BYTES, decode_message, start_of
+from cdc.pgoutput.messages import Begin, Commit, Delete, Insert, Origin, Relation, Truncate, Update
 from tests.harness import pgoutput
 
 INT8, TEXT, BOOL = 20, 25, 16
@@ -38,11 +38,11 @@ def make_table(
     deferrable_key: bool = False,
     columns_published: tuple[str, ...] | None = None,
     masks: Mapping[str, Mask] | None = None,
-) -> Table:
+) -> TableEncoder:
     data = pgoutput.relation(
         oid, "public", name, ((column, type_oid, -1, in_key) for column, type_oid, in_key in columns), identity=identity
     )
-    relation = decode(data)
+    relation = decode_message(data)
     assert isinstance(relation, Relation)
     shape = Shape(
         schema="public",
@@ -54,7 +54,7 @@ def make_table(
         masks=masks or {},
         salt=b"salt",
     )
-    return Table(relation, shape, types_of(relation))
+    return TableEncoder(relation, shape, types_of(relation))
 
 
 def full(columns: Columns = ID_AND_NAME) -> Columns:
@@ -67,14 +67,14 @@ class Feed:
 
     def __init__(
         self,
-        *tables: Table,
+        *tables: TableEncoder,
         resume_after: Version = NOTHING_PUBLISHED,
         base: int = 0,
         partitions: int = 2,
         quick: bool = True,
     ) -> None:
         self.records: list[Record] = []
-        self.changes = Changes(
+        self.changes = EventRules(
             pipeline="shop",
             database="shop_db",
             base=base,
@@ -116,7 +116,7 @@ class Feed:
         self.records.append(Record(topic, key, value, headers, partition))
 
     def _dispatch(self, data: bytes, lsn: int) -> None:
-        message, changes = decode(data), self.changes
+        message, changes = decode_message(data), self.changes
         if isinstance(message, Begin):
             changes.on_begin(message)
         elif isinstance(message, Commit):

@@ -12,10 +12,10 @@ from types import TracebackType
 from typing import TYPE_CHECKING
 
 from cdc.config import load_config
-from cdc.copies.log import CopyLog
-from cdc.copies.records import ChunkState, CopyProgress, CopyState
-from spark_jobs.copy import CopyDriver, PreparedCopy
-from spark_jobs.first_copy import Report, Session, copy_first
+from cdc.snapshot.log import CopyLog
+from cdc.snapshot.records import ChunkState, CopyProgress, CopyState
+from spark_jobs.snapshot.initial import Session, SnapshotReport, copy_first
+from spark_jobs.snapshot.initial_driver import CopyDriver, PreparedCopy
 from tests.harness.pipeline import Pipeline
 from tests.harness.process import Process
 from tests.harness.waiting import eventually
@@ -34,7 +34,7 @@ class Copying:
         self._config = load_config(pipeline.config)
         self._spark = spark
         self._stop = threading.Event()
-        self._report: Report | None = None
+        self._report: SnapshotReport | None = None
         self._error: BaseException | None = None
         self._thread = threading.Thread(target=self._run, name="copying", daemon=True)
 
@@ -48,7 +48,7 @@ class Copying:
         self._stop.set()
         self._thread.join(timeout=60)
 
-    def report(self, deadline_seconds: float = 120) -> Report:
+    def report(self, deadline_seconds: float = 120) -> SnapshotReport:
         self._thread.join(timeout=deadline_seconds)
         if self._error is not None:
             raise self._error

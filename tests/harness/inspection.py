@@ -13,8 +13,8 @@ from urllib.parse import urlsplit
 import psycopg
 from psycopg import sql
 
+from cdc.check import Finding, Level
 from cdc.config import Config, parse_config
-from cdc.inspection import Finding, Level
 
 Section = Mapping[str, Any]
 

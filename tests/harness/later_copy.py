@@ -8,9 +8,9 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
 from cdc.config import load_config
-from cdc.copies.records import CopyProgress
-from spark_jobs.due_copies import copy_what_is_due
-from spark_jobs.first_copy import Report, Session
+from cdc.snapshot.records import CopyProgress
+from spark_jobs.snapshot.due_snapshots import copy_what_is_due
+from spark_jobs.snapshot.initial import Session, SnapshotReport
 from tests.harness.pipeline import Pipeline
 
 if TYPE_CHECKING:
@@ -29,7 +29,7 @@ class Onlooker:
         self.told.append(progress)
 
 
-def copy_due(pipeline: Pipeline, spark: SparkSession, *tables: str, where: str = "") -> Report:
+def copy_due(pipeline: Pipeline, spark: SparkSession, *tables: str, where: str = "") -> SnapshotReport:
     """Every table that is incomplete, or those named; capture must be running."""
     return copying(pipeline, spark, Onlooker(), threading.Event(), *tables, where=where)
 
@@ -41,7 +41,7 @@ def copying(
     stop: threading.Event,
     *tables: str,
     where: str = "",
-) -> Report:
+) -> SnapshotReport:
     @contextmanager
     def session() -> Iterator[Session]:
         yield lambda: spark

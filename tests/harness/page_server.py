@@ -12,20 +12,20 @@ from dataclasses import replace
 import uvicorn
 
 from cdc.config import Config
-from cdc.seeing.actions import Actions
-from cdc.seeing.record import Record
-from cdc.seeing.server import Server
-from cdc.seeing.serving import make_watch
-from cdc.seeing.watch import Watch
+from cdc.monitoring.status_record import PipelineStatus
+from cdc.monitoring.web.actions import Actions
+from cdc.monitoring.web.dashboard import make_watch
+from cdc.monitoring.web.server import DashboardServer
+from cdc.monitoring.web.watch import Watch
 
 
 class Shown:
     """An observer that tells what it is given, as if it had just been read."""
 
-    def __init__(self, record: Record) -> None:
+    def __init__(self, record: PipelineStatus) -> None:
         self.record = record
 
-    def look(self, deadline_seconds: float) -> Record:  # noqa: ARG002 - an observer's signature
+    def look(self, deadline_seconds: float) -> PipelineStatus:  # noqa: ARG002 - an observer's signature
         return replace(self.record, read_at=time.time())
 
     def close(self) -> None:
@@ -33,13 +33,13 @@ class Shown:
 
 
 class PageServer:
-    def __init__(self, config: Config, record: Record, actions: Actions | None = None) -> None:
+    def __init__(self, config: Config, record: PipelineStatus, actions: Actions | None = None) -> None:
         self.shown = Shown(record)
         self.watch: Watch = make_watch(config, self.shown)
         self._listener = socket.create_server(("127.0.0.1", 0))
         self.port = self._listener.getsockname()[1]
         self.url = f"http://127.0.0.1:{self.port}"
-        self._served = Server(config, self.watch, actions or Actions(config))
+        self._served = DashboardServer(config, self.watch, actions or Actions(config))
         settings = uvicorn.Config(self._served.app, log_config=None, lifespan="off", timeout_graceful_shutdown=1)
         self._server = uvicorn.Server(settings)
         self._thread = threading.Thread(target=self._server.run, kwargs={"sockets": [self._listener]}, daemon=True)
@@ -58,7 +58,7 @@ class PageServer:
 
 
 @contextmanager
-def serving(config: Config, record: Record, actions: Actions | None = None) -> Iterator[PageServer]:
+def serving(config: Config, record: PipelineStatus, actions: Actions | None = None) -> Iterator[PageServer]:
     server = PageServer(config, record, actions)
     server.start()
     try:

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from cdc.supervisor.child import LastWords, TakeLine
-from cdc.supervisor.part import Part
+from cdc.supervisor.part import PipelinePart
 
 
 class Life:
@@ -55,10 +55,10 @@ class Bench:
         self.lives.append(Life(arguments, take_line))
         return self.lives[-1]
 
-    def end(self, part: Part, code: int) -> None:
+    def end(self, part: PipelinePart, code: int) -> None:
         self.lives[-1].code = code
         part.look()
 
-    def said(self, part: Part, event: str, **more: object) -> None:
+    def said(self, part: PipelinePart, event: str, **more: object) -> None:
         self.lives[-1].say(json.dumps({"event": event, **more}))
         part.look()

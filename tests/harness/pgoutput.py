@@ -1,6 +1,6 @@
 """Builds pgoutput messages byte by byte, as the manual's "Logical Replication Message Formats" has them.
 
-Written apart from `cdc.decoder` on purpose: a mistake there must not repeat itself here.
+Written apart from `cdc.pgoutput.decoder` on purpose: a mistake there must not repeat itself here.
 """
 
 from __future__ import annotations

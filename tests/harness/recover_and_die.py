@@ -8,9 +8,9 @@ import sys
 from pathlib import Path
 
 from cdc.config import load_config
-from cdc.postgres import connect
-from cdc.recovery.mendable_topics import MendableTopics
+from cdc.postgres.connection import connect
 from cdc.recovery.recovery import Recovery
+from cdc.recovery.topic_repair import RepairableTopics
 from cdc.setup.steps import Step
 
 
@@ -22,7 +22,7 @@ def main() -> None:
             os.kill(os.getpid(), signal.SIGKILL)
 
     with connect(config.source.conninfo()) as connection:
-        Recovery(config, connection, MendableTopics(config.kafka)).carry_out(die)
+        Recovery(config, connection, RepairableTopics(config.kafka)).carry_out(die)
 
 
 if __name__ == "__main__":

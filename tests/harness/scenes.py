@@ -9,22 +9,22 @@ from pathlib import Path
 
 from cdc.config import Config, parse_config
 from cdc.lsn import LSN
-from cdc.seeing.history import Figures, History, figures_of
-from cdc.seeing.judging import Judge
-from cdc.seeing.record import (
-    Audit,
-    Building,
-    Copy,
-    Partition,
-    Record,
-    Slot,
-    Source,
-    State,
-    Store,
-    Table,
-    Topics,
-    Trouble,
+from cdc.monitoring.health_rules import HealthRules
+from cdc.monitoring.status_record import (
+    AuditStatus,
+    BuildStatus,
+    HealthLevel,
+    PartitionStatus,
+    PipelineStatus,
+    ProcessError,
+    SlotStatus,
+    SnapshotStatus,
+    SourceStatus,
+    StoreStatus,
+    TableStatus,
+    TopicsStatus,
 )
+from cdc.monitoring.web.history import Figures, History, figures_of
 
 GIGABYTE = 10**9
 _CONFIG = """
@@ -49,15 +49,15 @@ def shop_config(folder: Path, more: str = "") -> Config:
     return parse_config(_CONFIG + more, file=folder / "tailrace.toml", environment={})
 
 
-def idle(config: Config) -> Record:
+def idle(config: Config) -> PipelineStatus:
     """Nobody writes, and every store has everything."""
     now = time.time()
     lsn = LSN.parse("1A/7C03F2D8")
-    record = Record(
+    record = PipelineStatus(
         read_at=now,
         prefix=config.kafka.prefix,
-        source=Source(lsn=lsn, wal_bytes_per_second=38.0),
-        slot=Slot(
+        source=SourceStatus(lsn=lsn, wal_bytes_per_second=38.0),
+        slot=SlotStatus(
             name=config.source.slot,
             exists=True,
             active=True,
@@ -68,7 +68,7 @@ def idle(config: Config) -> Record:
             limit_bytes=4 * GIGABYTE + 18_400_000,
             wal_status="reserved",
         ),
-        topics=Topics(
+        topics=TopicsStatus(
             lsn=lsn,
             state="streaming",
             bytes=0,
@@ -78,7 +78,7 @@ def idle(config: Config) -> Record:
             records_per_second=0.0,
         ),
         stores=tuple(
-            Store(
+            StoreStatus(
                 name=name,
                 kind=config.stores[name].kind,
                 lsn=lsn,
@@ -89,17 +89,17 @@ def idle(config: Config) -> Record:
                 records_per_second=0.0,
                 generation=number,
                 parked=0,
-                audit=Audit(ended=now - 3 * 3600, differences=0, verdict="equal"),
+                audit=AuditStatus(ended=now - 3 * 3600, differences=0, verdict="equal"),
             )
             for name, number in (("search", 3), ("cache", 1), ("warehouse", 1))
         ),
         tables=tuple(
-            Table(
+            TableStatus(
                 name=f"public.{name}",
                 topic=f"shop.public.{name}",
                 records_per_second=0.0,
                 partitions=tuple(
-                    Partition(number=at, end=end + 31 * at, applied=dict.fromkeys(config.stores, end + 31 * at))
+                    PartitionStatus(number=at, end=end + 31 * at, applied=dict.fromkeys(config.stores, end + 31 * at))
                     for at in range(4)
                 ),
             )
@@ -109,7 +109,7 @@ def idle(config: Config) -> Record:
     return _judged(config, record)
 
 
-def busy(config: Config) -> Record:
+def busy(config: Config) -> PipelineStatus:
     """Much is written, and everybody keeps up, the warehouse at its own pace."""
     base = idle(config)
     stores = [
@@ -142,7 +142,7 @@ def busy(config: Config) -> Record:
     )
 
 
-def store_down(config: Config) -> Record:
+def store_down(config: Config) -> PipelineStatus:
     """Redis is away; the others do not notice."""
     base = busy(config)
     problem = "Redis cannot be reached: Connection refused"
@@ -156,12 +156,12 @@ def store_down(config: Config) -> Record:
         records_per_second=0.0,
         parked=3,
     )
-    trouble = Trouble(where="sync", reason=f"It tries again: cache: {problem}", state=State.BEHIND)
+    trouble = ProcessError(where="sync", reason=f"It tries again: cache: {problem}", state=HealthLevel.BEHIND)
     stores = (base.stores[0], cache, base.stores[2])
     return _judged(config, replace(base, stores=stores, troubles=(trouble,)))
 
 
-def slot_nearly_lost(config: Config) -> Record:
+def slot_nearly_lost(config: Config) -> PipelineStatus:
     """Capture has been stopped for some time, and the server will give the slot up."""
     base = busy(config)
     slot = replace(
@@ -196,16 +196,20 @@ def slot_nearly_lost(config: Config) -> Record:
     return _judged(config, replace(base, slot=slot, topics=topics, stores=stores))
 
 
-def bootstrap_under_way(config: Config) -> Record:
+def bootstrap_under_way(config: Config) -> PipelineStatus:
     """The first copy runs, and one store is built anew beside the one that serves."""
     base = busy(config)
     now = base.read_at
     search = replace(
         base.stores[0],
-        building=Building(generation=4, began=now - 95, records=1_930_000, total_records=2_704_000, seconds_left=38.0),
+        building=BuildStatus(
+            generation=4, began=now - 95, records=1_930_000, total_records=2_704_000, seconds_left=38.0
+        ),
     )
-    warehouse = Store(name="warehouse", kind="iceberg", parked=0, building=Building(generation=1, began=now - 12))
-    copy = Copy(
+    warehouse = StoreStatus(
+        name="warehouse", kind="iceberg", parked=0, building=BuildStatus(generation=1, began=now - 12)
+    )
+    copy = SnapshotStatus(
         id="c1",
         kind="later",
         began=now - 41,
@@ -224,7 +228,7 @@ def bootstrap_under_way(config: Config) -> Record:
     )
 
 
-def row_parked(config: Config) -> Record:
+def row_parked(config: Config) -> PipelineStatus:
     """Capture could not publish one row of one table; everything else is in every store."""
     base = busy(config)
     orders = replace(base.tables[1], parked=1)
@@ -244,7 +248,7 @@ SCENES = {
 }
 
 
-def fill_history(history: History, record: Record, seconds: float = 3600.0, step: float = 15.0) -> None:
+def fill_history(history: History, record: PipelineStatus, seconds: float = 3600.0, step: float = 15.0) -> None:
     """A past that leads to this moment, with some life in it."""
     for back in range(int(seconds // step), -1, -1):
         ago = back * step
@@ -264,9 +268,9 @@ def _earlier(figures: Figures, ago: float) -> Figures:
     return earlier
 
 
-def _judged(config: Config, record: Record) -> Record:
+def _judged(config: Config, record: PipelineStatus) -> PipelineStatus:
     """`still_seconds`: a store without an answer and one that has nothing to do do not stand still."""
-    judge = Judge(config)
+    judge = HealthRules(config)
     slot = judge.slot(record.slot, is_known=True, has_begun=True)
     topics = judge.topics(record.topics, slot, is_reading=slot.active, still_seconds=0.0)
     stores = tuple(

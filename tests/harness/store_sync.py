@@ -17,14 +17,14 @@ from typing import TYPE_CHECKING, Any
 
 from cdc.config import Config, load_config
 from cdc.lsn import LSN
-from cdc.store_notes import PauseWatch
-from cdc.store_positions import wait_for
+from cdc.positions.store_notes import PauseWatch
+from cdc.positions.wait import wait_for
 from sinks.contract import Generation, Store, TableSchema
 from sinks.registry import open_store
-from spark_jobs.bootstrap import Options, Report, run_bootstrap
-from spark_jobs.stores.ledger import Ledger
-from spark_jobs.stores.store_sync import StoreSync
-from spark_jobs.sync import feed_settings
+from spark_jobs.bootstrap.bootstrap import BootstrapReport, BuildOptions, run_bootstrap
+from spark_jobs.sync.progress_follower import Ledger
+from spark_jobs.sync.store_sync import StoreSync
+from spark_jobs.sync.sync import feed_settings
 from tests.harness import canonical
 from tests.harness.catalog import Table
 from tests.harness.comparer import Reader, assert_same, source_reader
@@ -89,8 +89,8 @@ class StorePipeline:
         assert text.count(old) == 1, f"{old!r} is there {text.count(old)} times:\n{text}"
         self.pipeline.config.write_text(text.replace(old, new))
 
-    def bootstrap(self, name: str, **options: bool) -> Report:
-        return run_bootstrap(self.config, name, Options(**options), spark=self._spark)
+    def bootstrap(self, name: str, **options: bool) -> BootstrapReport:
+        return run_bootstrap(self.config, name, BuildOptions(**options), spark=self._spark)
 
     @contextmanager
     def opened(self, name: str) -> Iterator[tuple[Store, Generation]]:

@@ -10,22 +10,22 @@ from pathlib import Path
 from types import ModuleType, SimpleNamespace
 from typing import Any
 
-from cdc.config.stores import Elasticsearch, Redis
+from cdc.config.stores import ElasticsearchConfig, RedisConfig
 from cdc.lsn import Version
 from cdc.secrets import Url
-from sinks.contract import Change, Column, Generation, Rejected, Store, TableSchema
+from sinks.contract import Change, Generation, Rejected, SchemaColumn, Store, TableSchema
 from sinks.registry import open_store
-from sinks.rows import row_id
+from sinks.rows import row_id_of
 
 KINDS = ("elasticsearch", "redis")
 #: The example of docs/guides/writing-a-sink.md.
 DOCUMENTED = "sqlite"
 
 
-def table(prefix: str, *columns: Column, name: str = "orders") -> TableSchema:
+def table(prefix: str, *columns: SchemaColumn, name: str = "orders") -> TableSchema:
     """`public.orders` with an `id` and the given columns, or a text named `note`."""
-    own = columns or (Column("note", "text", -1),)
-    return TableSchema("public", name, f"{prefix}.public.{name}", ("id",), (Column("id", "int8", -1), *own))
+    own = columns or (SchemaColumn("note", "text", -1),)
+    return TableSchema("public", name, f"{prefix}.public.{name}", ("id",), (SchemaColumn("id", "int8", -1), *own))
 
 
 def change(key: Any, version: int | Version, row: dict[str, Any] | None = None, *, gone: bool = False) -> Change:
@@ -33,7 +33,7 @@ def change(key: Any, version: int | Version, row: dict[str, Any] | None = None, 
     key_bytes = json.dumps({"id": key}, ensure_ascii=False, separators=(",", ":")).encode()
     whole = None if gone else json.dumps({"id": key, **(row or {})}, ensure_ascii=False).encode()
     number = version if isinstance(version, Version) else Version(version * 8, 1)
-    return Change(row_id(key_bytes), key_bytes, number, whole)
+    return Change(row_id_of(key_bytes), key_bytes, number, whole)
 
 
 def store_of(
@@ -42,7 +42,7 @@ def store_of(
     if kind == DOCUMENTED:
         own: Store = _documented().SqliteStore(name, SimpleNamespace(path=Path(address)), prefix)
         return own
-    kinds: dict[str, Any] = {"elasticsearch": Elasticsearch, "redis": Redis}
+    kinds: dict[str, Any] = {"elasticsearch": ElasticsearchConfig, "redis": RedisConfig}
     return open_store(name, kinds[kind](url=Url(address), **settings or {}), prefix)
 
 

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from typing import Any
 
-from cdc.control import read_last
+from cdc.kafka.control_topics import read_last
 from cdc.lsn import LSN
 from cdc.names import Control, control_topic
-from cdc.table_states import KEY, TableStates, decode
+from cdc.tables.recorded_state import KEY, TableStates, decode_states
 from tests.harness.pipeline import Pipeline
 from tests.harness.process import Process
 from tests.harness.records import read_topic
@@ -19,7 +19,7 @@ def states(pipeline: Pipeline) -> TableStates:
     name = control_topic(pipeline.prefix, Control.SCHEMA)
     data = read_last({"bootstrap.servers": pipeline.bootstrap}, name, KEY)
     assert data is not None
-    return decode(data)
+    return decode_states(data)
 
 
 def wait_for_look(pipeline: Pipeline, while_running: Process) -> None:

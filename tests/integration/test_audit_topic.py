@@ -6,10 +6,10 @@ import msgspec
 import pytest
 from confluent_kafka import Producer
 
-from cdc.audit.blocks import joined
-from cdc.audit.content import Content
+from cdc.audit.row_blocks import joined
+from cdc.audit.row_content import Content
 from spark_jobs.audit import topic_share
-from spark_jobs.audit.sides import TOPIC, TROUBLE, Hashing, Trouble
+from spark_jobs.audit.side_tasks import TOPIC, TROUBLE, Hashing, SideError
 from spark_jobs.audit.topic_share import TopicShare
 from tests.harness.topics import create_topic
 
@@ -54,7 +54,7 @@ def _read(kafka_bootstrap: str, topic: str, start: int, end: int) -> set[Row]:
     )
     found: set[Row] = set()
     for _, (side, data) in share():
-        assert side == TOPIC, msgspec.json.decode(data, type=Trouble) if side == TROUBLE else side
+        assert side == TOPIC, msgspec.json.decode(data, type=SideError) if side == TROUBLE else side
         columns = joined([data])
         found |= set(zip(*(columns.column(name).to_pylist() for name in columns.column_names), strict=True))
     return found

@@ -10,10 +10,10 @@ from typing import Any
 import pytest
 from confluent_kafka import Producer
 
+from cdc.check import Level, inspect
+from cdc.check.broker import BrokerFacts, judge_broker, read_broker
+from cdc.check.findings import fail, ok
 from cdc.commands import check as command
-from cdc.inspection import Level, inspect
-from cdc.inspection.broker import BrokerFacts, judge_broker, read_broker
-from cdc.inspection.findings import fail, ok
 from tests.harness.database import Database
 from tests.harness.inspection import assert_found, assert_no_fail, config_text, from_json, make_config
 from tests.harness.process import StartProcess

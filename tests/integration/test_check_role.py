@@ -7,7 +7,7 @@ from collections.abc import Iterator
 import pytest
 from psycopg import sql
 
-from cdc.inspection import Finding, Level, inspect
+from cdc.check import Finding, Level, inspect
 from tests.harness.database import Database
 from tests.harness.inspection import (
     as_role,

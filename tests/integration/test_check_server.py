@@ -14,9 +14,9 @@ from typing import Any
 import psycopg
 import pytest
 
-from cdc.inspection import Finding, Level, inspect
-from cdc.inspection.server import judge_server, read_server
-from cdc.inspection.services import ORDINARY
+from cdc.check import Finding, Level, inspect
+from cdc.check.managed_services import ORDINARY
+from cdc.check.server import judge_server, read_server
 from deploy.stack import Stack, open_stack
 from tests.harness.inspection import assert_found, assert_no_fail, config_text, make_config, slot_name
 from tests.harness.process import StartProcess

@@ -9,7 +9,7 @@ import psycopg
 import pytest
 from psycopg import sql
 
-from cdc.inspection import Finding, Level, inspect
+from cdc.check import Finding, Level, inspect
 from tests.harness.database import Database
 from tests.harness.inspection import assert_found, assert_no_fail, make_config, slot_name
 

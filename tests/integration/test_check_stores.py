@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from pathlib import Path
 
+from cdc.check import Level
+from cdc.check.stores import judge_stores
 from cdc.config import parse_config
-from cdc.inspection import Level
-from cdc.inspection.stores import judge_stores
 from tests.harness.inspection import assert_found, config_text
 
 

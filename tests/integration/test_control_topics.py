@@ -8,8 +8,8 @@ from concurrent.futures import ThreadPoolExecutor
 import pytest
 from confluent_kafka import Producer
 
-from cdc.control import read_last
 from cdc.errors import TransientError
+from cdc.kafka.control_topics import read_last
 from tests.harness.topics import create_topic
 from tests.harness.waiting import eventually
 

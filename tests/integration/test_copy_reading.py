@@ -10,15 +10,15 @@ import pytest
 from psycopg import sql
 
 from cdc.config import Config, parse_config
-from cdc.copies import reading
-from cdc.copies.described import DescribedTable, describe_tables
-from cdc.copies.first import look_at_snapshot
-from cdc.copies.pieces import lock_pieces
-from cdc.copies.reading import CHANGED, GONE, REWRITTEN, Readable, SnapshotLostError, at_snapshot, lines, lock
-from cdc.copies.records import ChunkState, Piece
 from cdc.errors import RefusedError, TransientError
-from cdc.table_catalog import read_states
-from cdc.table_states import why_incomplete
+from cdc.snapshot import source_reader
+from cdc.snapshot.locked_pieces import lock_pieces
+from cdc.snapshot.records import ChunkState, Piece
+from cdc.snapshot.source_reader import CHANGED, GONE, REWRITTEN, Readable, SnapshotLostError, at_snapshot, lines, lock
+from cdc.snapshot.table_description import DescribedTable, describe_tables
+from cdc.startup.initial_snapshot import look_at_snapshot
+from cdc.tables.catalog_state import read_catalog_states
+from cdc.tables.recorded_state import why_incomplete
 from tests.harness.database import Connection, Database
 
 COLUMNS = ("id", "v", "n")
@@ -139,7 +139,7 @@ def test_a_lock_of_others_is_waited_for(
     other = database.connect()
     other.execute("BEGIN; LOCK TABLE t IN ACCESS EXCLUSIVE MODE; TRUNCATE t")
     tries = []
-    present = reading._present
+    present = source_reader._present
 
     def count(*arguments: object) -> tuple[str | None, int | None]:
         tries.append(1)
@@ -147,7 +147,7 @@ def test_a_lock_of_others_is_waited_for(
             other.execute("COMMIT")
         return present(*arguments)  # type: ignore[arg-type]
 
-    monkeypatch.setattr(reading, "_present", count)
+    monkeypatch.setattr(source_reader, "_present", count)
     assert found(reader, table) == REWRITTEN
     assert len(tries) == 4
 
@@ -183,7 +183,7 @@ def test_what_is_altered_right_after_the_snapshot_is_noticed(database: Database,
     seen = look_at_snapshot(config, snapshot, [oid])
     assert [column.name for column in seen.described[oid].relation.columns] == ["id", "v", "n", "other"]
     assert seen.filled == {oid}
-    now = read_states(database.connect(), [oid], prefix="p")[oid]
+    now = read_catalog_states(database.connect(), [oid], prefix="p")[oid]
     assert why_incomplete(seen.states[oid], now) == "column more was added with a default"
 
 
@@ -216,18 +216,18 @@ def test_long_rows_are_read_a_few_at_a_time(
 ) -> None:
     """Memory is bounded by bytes, not by how many rows make a block."""
     query = sql.SQL("copy (select repeat('x', 300000) from generate_series(1, 40)) to stdout")
-    blocks = [[len(line) for line in block] for block in reading.copy_out(reader, query)]
+    blocks = [[len(line) for line in block] for block in source_reader.copy_out(reader, query)]
     assert sum(map(len, blocks)) == 40
     assert max(map(sum, blocks)) < 1_500_000
     short = sql.SQL("copy (select generate_series(1, 1201)) to stdout")
-    assert [len(block) for block in reading.copy_out(reader, short)] == [500, 500, 201]
+    assert [len(block) for block in source_reader.copy_out(reader, short)] == [500, 500, 201]
 
 
 def test_who_cannot_get_all_locks_lets_go_of_those_it_has(
     database: Database, config: Config, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A migration that waits for one table must not wait for a copy that waits for another; nor all behind it."""
-    monkeypatch.setattr(reading, "_LOCK_TRY_MS", 200)
+    monkeypatch.setattr(source_reader, "_LOCK_TRY_MS", 200)
     database.execute("CREATE TABLE a (id int PRIMARY KEY); CREATE TABLE b (id int PRIMARY KEY)")
     rows = database.execute(
         "SELECT oid::text, oid::int8, relfilenode::int8 FROM pg_class WHERE relname IN ('a', 'b') ORDER BY relname"

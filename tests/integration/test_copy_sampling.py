@@ -5,10 +5,10 @@ from __future__ import annotations
 from pathlib import Path
 
 from cdc.config import parse_config
-from cdc.copies.described import describe_tables
-from cdc.copies.reading import at_snapshot
-from cdc.copies.records import ChunkState, Piece
-from cdc.copies.sampling import Manner, manners
+from cdc.snapshot.records import ChunkState, Piece
+from cdc.snapshot.row_sampling import Manner, manners
+from cdc.snapshot.source_reader import at_snapshot
+from cdc.snapshot.table_description import describe_tables
 from tests.harness.database import Database
 
 TABLES = {

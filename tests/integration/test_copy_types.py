@@ -9,15 +9,15 @@ import psycopg
 import pytest
 
 from cdc.config import Config, parse_config
-from cdc.copies.described import describe_tables
-from cdc.copies.reading import Readable, at_snapshot, lines, lock, tuples
-from cdc.copies.records import Piece
-from cdc.copies.rows import READS_TUPLES, LineEncoder
-from cdc.decoder import decode
-from cdc.messages import Insert, Relation
-from cdc.postgres import connect
-from cdc.table_states import TableStates
-from cdc.tables import Tables
+from cdc.pgoutput.decoder import decode_message
+from cdc.pgoutput.messages import Insert, Relation
+from cdc.postgres.connection import connect
+from cdc.snapshot.copy_rows import READS_TUPLES, LineEncoder
+from cdc.snapshot.records import Piece
+from cdc.snapshot.source_reader import Readable, at_snapshot, lines, lock, tuples
+from cdc.snapshot.table_description import describe_tables
+from cdc.tables.recorded_state import TableStates
+from cdc.tables.resolver import TableResolver
 from tests.golden.documented import read_examples, read_setup
 from tests.harness.database import Database
 
@@ -47,9 +47,9 @@ def streamed(connection: psycopg.Connection, config: Config) -> Rows:
     tables = {}
     rows = []
     for (data,) in stream:
-        message = decode(bytes(data))
+        message = decode_message(bytes(data))
         if isinstance(message, Relation):
-            tables[message.oid] = Tables(config, connection).table_for(message, TableStates(tables={}), ())
+            tables[message.oid] = TableResolver(config, connection).table_for(message, TableStates(tables={}), ())
         elif isinstance(message, Insert):
             table = tables[message.relation_oid]
             assert table is not None

@@ -15,7 +15,7 @@ from confluent_kafka import Producer
 
 from cdc import names
 from cdc.demo import shop
-from cdc.demo.writer import Writer
+from cdc.demo.writer import ShopWriter
 from cdc.lsn import Version
 from tests.harness import leftovers
 from tests.harness.comparer import Reader, assert_same, differences, source_reader, topic_reader
@@ -139,7 +139,7 @@ def test_the_writer_is_deterministic(postgres_url: str) -> None:
     try:
         for fresh, seed in zip(shops, (7, 7, 8), strict=True):
             shop.create(fresh.connect())
-            writer = Writer(fresh.dsn, seed=seed)
+            writer = ShopWriter(fresh.dsn, seed=seed)
             writer.write(150)
             writer.close()
         tables = shops[0].describe(*shop.TABLES)
@@ -155,7 +155,7 @@ def test_the_writer_does_all_kinds_of_work(database: Database) -> None:
     """Inserts, updates and deletes in every table, some values out of line; the counts are the server's own."""
     shop.create(database.connect())
     shop.create(database.connect())
-    writer = Writer(database.dsn, seed=3)
+    writer = ShopWriter(database.dsn, seed=3)
     writer.write(400)
     counts = writer.counts
     writer.close()
@@ -178,7 +178,7 @@ def test_the_writer_goes_on_after_its_connection_broke(
     shop.create(database.connect())
     info = psycopg.conninfo.conninfo_to_dict(database.dsn)
     proxy = start_proxy(str(info["host"]), int(info["port"] or 0))
-    writer = Writer(psycopg.conninfo.make_conninfo(database.dsn, host=proxy.host, port=proxy.port), rate=0)
+    writer = ShopWriter(psycopg.conninfo.make_conninfo(database.dsn, host=proxy.host, port=proxy.port), rate=0)
     writer.start()
     eventually(lambda: writer.counts.transactions > 5, what="the first transactions")
     proxy.cut()

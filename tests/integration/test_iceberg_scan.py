@@ -12,10 +12,10 @@ import orjson
 import pyarrow as pa
 import pytest
 
-from cdc.config import Iceberg
+from cdc.config import IcebergConfig
 from cdc.errors import RefusedError
 from cdc.lsn import Version
-from sinks.contract import Column, StoredRow, TableSchema
+from sinks.contract import SchemaColumn, StoredRow, TableSchema
 from sinks.iceberg.scan import IcebergScan
 from sinks.iceberg.store import IcebergStore
 
@@ -28,18 +28,18 @@ TABLE = TableSchema(
     "p.public.t",
     ("id", "day"),
     (
-        Column("id", "int8", -1),
-        Column("day", "date", -1),
-        Column("f", "float4", -1),
-        Column("d", "_float8", -1),
-        Column("mood", "public.mood", -1),
+        SchemaColumn("id", "int8", -1),
+        SchemaColumn("day", "date", -1),
+        SchemaColumn("f", "float4", -1),
+        SchemaColumn("d", "_float8", -1),
+        SchemaColumn("mood", "public.mood", -1),
     ),
 )
 
 
 @pytest.fixture
 def scan(tmp_path: Path) -> Iterator[IcebergScan]:
-    settings = Iceberg(path=str(tmp_path / "warehouse"))
+    settings = IcebergConfig(path=str(tmp_path / "warehouse"))
     store = IcebergStore("warehouse", settings, "p")
     generation = store.create_generation([TABLE])
     store.switch(generation)

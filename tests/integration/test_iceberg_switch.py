@@ -8,18 +8,18 @@ from typing import Any
 
 import pytest
 
-from cdc.config import Iceberg
-from sinks.contract import Column, TableSchema
+from cdc.config import IcebergConfig
+from sinks.contract import SchemaColumn, TableSchema
 from sinks.iceberg import store as store_module
 from sinks.iceberg.store import IcebergStore
 
-TABLE = TableSchema("public", "t", "p.public.t", ("id",), (Column("id", "int8", -1),))
+TABLE = TableSchema("public", "t", "p.public.t", ("id",), (SchemaColumn("id", "int8", -1),))
 
 
 @pytest.mark.parametrize("serving_before", [False, True])
 def test_two_clients_end_the_same_switch(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, serving_before: bool) -> None:
     """A client that lists the tables just before another one exchanges them finds the switch done, and no error."""
-    settings = Iceberg(path=str(tmp_path / "warehouse"))
+    settings = IcebergConfig(path=str(tmp_path / "warehouse"))
     exchange = store_module.exchange_tables
     with (
         closing(IcebergStore("warehouse", settings, "p")) as first,

@@ -12,8 +12,8 @@ import psycopg
 import pytest
 from psycopg import sql
 
+from cdc.check.managed_services import SERVICES
 from cdc.config import load_config
-from cdc.inspection.services import SERVICES
 from cdc.setup.source_sql import source_sql
 from cdc.setup.survey import survey
 from tests.harness.database import Database

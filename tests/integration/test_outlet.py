@@ -9,19 +9,21 @@ import psutil
 import pytest
 from confluent_kafka import KafkaException
 
-from cdc import row_run
+from cdc.encoding import row_runs
+from cdc.encoding.table_encoder import TableEncoder
 from cdc.errors import TransientError
-from cdc.outlet import PlainOutlet
-from cdc.publisher import Publisher
-from cdc.record import Emit
-from cdc.relations import Table
+from cdc.kafka.producer import PlainOutlet
+from cdc.kafka.record import Emit
+from cdc.publishing.publisher import Publisher
 from tests.harness.changes import make_table
 from tests.harness.pgoutput import cells
 from tests.harness.records import Record, read_topic
 from tests.harness.topics import create_topic
 from tests.harness.waiting import eventually
 
-pytestmark = pytest.mark.skipif(row_run.NativeRun is None, reason="no C compiler: test_row_run says whether that is so")
+pytestmark = pytest.mark.skipif(
+    row_runs.NativeRun is None, reason="no C compiler: test_row_run says whether that is so"
+)
 
 PARTS = [
     *(b'{"before":', b',"after":', b',"source":{"version":"1","a":', b',"lsn":', b'},"op":"c","seq":'),
@@ -60,7 +62,7 @@ def topics(kafka_bootstrap: str, prefix: str) -> list[str]:
     return names
 
 
-def take(table: Table, emit: Emit, topic: str, names: list[str], *, seq: int = 0) -> int:
+def take(table: TableEncoder, emit: Emit, topic: str, names: list[str], *, seq: int = 0) -> int:
     """A run of inserts, the n-th with key n and the n-th of the names; the number of the last."""
     items = [
         HEAD + b"I" + bytes(4) + b"N" + cells([str(number), name]) for number, name in enumerate(names, start=seq + 1)

@@ -14,8 +14,8 @@ import pytest
 from psycopg.conninfo import conninfo_to_dict, make_conninfo
 
 from cdc.errors import RefusedError, TransientError
-from cdc.postgres import connect, explain
-from cdc.values.session import SESSION_SETTINGS
+from cdc.postgres.connection import connect, explain
+from cdc.postgres.session_settings import SESSION_SETTINGS
 from tests.harness.database import Database
 from tests.harness.own_postgres import OwnPostgres
 

@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
-from cdc import replication
-from cdc.replication import ReplicationStream
+from cdc.postgres import replication
+from cdc.postgres.replication import ReplicationStream
 from tests.harness.database import Database
 
 

@@ -9,10 +9,10 @@ from concurrent.futures import Future, ThreadPoolExecutor
 
 import pytest
 
-from cdc.postgres import connect
-from cdc.record import Record
-from cdc.records import Held
-from cdc.reselect import Reselect
+from cdc.capture.reselect import Reselect
+from cdc.encoding.incomplete_event import Held
+from cdc.kafka.record import Record
+from cdc.postgres.connection import connect
 from tests.harness.changes import INT8, TEXT, Feed, make_table, value_of
 from tests.harness.database import Connection, Database
 from tests.harness.pgoutput import LEFT_OUT, Cells, update

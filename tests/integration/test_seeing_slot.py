@@ -12,11 +12,11 @@ import pytest
 from psycopg import pq
 
 from cdc.config import Config, parse_config
-from cdc.seeing.assembling import Assembler, Readings
-from cdc.seeing.clock import LogClock
-from cdc.seeing.record import Record, State
-from cdc.seeing.slot_guard import SlotGuard
-from cdc.seeing.source_facts import SourceReader
+from cdc.monitoring.alerts.slot_guard import SlotGuard
+from cdc.monitoring.log_clock import LogClock
+from cdc.monitoring.source_facts import SourceReader
+from cdc.monitoring.status_builder import Readings, StatusBuilder
+from cdc.monitoring.status_record import HealthLevel, PipelineStatus
 from tests.harness.own_postgres import OwnPostgres
 from tests.harness.waiting import eventually
 
@@ -46,9 +46,9 @@ class Eye:
 
     def __init__(self, config: Config) -> None:
         self._reader = SourceReader(config)
-        self._assembler = Assembler(config, LogClock())
+        self._assembler = StatusBuilder(config, LogClock())
 
-    def look(self) -> Record:
+    def look(self) -> PipelineStatus:
         facts = self._reader.read()
         return self._assembler.assemble(Readings(now=facts.time, source=facts, log=None, stores={}))
 
@@ -64,7 +64,7 @@ def test_a_slot_that_nobody_reads_counts_down_and_is_then_called_lost(postgres: 
     """Headroom falls, the time left is shown while it does, and an invalidated slot is never shown as alive."""
     eye = Eye(_config(postgres, tmp_path))
     first = eye.look()
-    assert first.slot.health.state is State.OK
+    assert first.slot.health.state is HealthLevel.OK
     assert first.slot.left_bytes is not None
     postgres.execute(_FLOOD)
     second = eye.look()
@@ -73,7 +73,7 @@ def test_a_slot_that_nobody_reads_counts_down_and_is_then_called_lost(postgres: 
     assert second.slot.retained_bytes is not None
     assert second.slot.retained_bytes > 6_000_000
     assert second.slot.seconds_left is not None
-    assert second.slot.health.state is State.BEHIND
+    assert second.slot.health.state is HealthLevel.BEHIND
     assert "the slot is lost in" in second.slot.health.reason
 
     def is_lost() -> bool:
@@ -85,7 +85,7 @@ def test_a_slot_that_nobody_reads_counts_down_and_is_then_called_lost(postgres: 
     eventually(is_lost, 60, "the server to give the slot up")
     lost = eye.look()
     eye.close()
-    assert lost.slot.health.state is State.DOWN
+    assert lost.slot.health.state is HealthLevel.DOWN
     assert "invalidated" in lost.slot.health.reason
     assert lost.slot.health.remedy == "tailrace recover"
     assert lost.slot.invalidation_reason == "wal_removed"

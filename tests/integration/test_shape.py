@@ -10,11 +10,11 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from cdc.config import TableShape
-from sinks.contract import Column, TableSchema
+from sinks.contract import SchemaColumn, TableSchema
 from spark_jobs.shape.analysis import CompiledShape, compile_shape, parse_problems
 from spark_jobs.shape.evaluation import shape_session, typed_shape, with_shapes
-from spark_jobs.shape.fed import FedTables
-from spark_jobs.shape.rows import Troubled, shaped_row
+from spark_jobs.shape.shaped_rows import Troubled, shaped_row
+from spark_jobs.shape.store_tables import FedTables
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -25,13 +25,13 @@ TABLE = TableSchema(
     "p.public.orders",
     ("id",),
     (
-        Column("id", "int8", -1),
-        Column("status", "text", -1),
-        Column("total", "numeric", ((10 << 16) | 2) + 4),
-        Column("Total", "int4", -1),
-        Column("at", "timestamptz", -1),
-        Column("tags", "_text", -1),
-        Column("topic", "text", -1),
+        SchemaColumn("id", "int8", -1),
+        SchemaColumn("status", "text", -1),
+        SchemaColumn("total", "numeric", ((10 << 16) | 2) + 4),
+        SchemaColumn("Total", "int4", -1),
+        SchemaColumn("at", "timestamptz", -1),
+        SchemaColumn("tags", "_text", -1),
+        SchemaColumn("topic", "text", -1),
     ),
 )
 ROW: dict[str, Any] = {

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from cdc.config.tls import Tls
+from cdc.config.tls import TlsConfig
 from cdc.errors import RefusedError
 from cdc.secrets import Secret
 from sinks.contract import Store
@@ -40,7 +40,7 @@ def target(kind: str, elasticsearch_url: str, redis_url: str) -> tuple[str, int]
     return host, int(port)
 
 
-def opened(kind: str, front: TlsFront, prefix: str, tls: Tls | None, host: str = "localhost") -> Store:
+def opened(kind: str, front: TlsFront, prefix: str, tls: TlsConfig | None, host: str = "localhost") -> Store:
     return store_of(kind, f"{SCHEMES[kind]}://{host}:{front.port}", prefix, settings={"tls": tls})
 
 
@@ -49,7 +49,7 @@ def test_a_server_with_the_right_certificate_is_used(
 ) -> None:
     """Over TLS, from the driver and from tasks."""
     with TlsFront(*target, server_context(certificates)) as front:
-        store = opened(kind, front, prefix, Tls(ca=certificates / "right.pem"))
+        store = opened(kind, front, prefix, TlsConfig(ca=certificates / "right.pem"))
         orders = table(prefix)
         generation = store.create_generation([orders])
         apply(store, generation, orders, [change(1, 5)])
@@ -59,7 +59,7 @@ def test_a_server_with_the_right_certificate_is_used(
 
 def test_a_client_shows_its_certificate(kind: str, target: tuple[str, int], prefix: str, certificates: Path) -> None:
     """With a key that has a password; without a certificate it is not let in."""
-    tls = Tls(
+    tls = TlsConfig(
         ca=certificates / "right.pem",
         cert=certificates / "client.pem",
         key=certificates / "locked.key",
@@ -80,7 +80,7 @@ def test_a_server_that_cannot_be_trusted_is_refused(
 ) -> None:
     """Before anything is sent to it."""
     with TlsFront(*target, server_context(certificates)) as front:
-        store = opened(kind, front, prefix, Tls(ca=certificates / f"{authority}.pem"), host)
+        store = opened(kind, front, prefix, TlsConfig(ca=certificates / f"{authority}.pem"), host)
         with pytest.raises(RefusedError, match="certificate"):
             store.serving()
         assert front.bytes_to_server == 0
@@ -103,7 +103,9 @@ def test_the_host_name_need_not_match_when_told_so(
 ) -> None:
     """`verify_hostname = false` still wants the authority."""
     with TlsFront(*target, server_context(certificates)) as front:
-        store = opened(kind, front, prefix, Tls(ca=certificates / "right.pem", verify_hostname=False), host="127.0.0.1")
+        store = opened(
+            kind, front, prefix, TlsConfig(ca=certificates / "right.pem", verify_hostname=False), host="127.0.0.1"
+        )
         assert store.serving() is None
         store.close()
 

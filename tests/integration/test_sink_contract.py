@@ -18,11 +18,11 @@ from cdc.errors import RefusedError, TransientError
 from cdc.lsn import Version
 from sinks.contract import (
     Change,
-    Column,
     Fit,
     Generation,
     Position,
     PositionLostError,
+    SchemaColumn,
     Store,
     TableSchema,
     TakenOverError,
@@ -243,7 +243,9 @@ def test_every_key_is_a_row_of_its_own(store: Store, generation: Generation, ord
 def test_tables_with_odd_names_do_not_mix(store: Store, generation: Generation, prefix: str) -> None:
     """Names that differ by case or dots only, or hold letters of a search pattern."""
     names = ["Orders", "orders", "or.ders", "or-ders", "or*", "or?ers", "x" * 63, '"; drop table t;--']
-    tables = [TableSchema("public", name, f"{prefix}.{name}", ("id",), (Column("id", "int8", -1),)) for name in names]
+    tables = [
+        TableSchema("public", name, f"{prefix}.{name}", ("id",), (SchemaColumn("id", "int8", -1),)) for name in names
+    ]
     for number, each in enumerate(tables):
         assert store.ensure_table(generation, each) is Fit.READY
         apply(store, generation, each, [change(number, 5)])

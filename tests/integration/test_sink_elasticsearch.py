@@ -14,24 +14,24 @@ from elasticsearch import Elasticsearch
 from cdc.config.tables import ColumnName
 from cdc.errors import RefusedError, TransientError
 from cdc.lsn import Version
-from cdc.secrets import Options
-from sinks.contract import Column, Fit, Generation, PositionLostError, Store, TableSchema
+from cdc.secrets import SecretOptions
+from sinks.contract import Fit, Generation, PositionLostError, SchemaColumn, Store, TableSchema
 from tests.golden.documented import read_examples
 from tests.harness.proxy import Proxy
 from tests.harness.stores import apply, change, rows, store_of, table, truncate
 from tests.harness.waiting import eventually
 
 WIDE = (
-    Column("note", "text", -1),
-    Column("price", "numeric", 786438),
-    Column("exact", "numeric", -1),
-    Column("placed", "timestamptz", -1),
-    Column("day", "date", -1),
-    Column("paid", "bool", -1),
-    Column("tags", "_text", -1),
-    Column("extra", "jsonb", -1),
-    Column("mood", "public.mood", -1),
-    Column("at", "point", -1),
+    SchemaColumn("note", "text", -1),
+    SchemaColumn("price", "numeric", 786438),
+    SchemaColumn("exact", "numeric", -1),
+    SchemaColumn("placed", "timestamptz", -1),
+    SchemaColumn("day", "date", -1),
+    SchemaColumn("paid", "bool", -1),
+    SchemaColumn("tags", "_text", -1),
+    SchemaColumn("extra", "jsonb", -1),
+    SchemaColumn("mood", "public.mood", -1),
+    SchemaColumn("at", "point", -1),
 )
 ROW = {
     "note": "A Quick fox",
@@ -139,7 +139,7 @@ def test_tombstones_are_reaped_only_when_old_and_durable(
 
 def test_one_bad_document_of_a_thousand(elasticsearch_url: str, prefix: str) -> None:
     """Only it comes back, with a reason that does not quote it; the others are written."""
-    override = {ColumnName("public", "orders", "note"): Options({"type": "long"})}
+    override = {ColumnName("public", "orders", "note"): SecretOptions({"type": "long"})}
     store = store_of("elasticsearch", elasticsearch_url, prefix, settings={"mapping": override})
     orders = table(prefix)
     generation = store.create_generation([orders])
@@ -246,7 +246,7 @@ def test_columns_whose_names_mean_something_to_the_server(store: Store, prefix: 
         "__id",
         "_-20",
     ]
-    odd = table(prefix, *(Column(name, "text", -1) for name in names))
+    odd = table(prefix, *(SchemaColumn(name, "text", -1) for name in names))
     generation = store.create_generation([odd])
     row = {name: f"value of {name}" for name in names}
     assert apply(store, generation, odd, [change(1, 5, row)]) == []
@@ -258,12 +258,12 @@ def test_a_new_column_is_indexed_and_a_new_type_asks_for_a_generation(
 ) -> None:
     """Columns are added in place; a changed type keeps flowing, is told, and is right in the next generation."""
     store.switch(generation)
-    wider = orders._replace(columns=(*orders.columns, Column("size", "int4", -1)))
+    wider = orders._replace(columns=(*orders.columns, SchemaColumn("size", "int4", -1)))
     assert store.ensure_table(generation, wider) is Fit.READY
     apply(store, generation, wider, [change(1, 5, {**ROW, "size": 7})])
     store.publish(generation, [wider])
     assert ids(client, f"{prefix}.public.orders", {"range": {"size": {"gt": 6}}}) == {"1"}
-    retyped = orders._replace(columns=(*orders.columns, Column("size", "text", -1)))
+    retyped = orders._replace(columns=(*orders.columns, SchemaColumn("size", "text", -1)))
     assert store.ensure_table(generation, retyped) is Fit.NEEDS_GENERATION
     assert apply(store, generation, retyped, [change(2, 6, {**ROW, "size": "large"})]) == []
     assert store.count(generation, retyped) == 2
@@ -275,7 +275,7 @@ def test_a_new_column_is_indexed_and_a_new_type_asks_for_a_generation(
 
 def test_a_table_may_grow_very_wide(store: Store, generation: Generation, orders: TableSchema) -> None:
     """As many columns as Postgres allows, all of them texts."""
-    wide = orders._replace(columns=(*orders.columns, *(Column(f"c{n}", "text", -1) for n in range(1589))))
+    wide = orders._replace(columns=(*orders.columns, *(SchemaColumn(f"c{n}", "text", -1) for n in range(1589))))
     assert store.ensure_table(generation, wide) is Fit.READY
     assert apply(store, generation, wide, [change(1, 5, {f"c{n}": "x" for n in range(1589)})]) == []
     assert store.count(generation, wide) == 1
@@ -411,7 +411,7 @@ TYPES: dict[str, tuple[str, int]] = {
 
 def test_no_value_is_ever_changed(store: Store, prefix: str) -> None:
     """Every documented value in a column of every type (types do change): kept as it is, or rejected; never altered."""
-    wide = table(prefix, *(Column(name, *kind) for name, kind in TYPES.items()))
+    wide = table(prefix, *(SchemaColumn(name, *kind) for name, kind in TYPES.items()))
     generation = store.create_generation([wide])
     values = [json.loads(example.json) for example in read_examples()]
     values += [None, "9" * 400, 10**18, -(2**63), 1e308, 5e-324, "\u0000", "x" * 40_000, [], [[], [None]], "1e999"]

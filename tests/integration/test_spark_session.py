@@ -13,14 +13,14 @@ from typing import TYPE_CHECKING
 import pytest
 from confluent_kafka import Producer
 
-from cdc.config import Config, Iceberg, Spark, parse_config
+from cdc.check.findings import Level
+from cdc.check.spark import judge_spark
+from cdc.config import Config, IcebergConfig, SparkConfig, parse_config
 from cdc.config.settings import Location
 from cdc.errors import UsageError
-from cdc.inspection.findings import Level
-from cdc.inspection.spark import judge_spark
-from cdc.secrets import Options, Secret, Url
-from spark_jobs.catalog import catalog_settings
-from spark_jobs.session import session_properties, spark_session
+from cdc.secrets import Secret, SecretOptions, Url
+from spark_jobs.session.catalog import catalog_settings
+from spark_jobs.session.spark_session import session_properties, spark_session
 from tests.harness.database import Database
 from tests.harness.process import StartProcess
 from tests.harness.topics import create_topic
@@ -49,7 +49,7 @@ def test_the_session_reads_a_topic(spark: SparkSession, kafka_bootstrap: str, pr
     assert {tuple(row) for row in rows} == {(f"key {n}", f"value {n}", "1") for n in range(10)}
 
 
-def test_the_session_writes_and_reads_iceberg(spark: SparkSession, warehouse: Iceberg) -> None:
+def test_the_session_writes_and_reads_iceberg(spark: SparkSession, warehouse: IcebergConfig) -> None:
     """The warehouse is a catalog of its own: a table is made, merged into and read; the catalog is one SQLite file."""
     table = f"tailrace.t{uuid.uuid4().hex[:8]}.x"
     spark.sql(f"CREATE NAMESPACE {table.rpartition('.')[0]}")
@@ -82,7 +82,7 @@ def test_the_session_is_quiet_and_tells_no_secrets(start_process: StartProcess) 
     """Starting and using a session prints nothing but the JVM's own line, and no option shows on a command line."""
     script = (
         "import psutil; from cdc.config import Spark; from cdc.secrets import Options;"
-        "from spark_jobs.session import spark_session;"
+        "from spark_jobs.session.spark_session import spark_session;"
         "options = Options({'spark.hadoop.fs.s3a.secret.key': 'h=i:d den'});"
         "spark = spark_session(Spark(master='local[1]', options=options), 'quiet');"
         "assert spark.range(3).count() == 3;"
@@ -129,17 +129,17 @@ def _unauthenticated_call(port: int) -> tuple[int, bytes]:
 def test_a_secret_is_named_for_a_standalone_cluster() -> None:
     """Where Spark can make a secret itself, connections are authenticated; a standalone cluster's is in the config, and
     `check` warns where it is missing. Between machines, connections are encrypted as well."""
-    secret = Options({"spark.authenticate.secret": "s"})
-    off = Options({"spark.authenticate": "false"})
+    secret = SecretOptions({"spark.authenticate.secret": "s"})
+    off = SecretOptions({"spark.authenticate": "false"})
     expected = {
-        ("local[2]", Options()): ("true", None),
-        ("k8s://https://host", Options()): ("true", "true"),
+        ("local[2]", SecretOptions()): ("true", None),
+        ("k8s://https://host", SecretOptions()): ("true", "true"),
         ("spark://host:7077", secret): ("true", "true"),
-        ("spark://host:7077", Options()): (None, None),
+        ("spark://host:7077", SecretOptions()): (None, None),
         ("local[2]", off): ("false", None),
     }
     for (master, options), (authenticate, crypto) in expected.items():
-        settings = Spark(master=master, options=options)
+        settings = SparkConfig(master=master, options=options)
         properties = session_properties(settings, "job", [])
         assert properties.get("spark.authenticate") == authenticate
         assert properties.get("spark.network.crypto.enabled") == crypto
@@ -147,7 +147,7 @@ def test_a_secret_is_named_for_a_standalone_cluster() -> None:
         assert bool(warned) == (authenticate != "true")
 
 
-def _config(settings: Spark) -> Config:
+def _config(settings: SparkConfig) -> Config:
     text = """
         [source]
         dsn = "postgresql://x@localhost/x"
@@ -160,8 +160,10 @@ def _config(settings: Spark) -> Config:
 
 def test_the_users_options_come_last() -> None:
     """An option of the config wins over ours; what is a list is added to ours, which a session cannot do without."""
-    options = Options({"spark.ui.enabled": "true", "spark.driver.extraJavaOptions": "-Dx=1", "spark.jars": "/b.jar"})
-    properties = session_properties(Spark(master="spark://host:7077", options=options), "job", [Path("/a.jar")])
+    options = SecretOptions(
+        {"spark.ui.enabled": "true", "spark.driver.extraJavaOptions": "-Dx=1", "spark.jars": "/b.jar"}
+    )
+    properties = session_properties(SparkConfig(master="spark://host:7077", options=options), "job", [Path("/a.jar")])
     assert properties["spark.jars"] == "/a.jar,/b.jar"
     assert properties["spark.ui.enabled"] == "true"
     assert properties["spark.master"] == "spark://host:7077"
@@ -174,7 +176,9 @@ def test_the_users_options_come_last() -> None:
     ("warehouse", "expected"),
     [
         (
-            Iceberg(path=Location("s3://bucket/w"), catalog_uri=Url("https://catalog/x"), catalog_password=Secret("s")),
+            IcebergConfig(
+                path=Location("s3://bucket/w"), catalog_uri=Url("https://catalog/x"), catalog_password=Secret("s")
+            ),
             {
                 "type": "rest",
                 "uri": "https://catalog/x",
@@ -185,7 +189,7 @@ def test_the_users_options_come_last() -> None:
             },
         ),
         (
-            Iceberg(path=Location("/w"), catalog_uri=Url("postgresql://me:p%40ss@[::1]:5433/db?sslmode=require")),
+            IcebergConfig(path=Location("/w"), catalog_uri=Url("postgresql://me:p%40ss@[::1]:5433/db?sslmode=require")),
             {
                 "type": "jdbc",
                 "uri": "jdbc:postgresql://[::1]:5433/db?sslmode=require",
@@ -199,7 +203,7 @@ def test_the_users_options_come_last() -> None:
             },
         ),
         (
-            Iceberg(path=Location("/w")),
+            IcebergConfig(path=Location("/w")),
             {
                 "type": "jdbc",
                 "uri": "jdbc:sqlite:/w/catalog.db?busy_timeout=60000&journal_mode=WAL",
@@ -209,7 +213,7 @@ def test_the_users_options_come_last() -> None:
         ),
     ],
 )
-def test_the_catalog_is_what_the_config_names(warehouse: Iceberg, expected: dict[str, str]) -> None:
+def test_the_catalog_is_what_the_config_names(warehouse: IcebergConfig, expected: dict[str, str]) -> None:
     """SQLite beside the data by default; Postgres or REST where the config says so."""
     settings = catalog_settings(warehouse)
     assert settings.pop("spark.sql.catalog.tailrace") == "org.apache.iceberg.spark.SparkCatalog"

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from cdc.table_catalog import read_states
-from cdc.table_states import TableState, why_incomplete
+from cdc.tables.catalog_state import read_catalog_states
+from cdc.tables.recorded_state import TableState, why_incomplete
 from tests.harness.database import Database
 
 ROOT = "CREATE TABLE r (id int, k int DEFAULT 5 NOT NULL, v text, PRIMARY KEY (k, id)) PARTITION BY LIST (k)"
@@ -13,7 +13,7 @@ ROOT = "CREATE TABLE r (id int, k int DEFAULT 5 NOT NULL, v text, PRIMARY KEY (k
 
 def read(database: Database, name: str) -> TableState:
     ((oid,),) = database.execute("SELECT %s::regclass::oid::text", [name])
-    return read_states(database.connect(), [oid], prefix="shop")[oid]
+    return read_catalog_states(database.connect(), [oid], prefix="shop")[oid]
 
 
 def leaves(database: Database, name: str) -> dict[str, bool]:
@@ -122,7 +122,7 @@ def test_what_is_no_table_of_its_own_is_left_out(database: Database) -> None:
     database.execute(ROOT + "; CREATE TABLE leaf PARTITION OF r DEFAULT; CREATE TABLE gone (id int PRIMARY KEY)")
     oids = [row[0] for row in database.execute("SELECT oid::text FROM pg_class WHERE relname IN ('leaf', 'gone')")]
     database.execute("DROP TABLE gone")
-    assert read_states(database.connect(), oids, prefix="shop") == {}
+    assert read_catalog_states(database.connect(), oids, prefix="shop") == {}
 
 
 @pytest.mark.parametrize(

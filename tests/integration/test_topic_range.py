@@ -9,9 +9,9 @@ from confluent_kafka import Producer
 
 from cdc.config import load_config
 from cdc.errors import RefusedError, TransientError
-from spark_jobs.stores.range_tasks import _of_one
-from spark_jobs.stores.topic_facts import read_topic_facts
-from spark_jobs.stores.topic_range import TopicRange, read_ranges
+from spark_jobs.sync.topic_facts import read_topic_facts
+from spark_jobs.tasks.range_tasks import _of_one
+from spark_jobs.tasks.topic_range import TopicRange, read_ranges
 from tests.harness.topics import create_topic
 
 

@@ -9,13 +9,13 @@ import pytest
 
 from cdc.config import TableShape
 from cdc.lsn import Version
-from sinks.contract import Column, TableSchema
+from sinks.contract import SchemaColumn, TableSchema
 from sinks.iceberg import naming
 from sinks.iceberg.schemas import WarehouseColumn
 from spark_jobs.shape.analysis import CompiledShape, compile_shape
 from spark_jobs.shape.evaluation import shape_session, with_shapes
-from spark_jobs.shape.rows import Troubled, shaped_row
-from spark_jobs.typed_rows import UNREAD, events_of, typed_events
+from spark_jobs.shape.shaped_rows import Troubled, shaped_row
+from spark_jobs.shape.typed_rows import UNREAD, events_of, typed_events
 from spark_jobs.warehouse.batch import UNREADABLE, loaded, newest, typed, versions
 
 if TYPE_CHECKING:
@@ -29,7 +29,7 @@ TABLE = TableSchema(
     "t",
     "p.public.t",
     ("id",),
-    (Column("id", "int4", -1), Column("body", "text", -1), Column("tags", "_text", -1)),
+    (SchemaColumn("id", "int4", -1), SchemaColumn("body", "text", -1), SchemaColumn("tags", "_text", -1)),
 )
 # Jackson's own limit is 20 million characters.
 LONG = 20_000_001

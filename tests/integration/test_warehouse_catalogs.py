@@ -11,25 +11,27 @@ from urllib.parse import urlsplit
 import msgspec
 import pytest
 
-from cdc.config import Iceberg
+from cdc.config import IcebergConfig
 from cdc.config.settings import Location
 from cdc.errors import TransientError
 from cdc.secrets import Secret, Url
-from sinks.contract import Column, TableSchema
+from sinks.contract import SchemaColumn, TableSchema
 from sinks.iceberg.catalog import open_catalog
 from sinks.iceberg.state import StateConflictError, StateTable
 from sinks.iceberg.store import IcebergStore
-from spark_jobs.session import warehouse_session
-from spark_jobs.shape.fed import FedTables
+from spark_jobs.session.spark_session import warehouse_session
+from spark_jobs.shape.store_tables import FedTables
 from spark_jobs.warehouse.apply import WarehouseBatches
-from spark_jobs.warehouse.maintain import maintain
-from spark_jobs.warehouse.query import query
+from spark_jobs.warehouse.maintain import maintain_warehouse
+from spark_jobs.warehouse.query import query_warehouse
 from tests.harness.database import Database
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
-_TABLE = TableSchema("public", "t", "x.public.t", ("id",), (Column("id", "int8", -1), Column("name", "text", -1)))
+_TABLE = TableSchema(
+    "public", "t", "x.public.t", ("id",), (SchemaColumn("id", "int8", -1), SchemaColumn("name", "text", -1))
+)
 
 
 class NoParking:
@@ -42,7 +44,7 @@ def test_a_catalog_in_postgres(database: Database, spark: SparkSession, tmp_path
     both readers see the same rows."""
     parts = urlsplit(database.dsn)
     address = parts._replace(netloc=f"{parts.hostname}:{parts.port}").geturl()
-    warehouse = Iceberg(
+    warehouse = IcebergConfig(
         path=Location(str(tmp_path / "warehouse")),
         catalog_uri=Url(address),
         catalog_username=parts.username,
@@ -50,12 +52,12 @@ def test_a_catalog_in_postgres(database: Database, spark: SparkSession, tmp_path
     )
     exercise(warehouse, spark)
     assert database.execute("SELECT count(*) FROM iceberg_tables WHERE catalog_name = 'tailrace'")[0][0] >= 3
-    nowhere = Iceberg(path=warehouse.path, catalog_uri=Url("postgresql://127.0.0.1:9/nothing?connect_timeout=2"))
+    nowhere = IcebergConfig(path=warehouse.path, catalog_uri=Url("postgresql://127.0.0.1:9/nothing?connect_timeout=2"))
     with pytest.raises(TransientError):
         open_catalog(nowhere)
 
 
-def exercise(warehouse: Iceberg, spark: SparkSession) -> None:
+def exercise(warehouse: IcebergConfig, spark: SparkSession) -> None:
     session = warehouse_session(spark, warehouse)
     with closing(IcebergStore("warehouse", warehouse, "x")) as store:
         assert store.serving() is None
@@ -67,7 +69,7 @@ def exercise(warehouse: Iceberg, spark: SparkSession) -> None:
         assert (store.serving(), old.number) == (new, 1)
         store.drop(old)
         assert _seen(store, session) == second
-        assert [each.problem for each in maintain(session, store, lambda _: None)] == [None, None]
+        assert [each.problem for each in maintain_warehouse(session, store, lambda _: None)] == [None, None]
         assert _seen(store, session) == second
         _of_two_writers_one_fails(store)
 
@@ -82,7 +84,9 @@ def _built(store: IcebergStore, session: SparkSession, rows: Sequence[tuple[int,
 
 
 def _seen(store: IcebergStore, session: SparkSession) -> list[tuple[Any, ...]]:
-    by_spark = sorted(tuple(row) for row in query(session, store, "SELECT id, name FROM public.t").frame.collect())
+    by_spark = sorted(
+        tuple(row) for row in query_warehouse(session, store, "SELECT id, name FROM public.t").frame.collect()
+    )
     by_stranger = store.catalog.load_table("public.t").scan(selected_fields=("id", "name")).to_arrow().to_pylist()
     assert sorted((row["id"], row["name"]) for row in by_stranger) == by_spark
     return by_spark

@@ -16,8 +16,8 @@ from confluent_kafka import OFFSET_BEGINNING, Consumer, TopicPartition
 from elasticsearch import Elasticsearch
 
 from cdc.config import load_config
-from cdc.config.stores import Elasticsearch as ElasticsearchSettings
-from cdc.config.stores import Redis as RedisSettings
+from cdc.config.stores import ElasticsearchConfig as ElasticsearchSettings
+from cdc.config.stores import RedisConfig as RedisSettings
 
 _KEPT_OF_EACH_KEY = 2
 

@@ -12,7 +12,7 @@ from tests.harness.process import ROOT
 _CODE = """
 import re
 from pathlib import Path
-from cdc.allocator import keep_memory
+from cdc.capture.allocator import keep_memory
 
 def resident():
     return int(re.search(r"VmRSS:\\s+(\\d+)", Path("/proc/self/status").read_text())[1]) * 1024

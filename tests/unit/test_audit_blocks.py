@@ -7,8 +7,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from cdc.audit.blocks import Side, block, by_group, differing, found_at, joined, place_of, split_place
-from cdc.audit.content import digest
+from cdc.audit.row_blocks import Side, block, by_group, differing, found_at, joined, packed_place, split_place
+from cdc.audit.row_content import row_digest
 
 Row = tuple[str, str, tuple[int, int], int, bool]  # key, content, version, place, alive
 
@@ -20,8 +20,8 @@ def row(key: str, content: str = "c", version: tuple[int, int] = (8, 1), place: 
 def side(*rows: Row, marker: tuple[int, int] = (0, 0), groups: int = 3) -> Side:
     """Through groups and back, as rows travel."""
     packed = block(
-        ids=np.array([digest(key.encode()) for key, *_ in rows], np.uint64),
-        contents=np.array([digest(content.encode()) for _, content, *_ in rows], np.uint64),
+        ids=np.array([row_digest(key.encode()) for key, *_ in rows], np.uint64),
+        contents=np.array([row_digest(content.encode()) for _, content, *_ in rows], np.uint64),
         keys=[key.encode() for key, *_ in rows],
         positions=np.array([version[0] for _, _, version, _, _ in rows], np.uint64),
         seqs=np.array([version[1] for _, _, version, _, _ in rows], np.uint32),
@@ -85,5 +85,5 @@ def test_an_empty_side() -> None:
 
 def test_places() -> None:
     """A partition and an offset are one number and two again."""
-    assert split_place(place_of(7, (1 << 40) + 3)) == (7, (1 << 40) + 3)
-    assert place_of(1, 5) < place_of(1, 6)
+    assert split_place(packed_place(7, (1 << 40) + 3)) == (7, (1 << 40) + 3)
+    assert packed_place(1, 5) < packed_place(1, 6)

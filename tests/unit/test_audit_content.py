@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from cdc.audit.content import Content
+from cdc.audit.row_content import Content
 
 EXACT = Content.of(["id", "v"], [["id", "v"]])
 CHANGED = Content.of(["id", "v", "late"], [["id", "v"], ["id", "old", "v"], ["id", "v", "late"]])

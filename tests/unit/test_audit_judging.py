@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import pytest
 
-from cdc.audit.content import Content
-from cdc.audit.judging import Case, Kind, Moment, State, judge_store, judge_topic
+from cdc.audit.difference_rules import Kind, Moment, RowCase, RowState, judge_store, judge_topic
+from cdc.audit.row_content import Content
 from cdc.audit.topic_records import TopicRecord
 from cdc.lsn import Version
-from cdc.snapshots import Snapshot
+from cdc.postgres.visibility import Snapshot
 from sinks.contract import StoredRow
 
 CONTENT = Content()
@@ -18,8 +18,8 @@ MOMENT = Moment(snapshot=Snapshot(90, 100, frozenset({90})), began=1000, ended=1
 NONE = Version(0, 0)
 
 
-def case(*records: TopicRecord) -> Case:
-    return Case("1", b'{"id":1}', records=list(records))
+def case(*records: TopicRecord) -> RowCase:
+    return RowCase("1", b'{"id":1}', records=list(records))
 
 
 def record(position: int, row: bytes | None, xid: int | None = 50, *, marker: bool = False) -> TopicRecord:
@@ -66,7 +66,7 @@ def test_a_marker_kills_what_is_older() -> None:
 def test_a_tombstone_says_no_more_than_its_delete() -> None:
     """It has no transaction of its own: the delete's counts."""
     states = case(record(800, A), record(900, None, xid=90), record(900, None, xid=None)).states(NONE)
-    assert states == [State(Version(800, 1), A, 50), State(Version(900, 1), None, 90)]
+    assert states == [RowState(Version(800, 1), A, 50), RowState(Version(900, 1), None, 90)]
 
 
 def stored(position: int, row: bytes | None) -> StoredRow:

@@ -11,10 +11,10 @@ import xxhash
 from hypothesis import given
 from hypothesis import strategies as st
 
-from cdc.audit.content import SEED, Content, python_digests
-from cdc.audit.record_batches import Aborted, UnreadableError, committed
+from cdc.audit.record_batches import AbortedTransactions, UnreadableError, committed
+from cdc.audit.row_content import SEED, Content, python_digests
 from spark_jobs.audit import topic_share
-from spark_jobs.audit.sides import Hashing
+from spark_jobs.audit.side_tasks import Hashing
 from spark_jobs.audit.topic_rows import Columns, RawRecord, TopicRows
 
 _STAMP = b"00000000019d73f8.0000002a"
@@ -94,7 +94,7 @@ def test_only_what_is_committed_is_seen() -> None:
             _batch(b"d", base=6),
         ]
     )
-    found = list(committed(data + _batch(b"e", base=7)[:-1], [Aborted(1, 0)]))
+    found = list(committed(data + _batch(b"e", base=7)[:-1], [AbortedTransactions(1, 0)]))
     assert [(each.base, each.end, each.data) for each in found if each.records] == [
         (1, 2, b"b"),
         (3, 4, b"c"),
@@ -180,6 +180,6 @@ def test_every_truncation_is_noticed() -> None:
 @given(st.lists(st.binary(max_size=200)))
 def test_the_hash_is_the_same_compiled(data: list[bytes]) -> None:
     """xxh64, of any length."""
-    from cdc.native_records import digests  # noqa: PLC0415 - not where there is no compiler
+    from cdc.audit.native_records import digests  # noqa: PLC0415 - not where there is no compiler
 
     assert digests(data, SEED) == python_digests(data, SEED)

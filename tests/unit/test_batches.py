@@ -12,20 +12,20 @@ from typing import cast
 
 import pytest
 
-from cdc.attendance import Attendance
-from cdc.batch_commit import BatchCommit
-from cdc.batches import Batches
-from cdc.config.model import Capture as Settings
-from cdc.decoder import decode
+from cdc.capture.batch_commit import BatchCommit
+from cdc.capture.batches import Batches
+from cdc.config.model import CaptureConfig as Settings
+from cdc.encoding.incomplete_event import Held
+from cdc.encoding.table_encoder import TableEncoder
+from cdc.kafka.record import Headers
 from cdc.lsn import LSN
-from cdc.messages import Commit
-from cdc.progress import Progress
-from cdc.publisher import Publisher
-from cdc.record import Headers
-from cdc.records import Held
-from cdc.relations import Table
-from cdc.replication import ReplicationStream
-from cdc.worker import Worker
+from cdc.pgoutput.decoder import decode_message
+from cdc.pgoutput.messages import Commit
+from cdc.positions.progress import Progress
+from cdc.postgres.replication import ReplicationStream
+from cdc.postgres.stream_waiting import StreamWaiter
+from cdc.postgres.worker_thread import Worker
+from cdc.publishing.publisher import Publisher
 from tests.harness.changes import Feed, full, make_table
 from tests.harness.pgoutput import LEFT_OUT, begin, commit, insert, update
 
@@ -104,7 +104,7 @@ class Batching:
     """Feeds messages as capture does, with a look before each."""
 
     def __init__(
-        self, worker: Worker, *, table: Table | None = None, progress: Progress = NOTHING, **settings: float
+        self, worker: Worker, *, table: TableEncoder | None = None, progress: Progress = NOTHING, **settings: float
     ) -> None:
         self.topics = Topics()
         self.feed = Feed(table or make_table(), resume_after=progress.version)
@@ -118,7 +118,7 @@ class Batching:
             publisher=cast("Publisher", self.topics),
             commits=cast("BatchCommit", self.topics),
             worker=worker,
-            attendance=Attendance(worker, threading.Event(), lambda: False),
+            attendance=StreamWaiter(worker, threading.Event(), lambda: False),
             progress=progress,
         )
 
@@ -126,7 +126,7 @@ class Batching:
         for data in messages:
             self.batches.look()
             if data[:1] == b"C":
-                message = cast("Commit", decode(data))
+                message = cast("Commit", decode_message(data))
                 while self.changes.correct_keys(message):
                     self.batches.look()
                 self.changes.on_commit(message)
@@ -158,7 +158,7 @@ def clock(monkeypatch: pytest.MonkeyPatch) -> Callable[[float], None]:
         nonlocal now
         now += seconds
 
-    monkeypatch.setattr("cdc.batches.time", SimpleNamespace(monotonic=lambda: now))
+    monkeypatch.setattr("cdc.capture.batches.time", SimpleNamespace(monotonic=lambda: now))
     return put_forward
 
 
@@ -235,7 +235,7 @@ def test_what_waits_for_a_re_select_is_released_by_number_and_by_size(worker: Wo
 # -- corrections of deferrable keys ------------------------------------------------------------------------------------
 
 
-def _deferrable() -> Table:
+def _deferrable() -> TableEncoder:
     return make_table(columns=full(), identity="f", deferrable_key=True)
 
 

@@ -8,11 +8,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from cdc.encoding.incomplete_event import Incomplete
 from cdc.errors import ProtocolError
+from cdc.kafka.record import Record
 from cdc.lsn import Version
-from cdc.messages import UNCHANGED
-from cdc.record import Record
-from cdc.records import Incomplete
+from cdc.pgoutput.messages import UNCHANGED
 from tests.harness.changes import (
     BOOL,
     ID_AND_NAME,

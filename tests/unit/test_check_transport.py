@@ -6,9 +6,9 @@ from pathlib import Path
 
 import pytest
 
+from cdc.check import Finding, Level
+from cdc.check.transport import is_local, judge_transport
 from cdc.config import parse_config
-from cdc.inspection import Finding, Level
-from cdc.inspection.transport import is_local, judge_transport
 
 _SOURCE = '[source]\ndsn = "host=/tmp"\n'
 _KAFKA = '[kafka]\nbootstrap = "127.0.0.1:9092"\nprefix = "shop"\n'

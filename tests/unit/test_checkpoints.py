@@ -7,7 +7,7 @@ import subprocess
 import sys
 from pathlib import Path
 
-from spark_jobs.stores.checkpoints import fresh_checkpoint
+from spark_jobs.sync.checkpoint_folders import fresh_checkpoint
 
 
 def test_folders_of_processes_that_were_killed_are_taken_away(tmp_path: Path) -> None:

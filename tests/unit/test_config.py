@@ -14,16 +14,16 @@ from psycopg.conninfo import conninfo_to_dict
 from cdc.config import (
     ColumnName,
     Config,
-    Elasticsearch,
-    Iceberg,
+    ElasticsearchConfig,
+    IcebergConfig,
     Mask,
     MaskKind,
-    Redis,
+    RedisConfig,
     TableSelector,
     load_config,
     parse_config,
 )
-from cdc.config.report import as_plain, as_toml
+from cdc.config.toml.report import as_plain, as_toml
 from cdc.errors import ConfigError, UsageError
 from cdc.secrets import Url
 from tests.harness.command import run_command
@@ -96,9 +96,9 @@ def test_the_documented_example_reads() -> None:
         ColumnName("public", "customers", "Full.Name"): Mask(MaskKind.FIXED, "a:b"),
     }
     assert config.stores == {
-        "search": Elasticsearch(url=Url("http://localhost:9200")),
-        "cache": Redis(url=Url("redis://localhost:6379/0")),
-        "warehouse": Iceberg(path=config.stores["warehouse"].path),  # type: ignore[union-attr]
+        "search": ElasticsearchConfig(url=Url("http://localhost:9200")),
+        "cache": RedisConfig(url=Url("redis://localhost:6379/0")),
+        "warehouse": IcebergConfig(path=config.stores["warehouse"].path),  # type: ignore[union-attr]
     }
     assert as_plain(config)["stores"]["warehouse"]["path"] == "/etc/tailrace/warehouse"
     assert pickle.loads(pickle.dumps(config)) == config  # noqa: S301 - our own bytes

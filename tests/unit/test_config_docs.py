@@ -9,10 +9,10 @@ from pathlib import Path
 from typing import Any, Literal, get_args, get_origin
 
 from cdc.config import ColumnName, Config, Mask, TableName, TableSelector, TableShape, parse_config
-from cdc.config.reader import settings_of
-from cdc.config.report import plain_value, toml_value
 from cdc.config.settings import Location
-from cdc.secrets import Dsn, Options, Secret, Url, WebhookUrl
+from cdc.config.toml.reader import settings_of
+from cdc.config.toml.report import plain_value, toml_value
+from cdc.secrets import Dsn, Secret, SecretOptions, Url, WebhookUrl
 
 PAGE = Path(__file__).parents[2] / "docs" / "reference" / "config.md"
 #: Section, key, type, default, meaning: a row of a table under the section's heading.
@@ -29,7 +29,7 @@ _TYPES = {
     Url: "URL",
     WebhookUrl: "URL, secret",
     Dsn: "connection string",
-    Options: "table of strings",
+    SecretOptions: "table of strings",
     tuple[TableSelector, ...]: "array of strings",
     tuple[ColumnName, ...]: "array of strings",
     tuple[str, ...]: "array of strings",
@@ -46,7 +46,7 @@ def declared_rows(kind: type = Config, section: str = "", note: str = "") -> Ite
             yield inner, '"schema.table.column"', "hash, null, fixed:TEXT or none", "", declared.metadata["doc"]
         elif wanted == Mapping[TableName, tuple[str, ...]]:
             yield inner, '"schema.table"', "array of strings", "", declared.metadata["doc"]
-        elif wanted == Mapping[ColumnName, Options]:
+        elif wanted == Mapping[ColumnName, SecretOptions]:
             yield inner, '"schema.table.column"', "table of strings", "", declared.metadata["doc"]
         elif wanted == Mapping[TableName, TableShape]:
             yield from declared_rows(TableShape, f'{inner}."schema.table"')

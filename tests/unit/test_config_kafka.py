@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 from confluent_kafka import Producer
 
-from cdc.config import Kafka, parse_config
+from cdc.config import KafkaConfig, parse_config
 
 TEXT = """
 [source]
@@ -29,7 +29,7 @@ password = 'p"\\ss'
 """
 
 
-def kafka(more: str = "", folder: Path = Path("/etc/tailrace")) -> Kafka:
+def kafka(more: str = "", folder: Path = Path("/etc/tailrace")) -> KafkaConfig:
     return parse_config(TEXT + more, file=folder / "tailrace.toml", environment={}).kafka
 
 

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from cdc.config import Config, TableName, TableShape, parse_config
-from cdc.config.report import as_plain, as_toml
+from cdc.config.toml.report import as_plain, as_toml
 from cdc.errors import ConfigError
 
 _REST = """

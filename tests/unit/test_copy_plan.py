@@ -7,10 +7,10 @@ from collections.abc import Sequence
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from cdc.config import Copy
-from cdc.copies.described import DescribedTable, Leaf
-from cdc.copies.plan import Limits, RelationSize, plan_chunks, readers
-from cdc.copies.records import ChunkState
+from cdc.config import SnapshotConfig
+from cdc.snapshot.chunk_plan import Limits, RelationSize, plan_chunks, readers
+from cdc.snapshot.records import ChunkState
+from cdc.snapshot.table_description import DescribedTable, Leaf
 from tests.harness.changes import make_table
 
 BLOCK = 8192
@@ -103,7 +103,7 @@ def test_nothing_to_copy_is_an_empty_plan() -> None:
 
 def test_chunks_suit_the_size_of_the_whole() -> None:
     """Small enough that all connections have work, not more than `chunk_mb`, and never millions of them."""
-    wanted = Copy(connections=4, chunk_mb=64)
+    wanted = SnapshotConfig(connections=4, chunk_mb=64)
     assert Limits.of(wanted, 400 * MEGABYTE, 8192).chunk_bytes == 400 * MEGABYTE // 16
     assert Limits.of(wanted, 2000 * MEGABYTE, 8192).chunk_bytes == 64 * MEGABYTE
     assert Limits.of(wanted, 0, 8192).chunk_bytes == 16 * MEGABYTE
@@ -112,10 +112,10 @@ def test_chunks_suit_the_size_of_the_whole() -> None:
 
 def test_a_slow_rate_makes_small_chunks() -> None:
     """A chunk is a Kafka transaction, which must end before Kafka gives it up."""
-    wanted = Copy(connections=4, rows_per_second=1000)
+    wanted = SnapshotConfig(connections=4, rows_per_second=1000)
     slow = Limits.of(wanted, 10_000 * MEGABYTE, 8192)
     assert slow.chunk_blocks * 291 / (1000 / readers(wanted)) <= 240
-    slowest = Copy(connections=4, rows_per_second=1)
+    slowest = SnapshotConfig(connections=4, rows_per_second=1)
     assert readers(slowest) == 1
     assert Limits.of(slowest, MEGABYTE, 8192).chunk_blocks == 1
-    assert readers(Copy(connections=7)) == 7
+    assert readers(SnapshotConfig(connections=7)) == 7

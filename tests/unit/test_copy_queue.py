@@ -10,12 +10,12 @@ from typing import Any
 import pytest
 
 from cdc.config import parse_config
-from cdc.copies.chunk import Attempt, ChunkTask, Ending, Pace
-from cdc.copies.meter import Meter
-from cdc.copies.records import ChunkState, CopyState
 from cdc.errors import TransientError
-from spark_jobs import chunk_queue
-from spark_jobs.chunk_queue import ChunkQueue
+from cdc.snapshot.initial_chunk import Attempt, ChunkTask, Ending, Pace
+from cdc.snapshot.meter import Meter
+from cdc.snapshot.records import ChunkState, CopyState
+from spark_jobs.snapshot import chunk_queue
+from spark_jobs.snapshot.chunk_queue import ChunkQueue
 
 _TEXT = '[source]\ndsn = "postgresql://h/d"\n[kafka]\nbootstrap = "h:1"\nprefix = "p"\n'
 CONFIG = parse_config(_TEXT, file=Path("tailrace.toml"), environment={})

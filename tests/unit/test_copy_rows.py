@@ -10,10 +10,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from cdc.config.tables import Mask, MaskKind
-from cdc.copies import rows
-from cdc.copies.rows import READS_TUPLES, LineEncoder, unescape
+from cdc.encoding.table_encoder import TableEncoder
 from cdc.errors import ProtocolError
-from cdc.relations import Table
+from cdc.snapshot import copy_rows
+from cdc.snapshot.copy_rows import READS_TUPLES, LineEncoder, unescape_copy
 from tests.harness.changes import BOOL, INT8, TEXT, make_table
 
 BYTEA, NUMERIC, TEXT_ARRAY = 17, 1700, 1009
@@ -44,10 +44,10 @@ _values = st.tuples(
 @pytest.fixture(autouse=True, scope="module", params=["python", "native"])
 def _way(request: pytest.FixtureRequest) -> Iterator[None]:
     """Everything here holds for both."""
-    if request.param == "native" and rows.NativeLines is None:
+    if request.param == "native" and copy_rows.NativeLines is None:
         pytest.skip("not compiled here")
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(rows, "encode_lines", getattr(rows, f"{request.param}_lines"))
+        patch.setattr(copy_rows, "encode_lines", getattr(copy_rows, f"{request.param}_lines"))
         yield
 
 
@@ -65,7 +65,7 @@ def tuple_of(values: Sequence[bytes | None]) -> bytes:
     return struct.pack(">h", len(values)) + b"".join(fields)
 
 
-def encoder(table: Table) -> LineEncoder:
+def encoder(table: TableEncoder) -> LineEncoder:
     return LineEncoder(table, b"<", b">")
 
 
@@ -137,4 +137,4 @@ def test_a_malformed_tuple_is_refused(end: int, more: bytes) -> None:
 
 def test_what_copy_escapes_is_undone() -> None:
     """All of it, and only once."""
-    assert unescape(rb"\b\f\n\r\t\v\\N\\") == b"\b\f\n\r\t\v\\N\\"
+    assert unescape_copy(rb"\b\f\n\r\t\v\\N\\") == b"\b\f\n\r\t\v\\N\\"

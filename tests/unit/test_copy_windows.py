@@ -6,9 +6,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from cdc.copies import windows as windows_module
-from cdc.copies.windows import Windows
-from cdc.snapshots import Snapshot
+from cdc.postgres.visibility import Snapshot
+from cdc.snapshot.incremental import window as windows_module
+from cdc.snapshot.incremental.window import ChunkWindows
 
 CHUNK = ("copy", 1)
 TOPIC = "p.public.t"
@@ -22,7 +22,7 @@ def shows(*, below: int, in_progress: frozenset[int] = frozenset()) -> Snapshot:
 
 def test_undisturbed_rows_hold() -> None:
     """Nothing happened in between: every row is published."""
-    windows = Windows()
+    windows = ChunkWindows()
     windows.low(CHUNK, (1, ""), [TOPIC], LSN)
     verdict = windows.high(CHUNK, (1, ""), shows(below=100))
     assert verdict.repeat is None
@@ -31,7 +31,7 @@ def test_undisturbed_rows_hold() -> None:
 
 def test_newer_change_overtakes() -> None:
     """A key that an invisible transaction touched in between gives way; one that a visible one touched does not."""
-    windows = Windows()
+    windows = ChunkWindows()
     windows.low(CHUNK, (1, ""), [TOPIC], LSN)
     windows.touch(TOPIC, b"visible", 99)
     windows.touch(TOPIC, b"invisible", 100)
@@ -45,7 +45,7 @@ def test_newer_change_overtakes() -> None:
 
 def test_commit_that_was_streamed_before_it_was_visible() -> None:
     """What was published before the chunk may be newer than what its snapshot shows: read again."""
-    windows = Windows()
+    windows = ChunkWindows()
     windows.streamed(50)
     windows.low(CHUNK, (1, ""), [TOPIC], LSN)
     assert windows.high(CHUNK, (1, ""), shows(below=100, in_progress=frozenset({50}))).repeat is not None
@@ -58,7 +58,7 @@ def test_commit_that_an_earlier_life_has_streamed_before_it_was_visible() -> Non
 
     Other transactions that are open for long hold up no copy.
     """
-    windows = Windows()
+    windows = ChunkWindows()
     windows.start({50, 60, (1 << 32) + 70}, LSN - 1)
     windows.streamed(70)  # so nobody has published it before
     hidden = shows(below=100, in_progress=frozenset({50, 60}))
@@ -75,7 +75,7 @@ def test_commit_that_an_earlier_life_has_streamed_before_it_was_visible() -> Non
 
 def test_chunk_that_was_begun_before_this_life() -> None:
     """It may have been read too early for what an earlier life had published by then."""
-    windows = Windows()
+    windows = ChunkWindows()
     windows.start((), LSN + 1)
     windows.low(CHUNK, (1, ""), [TOPIC], LSN)
     assert windows.high(CHUNK, (1, ""), shows(below=100)).repeat is not None
@@ -83,7 +83,7 @@ def test_chunk_that_was_begun_before_this_life() -> None:
 
 def test_visible_transactions_are_forgotten() -> None:
     """Only what some session may not see yet is remembered."""
-    windows = Windows()
+    windows = ChunkWindows()
     for xid in range(1, 100):
         windows.streamed(xid)
     windows.forget_visible(shows(below=100, in_progress=frozenset({7})))
@@ -95,7 +95,7 @@ def test_visible_transactions_are_forgotten() -> None:
 
 def test_truncate_and_new_columns_repeat() -> None:
     """A TRUNCATE or another set of columns in between: none of the rows hold, but other tables' chunks do."""
-    windows = Windows()
+    windows = ChunkWindows()
     windows.low(CHUNK, (1, ""), [TOPIC], LSN)
     windows.low(("copy", 2), 1, ["p.public.other"], LSN)
     windows.disturb([TOPIC], "it was truncated")
@@ -105,7 +105,7 @@ def test_truncate_and_new_columns_repeat() -> None:
 
 def test_capture_that_restarted_in_between() -> None:
     """Without its LOW nobody knows what happened in between; with that of another reading neither."""
-    windows = Windows()
+    windows = ChunkWindows()
     assert windows.high(CHUNK, (1, ""), shows(below=100)).repeat is not None
     windows.low(CHUNK, (1, ""), [TOPIC], LSN)
     assert windows.high(CHUNK, (2, ""), shows(below=100)).repeat is not None
@@ -113,7 +113,7 @@ def test_capture_that_restarted_in_between() -> None:
 
 def test_memory_is_bounded() -> None:
     """More changed keys than it is worth to remember: read again; chunks that never end are let go."""
-    windows = Windows()
+    windows = ChunkWindows()
     windows.low(CHUNK, (1, ""), [TOPIC], LSN)
     for key in range(windows_module.MOST_KEYS + 1):
         windows.touch(TOPIC, b"%d" % key, 1)
@@ -133,7 +133,7 @@ def test_topic_never_ends_with_an_older_row(data: st.DataObject) -> None:
     """
     commits = data.draw(st.integers(1, 6))
     order = data.draw(st.permutations(["low", "read", "high"] + [f"c{i}" for i in range(commits)]).filter(_in_order))
-    windows, streamed_value, visible = Windows(), 0, 0
+    windows, streamed_value, visible = ChunkWindows(), 0, 0
     snapshot_at_read, read_value = shows(below=1), 0
     last_version_value = 0
     for step in order:
@@ -163,7 +163,7 @@ def _in_order(steps: list[str]) -> bool:
 def test_what_cannot_be_remembered_is_not_guessed_at(monkeypatch: pytest.MonkeyPatch) -> None:
     """More transactions than fit: it begins anew, and chunks that were read before that do not hold."""
     monkeypatch.setattr(windows_module, "_TOO_MANY_STREAMED", 3)
-    windows = Windows()
+    windows = ChunkWindows()
     for xid in range(4):
         windows.streamed(xid)
     assert windows.is_overfull

@@ -6,13 +6,12 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from cdc.decoder import decode
 from cdc.errors import ProtocolError
 from cdc.lsn import LSN
-from cdc.messages import (
+from cdc.pgoutput.decoder import decode_message
+from cdc.pgoutput.messages import (
     UNCHANGED,
     Begin,
-    Column,
     Commit,
     Delete,
     Insert,
@@ -20,6 +19,7 @@ from cdc.messages import (
     Message,
     Origin,
     Relation,
+    RelationColumn,
     ReplicaIdentity,
     Truncate,
     Type,
@@ -47,7 +47,7 @@ MESSAGES: dict[str, tuple[bytes, Message]] = {
             "public",
             'Odd "name"',
             ReplicaIdentity.DEFAULT,
-            (Column("id", 20, -1, True), Column("näme", 1043, 84, False)),
+            (RelationColumn("id", 20, -1, True), RelationColumn("näme", 1043, 84, False)),
         ),
     ),
     "relation without columns": (
@@ -60,7 +60,7 @@ MESSAGES: dict[str, tuple[bytes, Message]] = {
     ),
     "relation with an index as identity": (
         pgoutput.relation(1, "s", "t", COLUMNS[:1], identity="i"),
-        Relation(1, "s", "t", ReplicaIdentity.INDEX, (Column("id", 20, -1, True),)),
+        Relation(1, "s", "t", ReplicaIdentity.INDEX, (RelationColumn("id", 20, -1, True),)),
     ),
     "type": (pgoutput.type_(16_390, "public", "mood"), Type(16_390, "public", "mood")),
     "type in pg_catalog": (pgoutput.type_(25, "", "text"), Type(25, "pg_catalog", "text")),
@@ -108,8 +108,8 @@ SAMPLES = pytest.mark.parametrize(("data", "message"), MESSAGES.values(), ids=ME
 
 @SAMPLES
 def test_every_kind_of_message_is_decoded(data: bytes, message: Message) -> None:
-    """The bytes of the manual give the facts of cdc.messages."""
-    assert decode(data) == message
+    """The bytes of the manual give the facts of cdc.pgoutput.messages."""
+    assert decode_message(data) == message
 
 
 @SAMPLES
@@ -118,7 +118,7 @@ def test_every_truncation_is_refused(data: bytes, message: Message) -> None:
     cuts = range(len(data)) if len(data) < 1000 else [*range(50), len(data) // 2, len(data) - 1]
     for cut in cuts:
         with pytest.raises(ProtocolError):
-            decode(data[:cut])
+            decode_message(data[:cut])
 
 
 @SAMPLES
@@ -126,14 +126,14 @@ def test_every_truncation_is_refused(data: bytes, message: Message) -> None:
 def test_trailing_bytes_are_refused(data: bytes, message: Message, rest: bytes) -> None:
     """A message that goes on after its end is one that we did not understand."""
     with pytest.raises(ProtocolError):
-        decode(data + rest)
+        decode_message(data + rest)
 
 
 def test_unknown_types_are_refused() -> None:
     """Streamed and two-phase transactions (protocol 2 and up) among them: we never ask for them."""
     for first in set(range(256)) - set(b"BCRYIUDTMO"):
         with pytest.raises(ProtocolError, match="unknown pgoutput message type"):
-            decode(bytes([first]) + b"\0" * 40)
+            decode_message(bytes([first]) + b"\0" * 40)
 
 
 @pytest.mark.parametrize(
@@ -162,14 +162,14 @@ def test_unknown_types_are_refused() -> None:
 def test_malformed_messages_are_refused(data: bytes) -> None:
     """What the protocol does not know is an error, and no promised length is believed before it is there."""
     with pytest.raises(ProtocolError):
-        decode(data)
+        decode_message(data)
 
 
 def test_the_error_says_how_much_is_missing_and_shows_no_value() -> None:
     """Whoever reads the log needs the size of the hole; row values do not belong there."""
     data = pgoutput.insert(7, ["a-secret-value"])
     with pytest.raises(ProtocolError) as error:
-        decode(data[:-6])
+        decode_message(data[:-6])
     assert "6 bytes are missing" in str(error.value)
     assert "secret" not in str(error.value)
 
@@ -177,14 +177,14 @@ def test_the_error_says_how_much_is_missing_and_shows_no_value() -> None:
 def test_malformed_text_is_not_chained_into_the_report() -> None:
     """A UnicodeDecodeError would carry the bytes into a traceback."""
     with pytest.raises(ProtocolError) as error:
-        decode(b"Y" + pgoutput.number(1, 4) + b"\xff\0x\0")
+        decode_message(b"Y" + pgoutput.number(1, 4) + b"\xff\0x\0")
     assert error.value.__cause__ is None
     assert error.value.__suppress_context__
 
 
 def _decodes_or_refuses(data: bytes) -> None:
     try:
-        message = decode(data)
+        message = decode_message(data)
     except ProtocolError:
         return
     assert isinstance(message, Message)
@@ -230,6 +230,6 @@ def _cells(values: list[Value]) -> pgoutput.Cells:
 @settings(max_examples=300, deadline=None)
 def test_rows_of_any_content_survive(oid: int, old: list[Value], new: list[Value]) -> None:
     """Text, NULL and left-out values come back as they were sent, in every place of a row."""
-    assert decode(pgoutput.insert(oid, _cells(new))) == Insert(oid, new)
-    assert decode(pgoutput.update(oid, _cells(new), old=_cells(old))) == Update(oid, old, True, new)
-    assert decode(pgoutput.delete(oid, key=_cells(old))) == Delete(oid, old, False)
+    assert decode_message(pgoutput.insert(oid, _cells(new))) == Insert(oid, new)
+    assert decode_message(pgoutput.update(oid, _cells(new), old=_cells(old))) == Update(oid, old, True, new)
+    assert decode_message(pgoutput.delete(oid, key=_cells(old))) == Delete(oid, old, False)

@@ -6,8 +6,8 @@ import pytest
 
 from cdc.errors import RefusedError, TransientError
 from cdc.lsn import Version
-from spark_jobs.stores.delete_retention import DeleteRetention, is_too_old
-from spark_jobs.stores.points import Point
+from cdc.positions.offset_index import Point
+from spark_jobs.sync.delete_retention import DeleteRetention, is_too_old
 
 HOUR_MS = 3_600_000
 

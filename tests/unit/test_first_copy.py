@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from cdc.copies.first import _furthest
+from cdc.startup.initial_snapshot import _furthest
 
 
 def test_topics_must_reach_as_far_as_any_chunk_says() -> None:

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 from kafka.errors import KafkaError
 
-from cdc.kafka_admin import Admin
+from cdc.kafka.admin import Admin
 from deploy.stack.ports import choose_port
 
 

@@ -10,13 +10,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from cdc import schema
 from cdc.config.tables import ColumnName, Mask, MaskKind, TableName
+from cdc.encoding.masks import mask_encoder, masks_of
 from cdc.errors import RefusedError
-from cdc.mask_rules import refuse_lost_mask
-from cdc.masks import masked, masks_of
-from cdc.messages import UNCHANGED
-from cdc.table_states import Column, TableState
+from cdc.pgoutput.messages import UNCHANGED
+from cdc.tables import schema_record
+from cdc.tables.mask_rules import refuse_lost_mask
+from cdc.tables.recorded_state import CatalogColumn, TableState
 from tests.harness.changes import INT8, TEXT, make_table
 
 HASH, NULL, FIXED = Mask(MaskKind.HASH), Mask(MaskKind.NULL), Mask(MaskKind.FIXED, 'a "b"\\')
@@ -30,7 +30,7 @@ def _state(*columns: str, table: str = "people") -> TableState:
         topic=f"shop.public.{table}",
         key=["id"],
         storage="1",
-        columns=[Column(number, name, TEXT, -1, "1", False) for number, name in enumerate(columns, 1) if name],
+        columns=[CatalogColumn(number, name, TEXT, -1, "1", False) for number, name in enumerate(columns, 1) if name],
     )
 
 
@@ -41,15 +41,15 @@ def _masks(*columns: str, table: str = "people") -> dict[ColumnName, Mask]:
 @given(st.text(alphabet=st.characters(exclude_characters="\0", codec="utf-8")), st.binary(max_size=20))
 def test_a_hash_is_that_of_the_text_under_the_salt(text: str, salt: bytes) -> None:
     """Anybody with the salt can compute it elsewhere; the text itself is not in it."""
-    encoded = masked(HASH, salt)(text.encode())
+    encoded = mask_encoder(HASH, salt)(text.encode())
     assert json.loads(encoded) == hmac.new(salt, text.encode(), hashlib.sha256).hexdigest()
 
 
 def test_null_and_fixed_do_not_depend_on_the_value() -> None:
     """The fixed text is one JSON string whatever it holds."""
     for value in (b"", b"secret", b"\xff"):
-        assert masked(NULL, b"s")(value) == b"null"
-        assert json.loads(masked(FIXED, b"s")(value)) == FIXED.text
+        assert mask_encoder(NULL, b"s")(value) == b"null"
+        assert json.loads(mask_encoder(FIXED, b"s")(value)) == FIXED.text
 
 
 def test_null_stays_null_under_every_mask() -> None:
@@ -75,7 +75,7 @@ def test_the_schema_says_what_is_published() -> None:
     """A hash and a fixed text are text, whatever the column is; a column that stays back is not there."""
     columns = [("id", INT8, True), ("a", INT8, False), ("b", INT8, False), ("c", INT8, False)]
     table = make_table(columns=columns, masks={"id": HASH, "a": FIXED, "b": NULL}, columns_published=("id", "a", "b"))
-    described = {column["name"]: column["type"] for column in schema.describe(table)["columns"]}
+    described = {column["name"]: column["type"] for column in schema_record.describe(table)["columns"]}
     assert described == {"id": "text", "a": "text", "b": "int8"}
 
 

@@ -6,12 +6,12 @@ from collections.abc import Callable
 
 import pytest
 
-from cdc.batches import draft_progress
-from cdc.changes import Changes
+from cdc.capture.batches import draft_progress
+from cdc.capture.event_rules import EventRules
+from cdc.kafka.record import Headers
 from cdc.lsn import LSN, Version
-from cdc.messages import Begin, Commit, LogicalMessage
-from cdc.progress import Progress
-from cdc.record import Headers
+from cdc.pgoutput.messages import Begin, Commit, LogicalMessage
+from cdc.positions.progress import Progress
 
 NOTHING = Version(0, 0)
 
@@ -21,7 +21,7 @@ class Life:
 
     def __init__(self, resume_after: Version = NOTHING, messages: int = 0) -> None:
         self.sent: list[bytes] = []
-        self.changes = Changes(
+        self.changes = EventRules(
             pipeline="shop",
             database="db",
             base=0,

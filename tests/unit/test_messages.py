@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from cdc.decoder import decode
-from cdc.messages import UNCHANGED, Begin, Insert, Update
+from cdc.pgoutput.decoder import decode_message
+from cdc.pgoutput.messages import UNCHANGED, Begin, Insert, Update
 from tests.harness.pgoutput import LEFT_OUT, insert
 
 
@@ -24,6 +24,6 @@ def test_left_out_is_a_marker_of_its_own() -> None:
 def test_values_do_not_follow_the_buffer_that_they_were_read_from() -> None:
     """Values are copies of their part of the message, so that a buffer can be reused by whoever read it."""
     buffer = bytearray(insert(7, ["abc", LEFT_OUT]))
-    message = decode(bytes(buffer))
+    message = decode_message(bytes(buffer))
     buffer[-4:] = b"\0" * 4
     assert message == Insert(7, [b"abc", UNCHANGED])

@@ -10,13 +10,13 @@ import sys
 
 import pytest
 
-from cdc import row_run
+from cdc.encoding import row_runs
 
 _CASES = """
 import sys
-from cdc.native_outlet import Outlet
-from cdc.native_records import NativeRecords, digests
-from cdc.native_rows import NativeLines, NativeRun
+from cdc.kafka.direct_produce import Outlet
+from cdc.audit.native_records import NativeRecords, digests
+from cdc.encoding.native_rows import NativeLines, NativeRun
 
 PARTS = [b""] * 7
 VERSION = b"00000000000000aa."
@@ -111,7 +111,7 @@ a record without an event: TypeError
 """
 
 
-@pytest.mark.skipif(row_run.NativeRun is None, reason="nothing is compiled here")
+@pytest.mark.skipif(row_runs.NativeRun is None, reason="nothing is compiled here")
 def test_wrong_arguments_raise_and_do_not_crash() -> None:
     """Empty lists, positions outside of them, None where bytes are wanted, counts that are too large."""
     done = subprocess.run([sys.executable, "-c", _CASES], capture_output=True, text=True, timeout=60, check=False)

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from cdc.outbox import Outbox
-from cdc.record import RECORD_BYTES, Headers
+from cdc.capture.pending_records import PendingRecords
+from cdc.kafka.record import RECORD_BYTES, Headers
 
 
 def test_records_leave_in_order_and_are_let_go_of_one_by_one() -> None:
     """What the producer has copied is not held a second time while the rest waits for room in its queue."""
-    outbox = Outbox()
+    outbox = PendingRecords()
     for number in range(5):
         outbox.put("topic", b"%d" % number, b"value" if number % 2 else None, [("v", b"%d" % number)], number)
     seen: list[tuple[bytes, bytes | None, int, int]] = []
@@ -21,7 +21,7 @@ def test_records_leave_in_order_and_are_let_go_of_one_by_one() -> None:
 
 
 def test_its_size_is_that_of_the_values_and_of_the_objects_around_them() -> None:
-    outbox = Outbox()
+    outbox = PendingRecords()
     outbox.put("topic", b"key", b"x" * 1000, [])
     outbox.put("topic", b"key", None, [])
     assert outbox.bytes == 1000 + 2 * RECORD_BYTES

@@ -7,14 +7,14 @@ from typing import Any
 
 import pytest
 
-from cdc import own_messages
+from cdc.capture.message_topics import MessageTopics
 from cdc.config import Config, parse_config
+from cdc.logical_messages import signed
+from cdc.logical_messages.signed import OwnMessages
 from cdc.logs import Seldom
 from cdc.lsn import LSN
-from cdc.message_topics import MessageTopics
-from cdc.messages import Begin, LogicalMessage
-from cdc.own_messages import OwnMessages
-from cdc.progress import Progress
+from cdc.pgoutput.messages import Begin, LogicalMessage
+from cdc.positions.progress import Progress
 
 SECRET = b"s" * 32
 BODY = b'{"slot":"tailrace"}'
@@ -30,7 +30,7 @@ def _message(content: bytes, prefix: str = "tailrace.copy", *, transactional: bo
 
 
 def _signed(secret: bytes = SECRET, prefix: str = "tailrace.copy", xid: int = XID, body: bytes = BODY) -> bytes:
-    return own_messages._signature(secret, prefix, xid, body) + body
+    return signed._signature(secret, prefix, xid, body) + body
 
 
 def test_a_message_counts_only_in_the_transaction_that_it_was_signed_for() -> None:

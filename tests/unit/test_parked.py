@@ -5,11 +5,12 @@ from __future__ import annotations
 import orjson
 import pytest
 
-from cdc.parked import (
+from cdc.kafka.record import Record
+from cdc.publishing.parked import (
     Parked,
     ParkedKeys,
     ParkedRows,
-    decode,
+    decode_parked,
     every_settled_entry,
     is_delete,
     names_of,
@@ -18,7 +19,6 @@ from cdc.parked import (
     without_before,
     without_rows,
 )
-from cdc.record import Record
 
 LARGEST = 10_000
 
@@ -31,7 +31,7 @@ def _rows(*records: Record | Parked) -> list[tuple[str, str]]:
     """Store and key of what is parked after these."""
     rows = ParkedRows()
     for place, record in enumerate(records):
-        rows.take(record if isinstance(record, Parked) else decode(record.value or b"", place, "p.__parked"))
+        rows.take(record if isinstance(record, Parked) else decode_parked(record.value or b"", place, "p.__parked"))
     return [(row.store, row.key) for row in rows]
 
 
@@ -73,7 +73,7 @@ def test_long_keys_are_told_apart(length: int) -> None:
     one, other = "k" * length + "1", "k" * length + "2"
     assert len(_rows(_park(one, 1), _park(other, 2))) == 2
     assert len(_rows(_park(one, 1), _park(other, 2), _settle(one, 3))) == 1
-    entry = decode(_park(one, 1).value or b"", 0, "p.__parked")
+    entry = decode_parked(_park(one, 1).value or b"", 0, "p.__parked")
     assert {entry.name} <= names_of("", "p.s.t", one.encode())
     keys = ParkedKeys()
     keys.load([entry])

@@ -9,7 +9,7 @@ import pytest
 
 from cdc.errors import RefusedError
 from cdc.lsn import LSN, Version
-from cdc.progress import FORMAT, LastCommit, Progress, decode
+from cdc.positions.progress import FORMAT, LastCommit, Progress, decode_progress
 from tests.harness.documented import example
 
 
@@ -38,7 +38,7 @@ def _with(progress: Progress, **changes: Any) -> bytes:
 
 def test_a_record_survives_the_topic(progress: Progress) -> None:
     """What is read back is what was written, to the last field."""
-    assert decode(progress.encode()) == progress
+    assert decode_progress(progress.encode()) == progress
 
 
 def test_the_record_is_plain_json_with_its_format(progress: Progress) -> None:
@@ -53,13 +53,13 @@ def test_the_documented_record_is_a_record(progress: Progress) -> None:
     """docs/reference/events.md shows every field, and nothing that is not one."""
     documented = example("`<prefix>.__progress`")
     assert list(documented) == list(json.loads(progress.encode()))
-    assert decode(json.dumps(documented).encode()).confirmable == LSN(33715840)
+    assert decode_progress(json.dumps(documented).encode()).confirmable == LSN(33715840)
 
 
 def test_a_newer_format_is_refused(progress: Progress) -> None:
     """A record that a newer Tailrace wrote may mean something else: a person must decide, not we."""
     with pytest.raises(RefusedError, match=f"format {FORMAT + 1}") as refusal:
-        decode(_with(progress, format=FORMAT + 1))
+        decode_progress(_with(progress, format=FORMAT + 1))
     assert refusal.value.exit_code == 3
     assert refusal.value.remedy
 
@@ -67,12 +67,12 @@ def test_a_newer_format_is_refused(progress: Progress) -> None:
 def test_a_newer_format_is_refused_before_its_fields_are_looked_at() -> None:
     """The reason given is the format, whatever else has changed."""
     with pytest.raises(RefusedError, match="format 99"):
-        decode(b'{"format": 99, "position": "no longer a number"}')
+        decode_progress(b'{"format": 99, "position": "no longer a number"}')
 
 
 def test_an_unknown_field_is_no_trouble(progress: Progress) -> None:
     """A field may be added without a new format, as long as leaving it out is harmless."""
-    assert decode(_with(progress, note="added later")) == progress
+    assert decode_progress(_with(progress, note="added later")) == progress
 
 
 @pytest.mark.parametrize(
@@ -90,7 +90,7 @@ def test_an_unknown_field_is_no_trouble(progress: Progress) -> None:
 def test_a_record_that_cannot_be_read_is_refused(data: bytes) -> None:
     """Guessing a place to go on from would lose or double changes."""
     with pytest.raises(RefusedError) as refusal:
-        decode(data)
+        decode_progress(data)
     assert refusal.value.remedy
 
 
@@ -98,12 +98,12 @@ def test_a_record_that_cannot_be_read_is_refused(data: bytes) -> None:
 def test_a_field_of_the_wrong_type_is_refused(progress: Progress, field: str) -> None:
     """Each number that recovery hangs on is checked, not believed."""
     with pytest.raises(RefusedError, match="cannot be read"):
-        decode(_with(progress, **{field: "x"}))
+        decode_progress(_with(progress, **{field: "x"}))
 
 
 def test_streaming_starts_at_the_consistent_point(progress: Progress) -> None:
     """Copied rows are (consistent point, 0); everything that commits from there on is larger."""
-    raised = decode(_with(progress, state="creating", base=0x8000, position=0, seq=0, confirm_lsn=0))
+    raised = decode_progress(_with(progress, state="creating", base=0x8000, position=0, seq=0, confirm_lsn=0))
     started = raised.streaming_from(LSN(0x6000))
     assert started.state == "streaming"
     assert started.version == Version(0x8000 + 0x6000, 0)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from cdc.errors import TransientError
-from cdc.publisher import Publisher
+from cdc.publishing.publisher import Publisher
 
 
 def test_a_broker_that_is_away_is_worth_another_try() -> None:

@@ -10,15 +10,15 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from cdc.config import Config, parse_config
-from cdc.copies.requests import CopyRequests
+from cdc.kafka.topics import Topic
 from cdc.lsn import LSN, Version
-from cdc.progress import Progress
-from cdc.published_versions import base_above
-from cdc.recovery.topic_care import Care, TopicFacts, care_for
-from cdc.supervisor.copies_due import copies_due
-from cdc.table_settings import follow_settings, learn_settings
-from cdc.table_states import TableState, TableStates
-from cdc.topics import Topic
+from cdc.positions.progress import Progress
+from cdc.publishing.published_versions import base_above
+from cdc.recovery.topic_actions import DamagedTopic, TopicAction, action_for
+from cdc.snapshot.requests import CopyRequests
+from cdc.supervisor.snapshots_due import copies_due
+from cdc.tables.event_settings import follow_settings, learn_settings
+from cdc.tables.recorded_state import TableState, TableStates
 
 _POSITIONS = st.integers(0, 1 << 50)
 
@@ -33,10 +33,10 @@ def test_what_comes_after_a_recovery_is_above_everything_before(highest: int, se
     assert (new == base) is (base + point > highest)
 
 
-def _facts(*, topic_id: str = "id", ends: list[int] | None = None, **more: Any) -> TopicFacts:
+def _facts(*, topic_id: str = "id", ends: list[int] | None = None, **more: Any) -> DamagedTopic:
     ends = [5, 5] if ends is None else ends
     settings = {"starts": [0] * len(ends), "policy": "compact", **more}
-    return TopicFacts(topic=Topic(topic_id, len(ends)), ends=ends, **settings)
+    return DamagedTopic(topic=Topic(topic_id, len(ends)), ends=ends, **settings)
 
 
 def _progress(**topics: list[int]) -> Progress:
@@ -58,25 +58,25 @@ def _progress(**topics: list[int]) -> Progress:
 @pytest.mark.parametrize(
     ("facts", "care"),
     [
-        pytest.param(None, Care.MAKE, id="gone"),
-        pytest.param(_facts(), Care.KEEP, id="well"),
-        pytest.param(_facts(ends=[9, 5]), Care.KEEP, id="grown"),
-        pytest.param(_facts(topic_id="other", ends=[0, 0]), Care.KEEP, id="made again in the right shape"),
-        pytest.param(_facts(ends=[4, 5]), Care.REMAKE, id="records lost at the end"),
-        pytest.param(_facts(starts=[1, 0]), Care.REMAKE, id="records lost at the beginning"),
-        pytest.param(_facts(ends=[5, 5, 0]), Care.REMAKE, id="more partitions"),
+        pytest.param(None, TopicAction.MAKE, id="gone"),
+        pytest.param(_facts(), TopicAction.KEEP, id="well"),
+        pytest.param(_facts(ends=[9, 5]), TopicAction.KEEP, id="grown"),
+        pytest.param(_facts(topic_id="other", ends=[0, 0]), TopicAction.KEEP, id="made again in the right shape"),
+        pytest.param(_facts(ends=[4, 5]), TopicAction.REMAKE, id="records lost at the end"),
+        pytest.param(_facts(starts=[1, 0]), TopicAction.REMAKE, id="records lost at the beginning"),
+        pytest.param(_facts(ends=[5, 5, 0]), TopicAction.REMAKE, id="more partitions"),
     ],
 )
-def test_what_is_done_to_a_topic(facts: TopicFacts | None, care: Care) -> None:
+def test_what_is_done_to_a_topic(facts: DamagedTopic | None, care: TopicAction) -> None:
     """Kept where its offsets still mean what they did, made anew where they do not."""
     found = {} if facts is None else {"t": facts}
-    assert care_for(_progress(t=[5, 5]), ["t"], found, 2).cares == {"t": care}
+    assert action_for(_progress(t=[5, 5]), ["t"], found, 2).cares == {"t": care}
 
 
 def test_a_policy_is_set_back_and_other_topics_are_guarded_on_if_they_are_well() -> None:
     """Topics of tables that were removed stay in the record only while nothing is wrong with them."""
     found = {"t": _facts(policy="delete"), "left": _facts(), "broken": _facts(policy="delete")}
-    cares = care_for(_progress(t=[5, 5], left=[5, 5], broken=[5, 5], gone=[5, 5]), ["t"], found, 2)
+    cares = action_for(_progress(t=[5, 5], left=[5, 5], broken=[5, 5], gone=[5, 5]), ["t"], found, 2)
     assert cares.policies == ("t",)
     assert cares.left == ("left",)
 

@@ -6,10 +6,10 @@ import json
 
 import pytest
 
-from cdc import schema
 from cdc.errors import ProtocolError, RefusedError
 from cdc.lsn import Version
-from cdc.messages import UNCHANGED, Value
+from cdc.pgoutput.messages import UNCHANGED, Value
+from cdc.tables import schema_record
 from tests.harness.changes import BOOL, ID_AND_NAME, INT8, TEXT, make_table
 from tests.harness.documented import example
 
@@ -110,7 +110,7 @@ def test_the_names_and_types_are_kept_for_the_schema_record() -> None:
 
 def test_the_documented_schema_record_has_the_fields_of_a_real_one() -> None:
     """docs/reference/events.md shows what readers of `__schema` find."""
-    record = schema.record(make_table(), Version(0x5000, 0), "shop.__schema")
+    record = schema_record.record(make_table(), Version(0x5000, 0), "shop.__schema")
     assert record.value is not None
     real, documented = json.loads(record.value), example("`<prefix>.__schema`")
     assert list(documented) == list(real)
@@ -120,5 +120,7 @@ def test_the_documented_schema_record_has_the_fields_of_a_real_one() -> None:
 
 def test_a_changed_column_changes_the_digest_of_a_table() -> None:
     """That is how a new state of a table is noticed; the same state again is not a new one."""
-    assert schema.digest(make_table()) == schema.digest(make_table())
-    assert schema.digest(make_table()) != schema.digest(make_table(columns=[("id", INT8, True), ("name", BOOL, False)]))
+    assert schema_record.schema_digest(make_table()) == schema_record.schema_digest(make_table())
+    assert schema_record.schema_digest(make_table()) != schema_record.schema_digest(
+        make_table(columns=[("id", INT8, True), ("name", BOOL, False)])
+    )

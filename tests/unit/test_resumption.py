@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import pytest
 
-from cdc.envelope import POSTGRES_EPOCH_US
+from cdc.encoding.envelope import POSTGRES_EPOCH_US
 from cdc.errors import RefusedError
 from cdc.lsn import LSN
-from cdc.messages import Begin
-from cdc.progress import Progress
-from cdc.resumption import Resumption
+from cdc.pgoutput.messages import Begin
+from cdc.positions.progress import Progress
+from cdc.startup.resumption import Resumption
 
 _TIME_US = 7
 

@@ -17,10 +17,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from cdc import row_run
 from cdc.config.tables import Mask, MaskKind
-from cdc.relations import Table
-from cdc.row_run import Member, RowRun
+from cdc.encoding import row_runs
+from cdc.encoding.row_runs import Member, RowRun
+from cdc.encoding.table_encoder import TableEncoder
 from tests.harness.changes import BOOL, INT8, TEXT, make_table
 from tests.harness.pgoutput import LEFT_OUT, Cells, cells
 
@@ -41,12 +41,12 @@ PARTS = [b'{"before":', b',"after":', b',"a":', b',"lsn":', b',"seq":', b',"orde
 HEAD = b"w" + (0x1234).to_bytes(8, "big") + bytes(16)
 
 Made = list[tuple[str, bytes, bytes, list[tuple[str, bytes]], int]]
-MAKERS: dict[str, Callable[..., RowRun]] = {"python": row_run.python_run}
-if row_run.NativeRun is not None:
-    MAKERS["native"] = row_run.native_run
+MAKERS: dict[str, Callable[..., RowRun]] = {"python": row_runs.python_run}
+if row_runs.NativeRun is not None:
+    MAKERS["native"] = row_runs.native_run
 
 
-def runs_of(table: Table) -> dict[str, RowRun]:
+def runs_of(table: TableEncoder) -> dict[str, RowRun]:
     layout, names = table.layout, [column.name for column in table.relation.columns]
     row, key = ([Member(i, names[i]) for i in indexes] for indexes in (layout.row_indexes, layout.key_indexes))
     return {name: make(layout.encoders, row, key) for name, make in MAKERS.items()}
@@ -91,8 +91,8 @@ def test_the_compiled_one_is_there_where_a_compiler_is() -> None:
     compiler = (sysconfig.get_config_var("CC") or "cc").split()[0]
     if shutil.which(compiler) is None or not (Path(sysconfig.get_path("include")) / "Python.h").exists():
         pytest.skip("no C compiler, or no headers of Python")
-    assert row_run.NativeRun is not None, "compiled by `pip install --editable .`"
-    assert isinstance(make_table().run, row_run.NativeRun)
+    assert row_runs.NativeRun is not None, "compiled by `pip install --editable .`"
+    assert isinstance(make_table().run, row_runs.NativeRun)
 
 
 def test_a_row_becomes_a_record_with_its_numbers(way: str) -> None:
@@ -330,7 +330,7 @@ assert memory(1) - before < 16_000_000, memory(1) - before
 
 
 @pytest.mark.skipif(not Path("/proc/self/statm").exists(), reason="memory is counted as Linux counts it")
-@pytest.mark.skipif(row_run.NativeRun is None, reason="nothing is compiled here")
+@pytest.mark.skipif(row_runs.NativeRun is None, reason="nothing is compiled here")
 def test_a_large_value_takes_little_more_memory_than_its_json_and_gives_it_back() -> None:
     """Room for the worst case of 50 MB, twice over, would be 600 MB: here there are 250, of which 55 are the event."""
     root = Path(__file__).parents[2]

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from psycopg.conninfo import make_conninfo
 
 from cdc.lsn import LSN, Version
-from cdc.secrets import Dsn, Options, Secret, Url, WebhookUrl, is_secret_name, masked, redact
+from cdc.secrets import Dsn, Secret, SecretOptions, Url, WebhookUrl, is_secret_name, masked, redact
 
 # Any text, fenced by marks that nothing else in these tests contains: a leak shows at least one of them.
 _middle = st.text(st.characters(exclude_categories=["Cs"], exclude_characters="\0"), max_size=20)
@@ -113,7 +113,7 @@ def test_redact_is_quick_on_long_text() -> None:
 @settings(max_examples=5)
 def test_an_option_that_is_not_known_to_be_harmless_is_not_shown(name: str, password: str) -> None:
     """Whatever its name sounds like: the list has harmless names, and is not one of secret names."""
-    options = Options({name: password})
+    options = SecretOptions({name: password})
     assert not leaks(f"{options} {options!r} {options.masked()} {masked(options)} {masked({'x': options})}")
     assert options[name] == password
 
@@ -130,8 +130,10 @@ def test_a_harmless_option_is_shown() -> None:
         "type": "keyword",
         "Content-Type": "application/json",
     }
-    assert Options(options).masked() == options
-    assert Options({"spark.jars": "https://u:pw@host/a.jar"}).masked() == {"spark.jars": "https://u:***@host/a.jar"}
+    assert SecretOptions(options).masked() == options
+    assert SecretOptions({"spark.jars": "https://u:pw@host/a.jar"}).masked() == {
+        "spark.jars": "https://u:***@host/a.jar"
+    }
 
 
 @pytest.mark.parametrize(
@@ -194,7 +196,7 @@ def test_a_dsn_shows_harmless_parameters_only(dsn: str, expected: str) -> None:
 
 def test_secrets_compare_pickle_and_copy_by_value() -> None:
     """Configs that hold them can be compared, copied and sent to a Spark executor."""
-    for secret in (Secret("a"), Url("http://u:a@h"), Dsn("host=h"), Options({"a": "b"})):
+    for secret in (Secret("a"), Url("http://u:a@h"), Dsn("host=h"), SecretOptions({"a": "b"})):
         assert pickle.loads(pickle.dumps(secret)) == copy.deepcopy(secret) == secret  # noqa: S301 - our own bytes
         assert hash(copy.copy(secret)) == hash(secret)
     assert Secret("a") != Secret("b")

@@ -7,24 +7,24 @@ from collections.abc import Iterator
 import pytest
 from structlog.testing import capture_logs
 
-from cdc.config import Alerts
-from cdc.secrets import Options, WebhookUrl
-from cdc.seeing.alarms import Alarms, Alert
-from cdc.seeing.conditions import Condition
-from cdc.seeing.delivery import Delivery
-from cdc.seeing.record import State
+from cdc.config import AlertsConfig
+from cdc.monitoring.alerts.alert_rules import Alert, AlertRules
+from cdc.monitoring.alerts.conditions import AlertCondition
+from cdc.monitoring.alerts.delivery import Delivery
+from cdc.monitoring.status_record import HealthLevel
+from cdc.secrets import SecretOptions, WebhookUrl
 from tests.harness.receiver import Receiver
 from tests.harness.waiting import eventually
 
-BEHIND = {"store cache": Condition(where="store cache", state=State.BEHIND, reason="It is 90 s behind.")}
-DOWN = {"store cache": Condition(where="store cache", state=State.DOWN, reason="It does not answer.")}
+BEHIND = {"store cache": AlertCondition(where="store cache", state=HealthLevel.BEHIND, reason="It is 90 s behind.")}
+DOWN = {"store cache": AlertCondition(where="store cache", state=HealthLevel.DOWN, reason="It does not answer.")}
 
 
-def _alarms() -> Alarms:
-    return Alarms(Alerts(after_seconds=10, recovered_seconds=30), "shop")
+def _alarms() -> AlertRules:
+    return AlertRules(AlertsConfig(after_seconds=10, recovered_seconds=30), "shop")
 
 
-def _events(alarms: Alarms, conditions: dict[str, Condition], *times: float) -> list[str]:
+def _events(alarms: AlertRules, conditions: dict[str, AlertCondition], *times: float) -> list[str]:
     return [alert.event for time in times for alert in alarms.consider(conditions, time)]
 
 
@@ -73,7 +73,7 @@ def elsewhere() -> Iterator[Receiver]:
 def test_a_webhook_gets_every_alert_in_order_though_it_refuses_at_first(receiver: Receiver) -> None:
     """A receiver that is away for a moment loses nothing; the id tells a repeated one."""
     receiver.refuse_next = 1
-    settings = Alerts(webhook=WebhookUrl(receiver.url), headers=Options({"X-Key": "k"}))
+    settings = AlertsConfig(webhook=WebhookUrl(receiver.url), headers=SecretOptions({"X-Key": "k"}))
     delivery = Delivery(settings)
     delivery.start()
     try:
@@ -98,7 +98,7 @@ def test_a_redirect_is_not_followed_and_the_alert_is_not_taken(
     """Neither alert nor key reach the other server, the log says why, and the alert arrives once the URL is right."""
     receiver.redirect = (status, f"{elsewhere.url}/a-secret-path")
     delivery = Delivery(
-        Alerts(webhook=WebhookUrl(receiver.url), headers=Options({"Authorization": "Bearer k-of-tests"}))
+        AlertsConfig(webhook=WebhookUrl(receiver.url), headers=SecretOptions({"Authorization": "Bearer k-of-tests"}))
     )
     with capture_logs() as logs:
         delivery.start()
@@ -123,7 +123,7 @@ def test_a_redirect_is_not_followed_and_the_alert_is_not_taken(
 )
 def test_a_webhook_that_cannot_be_asked_is_not_quoted(receiver: Receiver, path: str, header: str) -> None:
     """The library quotes a URL or header that it refuses; both may be secrets."""
-    settings = Alerts(webhook=WebhookUrl(receiver.url + path), headers=Options({"X-Key": header}))
+    settings = AlertsConfig(webhook=WebhookUrl(receiver.url + path), headers=SecretOptions({"X-Key": header}))
     delivery = Delivery(settings)
     with capture_logs() as logs:
         delivery.start()

@@ -9,16 +9,16 @@ import pytest
 
 from cdc.config import Config
 from cdc.lsn import LSN, Version
-from cdc.progress import Progress
-from cdc.seeing.assembling import Assembler, Readings
-from cdc.seeing.clock import LogClock
-from cdc.seeing.log_facts import LogFacts
-from cdc.seeing.published import Published
-from cdc.seeing.record import Record, State, Store, Trouble
-from cdc.seeing.source_facts import SlotRow, SourceFacts
-from cdc.seeing.store_facts import StoreFacts
-from cdc.store_notes import Refusal
-from cdc.table_states import TableState, TableStates
+from cdc.monitoring.kafka_facts import KafkaFacts
+from cdc.monitoring.log_clock import LogClock
+from cdc.monitoring.published_offsets import Published
+from cdc.monitoring.source_facts import SlotRow, SourceFacts
+from cdc.monitoring.status_builder import Readings, StatusBuilder
+from cdc.monitoring.status_record import HealthLevel, PipelineStatus, ProcessError, StoreStatus
+from cdc.monitoring.store_facts import StoreFacts
+from cdc.positions.progress import Progress
+from cdc.positions.store_notes import Refusal
+from cdc.tables.recorded_state import TableState, TableStates
 from sinks.contract import Generation, Position, TopicPosition
 from tests.harness.scenes import shop_config
 
@@ -36,7 +36,7 @@ def _source(lsn: int, time: float, **slot: Any) -> SourceFacts:
     return SourceFacts(lsn=LSN(lsn), time=time, slot=SlotRow(confirmed=LSN(lsn), restart=LSN(0), **{**row, **slot}))
 
 
-def _log(lsn: int, time: float, ends: list[int], **more: Any) -> LogFacts:
+def _log(lsn: int, time: float, ends: list[int], **more: Any) -> KafkaFacts:
     progress = Progress(
         state="streaming", position=more.pop("base", 0) + lsn, seq=1, base=0, confirm_lsn=lsn,
         commit_time_us=int(time * 1e6), system_identifier="1", timeline=1, publication="", publication_tables={},
@@ -45,7 +45,7 @@ def _log(lsn: int, time: float, ends: list[int], **more: Any) -> LogFacts:
     published = more.pop("published", Published())
     published.add([progress])
     # Behind the last record lies the transaction's own marker.
-    return LogFacts(
+    return KafkaFacts(
         progress=progress,
         ends={TOPIC: [end + 1 for end in ends]},
         states=TableStates(tables={"1": TABLE}),
@@ -63,14 +63,14 @@ def _store(lsn: int, offsets: list[int], time: float) -> StoreFacts:
     return StoreFacts(serving=generation, position=position, loading=None)
 
 
-def _cache(record: Record) -> Store:
+def _cache(record: PipelineStatus) -> StoreStatus:
     return record.stores[0]
 
 
 def _look(
-    assembler: Assembler, now: float, facts: SourceFacts | None, log: LogFacts | None, store: StoreFacts | None,
+    assembler: StatusBuilder, now: float, facts: SourceFacts | None, log: KafkaFacts | None, store: StoreFacts | None,
     **problems: str,
-) -> Record:  # fmt: skip
+) -> PipelineStatus:  # fmt: skip
     readings = Readings(now=now, source=facts, log=log, stores={"cache": store}, problems=problems)
     return assembler.assemble(readings)
 
@@ -79,23 +79,23 @@ def test_what_capture_parked_is_missing_in_the_stores_that_read_its_table(config
     """Beside what the store itself has parked. Messages are no rows, and tables that are not captured do not count."""
     parked = {("", TOPIC): 2, ("cache", TOPIC): 3, ("", "shop.message"): 1, ("", "shop.public.removed"): 1}
     log = _log(1000, 100.0, [5, 5], parked=parked)
-    record = _look(Assembler(config, LogClock()), 100.0, _source(1000, 100.0), log, _store(1000, [5, 5], 100.0))
+    record = _look(StatusBuilder(config, LogClock()), 100.0, _source(1000, 100.0), log, _store(1000, [5, 5], 100.0))
     assert (record.topics.parked, [table.parked for table in record.tables]) == (2, [2])
     assert (_cache(record).parked, _cache(record).parked_by_capture) == (5, 2)
 
 
 def test_a_stopped_sync_with_nothing_to_apply_is_not_behind(config: Config) -> None:
     """Heartbeats move the log on for hours; a store that has every record has everything."""
-    assembler = Assembler(config, LogClock())
+    assembler = StatusBuilder(config, LogClock())
     _look(assembler, 100.0, _source(1000, 100.0), _log(1000, 100.0, [5, 5]), _store(1000, [5, 5], 100.0))
     record = _look(assembler, 9000.0, _source(7000, 9000.0), _log(7000, 9000.0, [5, 5]), _store(1000, [5, 5], 100.0))
     assert (_cache(record).seconds, _cache(record).records) == (0.0, 0)
-    assert _cache(record).health.state is State.OK
+    assert _cache(record).health.state is HealthLevel.OK
 
 
 def test_a_paused_store_is_behind_since_the_first_row_that_it_lacks_not_since_its_pause(config: Config) -> None:
     """Hours of rest without a write, then a row: it is as old as the row."""
-    assembler, published = Assembler(config, LogClock()), Published()
+    assembler, published = StatusBuilder(config, LogClock()), Published()
     store = _store(1000, [6, 6], 100.0)
     for now, ends in ((100.0, [5, 5]), (7000.0, [5, 5]), (7010.0, [9, 5])):
         log = _log(int(now) * 10, now, ends, published=published)
@@ -105,7 +105,7 @@ def test_a_paused_store_is_behind_since_the_first_row_that_it_lacks_not_since_it
 
 def test_what_is_published_and_not_applied_is_as_old_as_its_commit(config: Config) -> None:
     """The age is that of the last moment at which the store had everything."""
-    assembler = Assembler(config, LogClock())
+    assembler = StatusBuilder(config, LogClock())
     _look(assembler, 100.0, _source(1000, 100.0), _log(1000, 100.0, [5, 5]), _store(1000, [6, 6], 100.0))
     record = _look(assembler, 130.0, _source(2000, 130.0), _log(2000, 130.0, [9, 5]), _store(1000, [6, 6], 100.0))
     assert _cache(record).seconds == 30.0
@@ -117,14 +117,14 @@ def test_what_is_published_and_not_applied_is_as_old_as_its_commit(config: Confi
 
 def test_when_capture_is_dead_everything_grows_older(config: Config) -> None:
     """The source's log goes on, and nobody publishes it."""
-    assembler = Assembler(config, LogClock())
+    assembler = StatusBuilder(config, LogClock())
     log, store = _log(1000, 100.0, [5, 5]), _store(1000, [6, 6], 100.0)
     _look(assembler, 100.0, _source(1000, 100.0), log, store)
     ages = []
     for now in (110.0, 150.0):
         record = _look(assembler, now, _source(int(now) * 100, now, active=False), log, store)
         ages.append((record.topics.seconds, _cache(record).seconds))
-        assert record.topics.health.state is State.DOWN
+        assert record.topics.health.state is HealthLevel.DOWN
     assert ages == [(10.0, 10.0), (50.0, 50.0)]
 
 
@@ -135,51 +135,51 @@ def test_a_refusal_comes_before_what_is_seen_from_outside(config: Config) -> Non
         "store cache": Refusal(where="store cache", reason="It may lack deletes.", remedy="tailrace bootstrap cache"),
     }
     log, store = _log(1000, 100.0, [9, 5], refusals=notes), _store(1000, [6, 6], 100.0)
-    record = _look(Assembler(config, LogClock()), 900.0, _source(9000, 900.0, active=False), log, store)
+    record = _look(StatusBuilder(config, LogClock()), 900.0, _source(9000, 900.0, active=False), log, store)
     assert record.topics.health.reason == "It refused: Topic t is gone."
     assert record.topics.health.remedy == "tailrace recover"
     assert _cache(record).health.remedy == "tailrace bootstrap cache"
     assert not record.is_ready
-    record = _look(Assembler(config, LogClock()), 110.0, _source(1000, 110.0), _log(1000, 109.0, [5, 5]), store)
-    assert record.topics.health.state is State.OK
+    record = _look(StatusBuilder(config, LogClock()), 110.0, _source(1000, 110.0), _log(1000, 109.0, [5, 5]), store)
+    assert record.topics.health.state is HealthLevel.OK
 
 
 def test_what_run_knows_of_a_refusal_is_shown_while_kafka_is_away(config: Config) -> None:
     """It is told by the supervisor on this host; an error that is retried is no refusal."""
-    said = Trouble(where="capture", reason="It refused: Slot s is gone.", remedy="tailrace recover", refused=True)
-    again = Trouble(where="capture", reason="It tries again: Kafka did not answer.")
+    said = ProcessError(where="capture", reason="It refused: Slot s is gone.", remedy="tailrace recover", refused=True)
+    again = ProcessError(where="capture", reason="It tries again: Kafka did not answer.")
     for troubles, remedy in (([said], "tailrace recover"), ([again], "Bring the brokers back.")):
         readings = Readings(
             now=900.0, source=_source(9000, 900.0, active=False), log=None, stores={}, problems={"log": "no answer"},
             troubles=troubles,
         )  # fmt: skip
-        assert Assembler(config, LogClock()).assemble(readings).topics.health.remedy == remedy
+        assert StatusBuilder(config, LogClock()).assemble(readings).topics.health.remedy == remedy
 
 
 def test_while_the_source_is_away_what_was_seen_of_it_counts(config: Config) -> None:
     """Bytes are unknown; a store that had everything still has everything."""
-    assembler = Assembler(config, LogClock())
+    assembler = StatusBuilder(config, LogClock())
     log, store = _log(1000, 100.0, [5, 5]), _store(1000, [6, 6], 100.0)
     _look(assembler, 100.0, _source(1000, 100.0), log, store)
     record = _look(assembler, 160.0, _source(1000, 100.0), log, store, source="no answer")
     assert (_cache(record).seconds, _cache(record).bytes) == (0.0, None)
-    assert record.source.health.state is State.DOWN
-    assert record.slot.health.state is State.UNKNOWN
+    assert record.source.health.state is HealthLevel.DOWN
+    assert record.slot.health.state is HealthLevel.UNKNOWN
 
 
 def test_a_store_that_stands_still_with_something_to_do_is_stalled(config: Config) -> None:
     """After [lag] stalled_seconds; and not before, however far behind it is."""
-    assembler = Assembler(config, LogClock())
+    assembler = StatusBuilder(config, LogClock())
     states = []
     for now in (100.0, 130.0, 170.0):
         record = _look(assembler, now, _source(2000, now), _log(2000, now, [9, 5]), _store(1000, [6, 6], 100.0))
         states.append(_cache(record).health.state)
-    assert states == [State.OK, State.OK, State.STALLED]
+    assert states == [HealthLevel.OK, HealthLevel.OK, HealthLevel.STALLED]
 
 
 def test_time_left_is_shown_only_while_the_limit_comes_nearer(config: Config) -> None:
     """At the rate of the last minute."""
-    assembler = Assembler(config, LogClock())
+    assembler = StatusBuilder(config, LogClock())
     lefts = []
     for now, left in ((100.0, 1000), (110.0, 900), (120.0, 800), (200.0, 800), (270.0, 900)):
         record = _look(assembler, now, _source(5, now, left_bytes=left), None, None)

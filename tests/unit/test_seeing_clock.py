@@ -5,8 +5,8 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from cdc.seeing.clock import LogClock
-from cdc.seeing.trends import Motion, Trends
+from cdc.monitoring.log_clock import LogClock
+from cdc.monitoring.trends import Motion, Trends
 
 
 def test_whoever_has_an_lsn_has_every_commit_up_to_its_last_sighting() -> None:

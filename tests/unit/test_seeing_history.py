@@ -4,12 +4,16 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from cdc.seeing.conditions import Condition
-from cdc.seeing.history import History
-from cdc.seeing.journal import Journal
-from cdc.seeing.record import State
+from cdc.monitoring.alerts.conditions import AlertCondition
+from cdc.monitoring.alerts.journal import Journal
+from cdc.monitoring.status_record import HealthLevel
+from cdc.monitoring.web.history import History
 
-DOWN = {"store cache": Condition(where="store cache", state=State.DOWN, reason="No answer.", remedy="Bring it back.")}
+DOWN = {
+    "store cache": AlertCondition(
+        where="store cache", state=HealthLevel.DOWN, reason="No answer.", remedy="Bring it back."
+    )
+}
 
 
 def test_what_was_added_is_there_after_a_restart(tmp_path: Path) -> None:

@@ -9,10 +9,10 @@ from pathlib import Path
 import pytest
 
 from cdc.config import Config
-from cdc.seeing.conditions import conditions_of
-from cdc.seeing.judging import Judge
-from cdc.seeing.record import Slot, State, Store, Topics
-from cdc.seeing.words import in_bytes, in_time
+from cdc.monitoring.alerts.conditions import conditions_of
+from cdc.monitoring.health_rules import HealthRules
+from cdc.monitoring.status_record import HealthLevel, SlotStatus, StoreStatus, TopicsStatus
+from cdc.units import in_bytes, in_time
 from tests.harness.scenes import SCENES, busy, idle, row_parked, shop_config, slot_nearly_lost, store_down
 
 
@@ -25,7 +25,7 @@ def test_an_idle_and_a_busy_pipeline_are_well(config: Config) -> None:
     """Nothing to tell anybody, and ready."""
     for scene in (idle, busy):
         record = scene(config)
-        assert {health.state for health in record.hops.values()} == {State.OK}
+        assert {health.state for health in record.hops.values()} == {HealthLevel.OK}
         assert record.is_ready
         assert not conditions_of(record)
 
@@ -33,9 +33,9 @@ def test_an_idle_and_a_busy_pipeline_are_well(config: Config) -> None:
 def test_a_store_that_does_not_answer_is_down_alone(config: Config) -> None:
     """The others are well, and it says why and what to do."""
     record = store_down(config)
-    bad = {hop: health for hop, health in record.hops.items() if health.state is not State.OK}
+    bad = {hop: health for hop, health in record.hops.items() if health.state is not HealthLevel.OK}
     assert list(bad) == ["store cache"]
-    assert bad["store cache"].state is State.DOWN
+    assert bad["store cache"].state is HealthLevel.DOWN
     assert "Connection refused" in bad["store cache"].reason
     assert bad["store cache"].remedy
     assert not record.is_ready
@@ -44,13 +44,13 @@ def test_a_store_that_does_not_answer_is_down_alone(config: Config) -> None:
 def test_a_row_that_capture_parked_is_not_well_anywhere(config: Config) -> None:
     """Capture and every store say so, with the remedy; ready all the same, and one alert instead of one for each."""
     record = row_parked(config)
-    bad = {hop: health for hop, health in record.hops.items() if health.state is not State.OK}
+    bad = {hop: health for hop, health in record.hops.items() if health.state is not HealthLevel.OK}
     assert list(bad) == ["topics", "store search", "store cache", "store warehouse"]
-    assert {health.state for health in bad.values()} == {State.PARKED}
+    assert {health.state for health in bad.values()} == {HealthLevel.PARKED}
     assert bad["topics"].reason == "1 row is parked: too large to publish, so in no store."
     assert bad["store cache"].remedy == "tailrace parked list --store cache"
     assert record.is_ready
-    assert {name: each.state for name, each in conditions_of(record).items()} == {"topics parked": State.PARKED}
+    assert {name: each.state for name, each in conditions_of(record).items()} == {"topics parked": HealthLevel.PARKED}
 
 
 def test_a_row_that_a_store_parked_is_told_beside_what_else_is_wrong(config: Config) -> None:
@@ -61,26 +61,34 @@ def test_a_row_that_a_store_parked_is_told_beside_what_else_is_wrong(config: Con
 def test_a_slot_near_its_limit_says_how_long_it_lasts(config: Config) -> None:
     """And capture, which does not run, is what is red."""
     record = slot_nearly_lost(config)
-    assert record.slot.health.state is State.BEHIND
+    assert record.slot.health.state is HealthLevel.BEHIND
     assert "95 %" in record.slot.health.reason
-    assert record.topics.health.state is State.DOWN
+    assert record.topics.health.state is HealthLevel.DOWN
     assert record.topics.health.remedy == "tailrace run"
-    assert {store.health.state for store in record.stores} == {State.BEHIND}
+    assert {store.health.state for store in record.stores} == {HealthLevel.BEHIND}
     assert "capture is behind" in record.stores[0].health.reason
 
 
 @pytest.mark.parametrize(
     ("slot", "state", "word"),
     [
-        (Slot(name="s", exists=True, active=True, wal_status="lost"), State.DOWN, "invalidated"),
-        (Slot(name="s", exists=True, active=True, wal_status="unreserved"), State.BEHIND, "next checkpoint"),
-        (Slot(name="s", exists=True, active=True, wal_status="extended", seconds_left=60), State.BEHIND, "60 s"),
-        (Slot(name="s", exists=False), State.DOWN, "no slot"),
+        (SlotStatus(name="s", exists=True, active=True, wal_status="lost"), HealthLevel.DOWN, "invalidated"),
+        (
+            SlotStatus(name="s", exists=True, active=True, wal_status="unreserved"),
+            HealthLevel.BEHIND,
+            "next checkpoint",
+        ),
+        (
+            SlotStatus(name="s", exists=True, active=True, wal_status="extended", seconds_left=60),
+            HealthLevel.BEHIND,
+            "60 s",
+        ),
+        (SlotStatus(name="s", exists=False), HealthLevel.DOWN, "no slot"),
     ],
 )
-def test_each_way_to_lose_a_slot_has_its_words(config: Config, slot: Slot, state: State, word: str) -> None:
+def test_each_way_to_lose_a_slot_has_its_words(config: Config, slot: SlotStatus, state: HealthLevel, word: str) -> None:
     """A lost slot is never shown as merely behind."""
-    judged = Judge(config).slot(slot, is_known=True, has_begun=True)
+    judged = HealthRules(config).slot(slot, is_known=True, has_begun=True)
     assert judged.health.state is state
     assert word in judged.health.reason
     assert judged.health.remedy
@@ -88,12 +96,16 @@ def test_each_way_to_lose_a_slot_has_its_words(config: Config, slot: Slot, state
 
 def test_a_stall_is_told_from_being_behind(config: Config) -> None:
     """Behind but moving is a warning; not moving with something to do is an alarm."""
-    judge, topics = Judge(config), Topics()
-    store = Store(name="cache", kind="redis", seconds=100.0, bytes=10, records=5)
+    judge, topics = HealthRules(config), TopicsStatus()
+    store = StoreStatus(name="cache", kind="redis", seconds=100.0, bytes=10, records=5)
     moving = judge.store(store, topics, still_seconds=1.0, own_seconds=100.0)
     still = judge.store(store, topics, still_seconds=31.0, own_seconds=100.0)
     paused = judge.store(replace(store, paused=True), topics, still_seconds=31.0, own_seconds=100.0)
-    assert [moving.health.state, still.health.state, paused.health.state] == [State.BEHIND, State.STALLED, State.PAUSED]
+    assert [moving.health.state, still.health.state, paused.health.state] == [
+        HealthLevel.BEHIND,
+        HealthLevel.STALLED,
+        HealthLevel.PAUSED,
+    ]
 
 
 def test_the_record_is_plain_json_in_every_scene(config: Config) -> None:

@@ -9,15 +9,15 @@ from pathlib import Path
 from prometheus_client.parser import text_string_to_metric_families
 
 from cdc.config import Config
-from cdc.seeing.metrics import exposition
-from cdc.seeing.record import Record, Store
+from cdc.monitoring.status_record import PipelineStatus, StoreStatus
+from cdc.monitoring.web.metrics import exposition
 from tests.harness.metric_names import names_scraped, names_used
 from tests.harness.scenes import busy, row_parked, shop_config, store_down
 
 ROOT = Path(__file__).parents[2]
 
 
-def _values(record: Record) -> dict[tuple[str, tuple[tuple[str, str], ...]], float]:
+def _values(record: PipelineStatus) -> dict[tuple[str, tuple[tuple[str, str], ...]], float]:
     scrape = exposition(lambda: record).decode()
     return {
         (sample.name, tuple(sorted(sample.labels.items()))): sample.value
@@ -54,13 +54,13 @@ def test_a_row_that_capture_parked_is_counted_for_its_table_and_every_store(tmp_
 def test_what_nobody_knows_is_absent_and_its_name_is_not(tmp_path: Path) -> None:
     """A lag of 0 that is none would be the worst of lies."""
     record = busy(_config(tmp_path))
-    unknown = Record(
+    unknown = PipelineStatus(
         read_at=record.read_at,
         prefix="shop",
         source=record.source,
         slot=record.slot,
         topics=record.topics,
-        stores=(Store(name="cache", kind="redis", problem="no answer"),),
+        stores=(StoreStatus(name="cache", kind="redis", problem="no answer"),),
     )
     assert not [labels for name, labels in _values(unknown) if name == "tailrace_store_lag_seconds"]
     assert "tailrace_store_lag_seconds" in names_scraped(exposition(lambda: unknown).decode())

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from cdc.seeing.record import State
+from cdc.monitoring.status_record import HealthLevel
 from tests.harness.page_server import PageServer, serving
 from tests.harness.scenes import busy, idle, shop_config, store_down
 from tests.harness.visitor import Visitor
@@ -130,5 +130,5 @@ def test_the_api_is_as_its_description_says(locked: PageServer) -> None:
         assert set(state["record"][name]) == set(schemas[kind]["properties"])
     assert set(state["record"]["stores"][0]) == set(schemas["Store"]["properties"])
     assert set(schemas["State"]["properties"]) >= {"record", "journal", "actions"}
-    assert schemas["Health"]["properties"]["state"]["enum"] == [each.value for each in State]
+    assert schemas["Health"]["properties"]["state"]["enum"] == [each.value for each in HealthLevel]
     assert [friend.get(f"/api/history?minutes={minutes}").status for minutes in ("x", "0", "1e9")] == [400] * 3

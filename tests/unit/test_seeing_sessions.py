@@ -14,8 +14,8 @@ from pathlib import Path
 
 import pytest
 
+from cdc.monitoring.web.sessions import SESSION_SECONDS, Sessions
 from cdc.secrets import Secret
-from cdc.seeing.sessions import SESSION_SECONDS, Sessions
 from tests.harness.page_server import PageServer, serving
 from tests.harness.scenes import idle, shop_config
 from tests.harness.visitor import Visitor
@@ -73,7 +73,7 @@ def test_a_login_that_is_never_finished_does_not_keep_its_connection(
     locked: PageServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A client that stops in the middle is answered after a while, and the connection is closed."""
-    monkeypatch.setattr("cdc.seeing.server._LOGIN_SECONDS", 0.2)
+    monkeypatch.setattr("cdc.monitoring.web.server._LOGIN_SECONDS", 0.2)
     with socket.create_connection(("127.0.0.1", locked.port), timeout=20) as client:
         client.sendall(b"POST /login HTTP/1.1\r\nHost: 127.0.0.1\r\nContent-Length: 50\r\n\r\ntoken=")
         assert client.recv(64).startswith(b"HTTP/1.1 408")

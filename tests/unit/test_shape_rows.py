@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from spark_jobs.shape.rows import RowShape, Troubled, shaped_row
+from spark_jobs.shape.shaped_rows import RowShape, Troubled, shaped_row
 
 _AFTER = b'{"id":1,"n":1.0e+20,"t":"a\\u00e9b","total":"5.00"}'
 

@@ -8,16 +8,16 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from cdc.config.stores import Elasticsearch
+from cdc.config.stores import ElasticsearchConfig
 from cdc.config.tables import ColumnName
 from cdc.errors import RefusedError, TransientError
 from cdc.lsn import Version
 from cdc.secrets import Secret, Url
-from sinks.contract import Change, Column, Generation, PositionLostError, TableSchema
+from sinks.contract import Change, Generation, PositionLostError, SchemaColumn, TableSchema
 from sinks.elasticsearch import bulk
-from sinks.elasticsearch.client import open_client, problem, translated
+from sinks.elasticsearch.client import open_elasticsearch, problem, translated_errors
 from sinks.elasticsearch.documents import Documents
-from sinks.elasticsearch.identities import Found, why_lost
+from sinks.elasticsearch.identities import FoundIndices, why_lost
 from sinks.elasticsearch.mapping import fields_of
 from sinks.elasticsearch.naming import OWN, field_name, index_of, own_index, split_generation, writer_alias
 from sinks.elasticsearch.numbering import NARROW, Numbering, numbering_after
@@ -97,7 +97,7 @@ values = st.recursive(
 @given(columns=st.dictionaries(identifiers, values, max_size=5), version=versions)
 def test_a_document_gives_its_row_back(columns: dict[str, object], version: Version) -> None:
     """Byte by byte where no column has an odd name; with the same values in any case."""
-    table = TableSchema("s", "t", "x.s.t", (), tuple(Column(name, "text", -1) for name in columns))
+    table = TableSchema("s", "t", "x.s.t", (), tuple(SchemaColumn(name, "text", -1) for name in columns))
     row = json.dumps(columns, ensure_ascii=False).encode()
     action, document = Documents(table).lines(Change("1", b"{}", version, row), 0).splitlines()
     assert json.loads(action)["index"]["version"] == Numbering().number(version)
@@ -127,7 +127,7 @@ def test_columns_are_mapped_by_their_types() -> None:
         "public.citext": "text",
         "tstzrange": "keyword",
     }
-    table = TableSchema("s", "t", "x.s.t", (), tuple(Column(name, name, -1) for name in kinds))
+    table = TableSchema("s", "t", "x.s.t", (), tuple(SchemaColumn(name, name, -1) for name in kinds))
     found = {name: field["type"] for name, field in fields_of(table, {}).items()}
     assert found == {field_name(name): kind for name, kind in kinds.items()}
 
@@ -135,7 +135,7 @@ def test_columns_are_mapped_by_their_types() -> None:
 def test_an_override_stands_instead_of_the_derived_mapping() -> None:
     """With nested tables as they were written in the config."""
     table = TableSchema(
-        "public", "orders", "x.public.orders", (), (Column("note", "text", -1), Column("n", "int4", -1))
+        "public", "orders", "x.public.orders", (), (SchemaColumn("note", "text", -1), SchemaColumn("n", "int4", -1))
     )
     options = {"type": "text", "fields.raw.type": "keyword", "fields.raw.ignore_above": "10"}
     found = fields_of(table, {ColumnName("public", "orders", "note"): options})
@@ -173,24 +173,24 @@ def test_answers_are_sorted_by_what_to_do(status: int, kind: str, expected: type
 
 def test_reasons_quote_no_values() -> None:
     """The server's words do."""
-    error = bulk.Error(
+    error = bulk.BulkError(
         type="document_parsing_exception",
         reason="[1:9] failed to parse field [age] of type [long] in document with id '7'. Preview: 'Ada'",
         caused_by={"reason": 'For input string: "Ada"'},
     )
     assert bulk.reason_of(error) == "field age of type long cannot hold it (document_parsing_exception)"
-    immense = bulk.Error(
+    immense = bulk.BulkError(
         type="illegal_argument_exception",
         reason='Document contains at least one immense term in field="note" (whose UTF8 is longer ...): [65, 65]',
     )
     assert bulk.reason_of(immense) == "field note has a value too long for one term (illegal_argument_exception)"
-    assert bulk.reason_of(bulk.Error(type="odd", reason="Ada")) == "not a document that Elasticsearch takes (odd)"
+    assert bulk.reason_of(bulk.BulkError(type="odd", reason="Ada")) == "not a document that Elasticsearch takes (odd)"
 
 
 @given(sizes=st.lists(st.integers(1, 50), max_size=30), limit=st.integers(10, 60))
 def test_requests_hold_everything_once_within_the_limit(sizes: list[int], limit: int) -> None:
     """In order; only an item that is larger by itself makes a larger request."""
-    items = [bulk.Item(b"x" * size, number) for number, size in enumerate(sizes)]
+    items = [bulk.BulkItem(b"x" * size, number) for number, size in enumerate(sizes)]
     portions = list(bulk.requests(items, limit))
     assert [item for portion in portions for item in portion] == items
     assert all(len(portion) == 1 or sum(len(item.lines) for item in portion) <= limit for portion in portions)
@@ -200,10 +200,10 @@ def test_a_redirect_is_refused_and_the_key_goes_nowhere_else() -> None:
     """A server at the store's address cannot send the API key on to another server."""
     store, elsewhere = Receiver(), Receiver()
     store.redirect = (302, elsewhere.url)
-    settings = Elasticsearch(url=Url(store.url.removesuffix("/hook")), api_key=Secret("a-key-of-tests"))
+    settings = ElasticsearchConfig(url=Url(store.url.removesuffix("/hook")), api_key=Secret("a-key-of-tests"))
     try:
-        with pytest.raises(RefusedError, match="redirect"), translated():
-            open_client(settings).info()
+        with pytest.raises(RefusedError, match="redirect"), translated_errors():
+            open_elasticsearch(settings).info()
     finally:
         store.close()
         elsewhere.close()
@@ -216,14 +216,14 @@ WRITTEN = ["index", "history 0", "history 1"]
 @pytest.mark.parametrize(
     ("found", "lost"),
     [
-        (Found("index", True, {0: "history 0", 1: "history 1"}), False),
-        (Found("index", True, {0: "history 0", 1: "another"}), True),
-        (Found("index", True, {1: "another"}), True),
-        (Found("another", True, {0: "history 0", 1: "history 1"}), True),
+        (FoundIndices("index", True, {0: "history 0", 1: "history 1"}), False),
+        (FoundIndices("index", True, {0: "history 0", 1: "another"}), True),
+        (FoundIndices("index", True, {1: "another"}), True),
+        (FoundIndices("another", True, {0: "history 0", 1: "history 1"}), True),
         (None, True),
     ],
 )
-def test_an_index_is_known_by_its_uuid_and_histories(found: Found | None, lost: bool) -> None:
+def test_an_index_is_known_by_its_uuid_and_histories(found: FoundIndices | None, lost: bool) -> None:
     """Any of them another one, and the index is not the one that was written; the reason names it."""
     reason = why_lost({} if found is None else {"t-g1": found}, ["t-g1"], {"t-g1": WRITTEN})
     assert (reason is not None) == lost
@@ -231,9 +231,10 @@ def test_an_index_is_known_by_its_uuid_and_histories(found: Found | None, lost: 
 
 
 @pytest.mark.parametrize(
-    "found", [Found("index", True, {0: "history 0"}), Found("index", False, {0: "history 0", 1: "history 1"})]
+    "found",
+    [FoundIndices("index", True, {0: "history 0"}), FoundIndices("index", False, {0: "history 0", 1: "history 1"})],
 )
-def test_an_index_that_is_closed_or_not_all_there_is_not_lost(found: Found) -> None:
+def test_an_index_that_is_closed_or_not_all_there_is_not_lost(found: FoundIndices) -> None:
     """A shard that is started later is not a loss."""
     with pytest.raises(TransientError) as raised:
         why_lost({"t-g1": found}, ["t-g1"], {"t-g1": WRITTEN})

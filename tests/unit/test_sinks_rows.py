@@ -11,12 +11,12 @@ from hypothesis import strategies as st
 
 from cdc import names
 from cdc.config.settings import Location
-from cdc.config.stores import Iceberg, Redis
+from cdc.config.stores import IcebergConfig, RedisConfig
 from cdc.errors import RefusedError, UsageError
 from cdc.secrets import Url
-from sinks.contract import Column, TableSchema
+from sinks.contract import SchemaColumn, TableSchema
 from sinks.registry import KINDS, open_store
-from sinks.rows import row_id
+from sinks.rows import row_id_of
 
 RECORD = {
     "format": 1,
@@ -43,20 +43,22 @@ RECORD = {
 )
 def test_an_id_is_the_keys_value(key: bytes, expected: str) -> None:
     """A text as it is, anything else as JSON spells it, several as a JSON array of strings."""
-    assert row_id(key) == expected
+    assert row_id_of(key) == expected
 
 
 @given(values=st.lists(st.text(), min_size=1, max_size=3))
 def test_an_id_is_the_one_that_names_makes(values: list[str]) -> None:
     """Whatever the texts: the same as from the values themselves."""
     key = json.dumps({f"c{place}": value for place, value in enumerate(values)}).encode("utf-8", "surrogatepass")
-    assert row_id(key) == names.row_id(values)
+    assert row_id_of(key) == names.row_id(values)
 
 
 def test_a_schema_is_read_from_its_record() -> None:
     """As it stands on `__schema`."""
     table = TableSchema.from_record(json.dumps(RECORD).encode())
-    assert table == TableSchema("public", "customers", "shop.public.customers", ("id",), (Column("id", "int8", -1),))
+    assert table == TableSchema(
+        "public", "customers", "shop.public.customers", ("id",), (SchemaColumn("id", "int8", -1),)
+    )
     assert str(table) == "public.customers"
 
 
@@ -68,7 +70,7 @@ def test_a_newer_record_is_refused() -> None:
 
 def test_every_registered_kind_opens_without_a_server() -> None:
     """Opening connects to nothing; a kind that is not registered is wrong use."""
-    for settings in (Redis(url=Url("redis://127.0.0.1:1/0")), Iceberg(path=Location("x"))):
+    for settings in (RedisConfig(url=Url("redis://127.0.0.1:1/0")), IcebergConfig(path=Location("x"))):
         store = open_store("cache", settings, "shop")
         assert store.kind in KINDS
         store.close()

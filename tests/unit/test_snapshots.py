@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from cdc.snapshots import Snapshot
+from cdc.postgres.visibility import Snapshot
 
 EPOCH = 1 << 32
 

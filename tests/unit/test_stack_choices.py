@@ -23,7 +23,7 @@ from deploy.stack.launch import birth_mark
 from deploy.stack.model import NAMES
 from deploy.stack.ports import check_free, choose_port, is_free
 from deploy.stack.process import send
-from deploy.stack.state import Record, State, load_state, save_state
+from deploy.stack.state import StackRecord, StackState, load_state, save_state
 
 NOTHING = Wishes(postgres_major=None, postgres_settings=None, ports={})
 
@@ -59,7 +59,7 @@ def test_a_chosen_port_is_free_and_new() -> None:
 
 def test_ports_and_major_stay_for_the_folders_life(tmp_path: Path) -> None:
     """Chosen once, the same at every later start that does not ask for others."""
-    state = State()
+    state = StackState()
     settle(state, NOTHING, ["redis"], running=lambda _: False, folder=tmp_path)
     save_state(tmp_path, state)
     again = load_state(tmp_path)
@@ -73,7 +73,7 @@ def test_ports_and_major_stay_for_the_folders_life(tmp_path: Path) -> None:
 
 def test_a_running_server_is_not_moved(tmp_path: Path) -> None:
     """Another port or major for what runs already is refused with the remedy, not ignored."""
-    state = State()
+    state = StackState()
     settle(state, NOTHING, NAMES, running=lambda _: False, folder=tmp_path)
     moved = Wishes(postgres_major=None, postgres_settings=None, ports={"redis": state.ports["redis"] + 1})
     with pytest.raises(UsageError, match="stack down"):
@@ -103,7 +103,7 @@ def test_a_recycled_pid_is_never_signalled() -> None:
     with subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE) as other:
         mark = birth_mark(other.pid)
         assert mark
-        record = Record(name="redis", pid=other.pid, mark=f"{mark}0", port=1, version="")
+        record = StackRecord(name="redis", pid=other.pid, mark=f"{mark}0", port=1, version="")
         assert not record.alive
         send(record, signal.SIGKILL)
         other.communicate(b"\n")

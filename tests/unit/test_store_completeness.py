@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from cdc.progress import Progress
-from cdc.table_states import TableStates
-from cdc.topics import Topic
-from spark_jobs.stores.completeness import Verdict, reasons_after, reasons_before, why_too_slow
-from spark_jobs.stores.start import TopicFacts
+from cdc.kafka.topics import Topic
+from cdc.positions.progress import Progress
+from cdc.tables.recorded_state import TableStates
+from spark_jobs.bootstrap.completeness import Completeness, reasons_after, reasons_before, why_too_slow
+from spark_jobs.sync.start_position import TopicFacts
 
 
 def _progress(state: str = "streaming", topic_id: str = "id") -> Progress:
@@ -49,7 +49,7 @@ def test_a_slow_build_is_never_complete() -> None:
     assert "set back" in (why_too_slow(-1, 1000) or "")
     reason = why_too_slow(1000, 1000)
     assert reason is not None
-    verdict = Verdict(lsn=8, rows=1, parked=0, reasons=reasons_after(None, too_slow=reason, expected={}, found={}))
+    verdict = Completeness(lsn=8, rows=1, parked=0, reasons=reasons_after(None, too_slow=reason, expected={}, found={}))
     assert not verdict.complete
     assert "not proven complete" in str(verdict)
 
@@ -65,7 +65,7 @@ def test_pending_tables_and_wrong_counts_are_reasons() -> None:
 
 def test_parked_rows_are_an_exception_and_said() -> None:
     """ "Complete except N" is not complete."""
-    verdict = Verdict(lsn=8, rows=1000, parked=2)
+    verdict = Completeness(lsn=8, rows=1000, parked=2)
     assert str(verdict) == "complete as of 0/8, 1,000 rows except 2 parked"
     assert not verdict.complete
-    assert Verdict(lsn=8, rows=1000, parked=0).complete
+    assert Completeness(lsn=8, rows=1000, parked=0).complete

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import random
 
-from spark_jobs.stores.key_groups import count_rows, grouped
-from spark_jobs.stores.live_rows import live_rows, packed
-from spark_jobs.stores.tasks import Answer
-from spark_jobs.stores.topic_range import TopicRange, cut
+from spark_jobs.tasks.apply_tasks import Answer
+from spark_jobs.tasks.key_groups import count_group_rows, grouped
+from spark_jobs.tasks.row_counts import live_rows, packed
+from spark_jobs.tasks.topic_range import TopicRange, cut
 
 TOPIC = "shop.public.t"
 
@@ -65,7 +65,7 @@ def test_a_marker_reaches_every_group_and_the_rest_goes_through() -> None:
     answers += [{"kind": "marker", "topic": TOPIC, "stamp": _stamp(30).decode()}, {"kind": "events", "topic": TOPIC}]
     sent = [each for answer in answers for each in grouped(groups, answer)]
     by_group = [[each for each in sent if each[0] == number] for number in range(groups)]
-    told = [answer for group in by_group for _, answer in count_rows(group)]
+    told = [answer for group in by_group for _, answer in count_group_rows(group)]
     assert sum(answer["rows"] for answer in told if answer["kind"] == "rows") == 10
     assert sorted(answer["kind"] for answer in told if answer["kind"] != "rows") == ["events", *["marker"] * groups]
 

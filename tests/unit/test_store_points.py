@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from cdc.lsn import Version
-from spark_jobs.stores.points import Point, Points
+from cdc.positions.offset_index import Point, Points
 
 
 def _point(lsn: int, **ends: list[int]) -> Point:

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from spark_jobs.stores.reduction import Held, Reduction, changes_of
+from spark_jobs.tasks.latest_per_key import Held, Reduction, changes_of
 
 TOPIC = "shop.public.t"
 

@@ -10,20 +10,20 @@ from typing import Any
 
 import pytest
 
+from cdc.backoff import LONG_LIFE_SECONDS, LONGEST_SECONDS, Backoff
 from cdc.config import parse_config
 from cdc.errors import TransientError
-from cdc.supervisor.backoff import LONG_LIFE_SECONDS, LONGEST_SECONDS, Backoff
 from cdc.supervisor.child import TakeLine
-from cdc.supervisor.copies_due import CopiesDue, CopyWatch, copies_due
-from cdc.supervisor.lines import InFiles, OnStderr
-from cdc.supervisor.part import Condition, Part
+from cdc.supervisor.child_output import InFiles, OnStderr
+from cdc.supervisor.part import PipelinePart, ProcessCondition
+from cdc.supervisor.snapshots_due import CopiesDue, CopyWatch, copies_due
 from cdc.supervisor.sync_part import SyncPart
 from cdc.supervisor.upkeep_part import UpkeepPart
 from tests.harness.part_bench import Bench, Life
 
 
-def _started(bench: Bench, **settings: Any) -> Part:
-    part = Part("capture", ["capture"], **bench.settings(), **settings)
+def _started(bench: Bench, **settings: Any) -> PipelinePart:
+    part = PipelinePart("capture", ["capture"], **bench.settings(), **settings)
     part.look()
     return part
 
@@ -44,11 +44,11 @@ def test_what_dies_is_started_again_after_its_pause(code: int) -> None:
     part = _started(bench)
     bench.end(part, code)
     part.look()
-    assert (len(bench.lives), part.state().condition) == (1, Condition.WAITING)
+    assert (len(bench.lives), part.state().condition) == (1, ProcessCondition.WAITING)
     bench.now += 0.6
     part.look()
     part.look()
-    assert (len(bench.lives), part.state().condition, part.restarts) == (2, Condition.RUNNING, 1)
+    assert (len(bench.lives), part.state().condition, part.restarts) == (2, ProcessCondition.RUNNING, 1)
 
 
 def test_upkeep_comes_due_every_so_often_and_a_death_does_not_use_up_its_turn() -> None:
@@ -58,20 +58,20 @@ def test_upkeep_comes_due_every_so_often_and_a_death_does_not_use_up_its_turn() 
     del settings["is_due"]
     part = UpkeepPart("warehouse", 24, ["maintain"], **settings)
     part.look()
-    assert (len(bench.lives), part.state().condition) == (0, Condition.IDLE)
+    assert (len(bench.lives), part.state().condition) == (0, ProcessCondition.IDLE)
     bench.now = 24 * 3600
     part.look()
     bench.end(part, -signal.SIGKILL)
     bench.now += 60
     part.look()
-    assert (len(bench.lives), part.state().condition) == (1, Condition.WAITING)
+    assert (len(bench.lives), part.state().condition) == (1, ProcessCondition.WAITING)
     bench.now += 900
     part.look()
     assert len(bench.lives) == 2
     bench.end(part, 0)
     bench.now += 23 * 3600
     part.look()
-    assert (len(bench.lives), part.state().condition) == (2, Condition.IDLE)
+    assert (len(bench.lives), part.state().condition) == (2, ProcessCondition.IDLE)
     bench.now += 3600
     part.look()
     assert len(bench.lives) == 3
@@ -87,10 +87,10 @@ def test_what_refused_stays_down_until_a_person_says_otherwise(code: int) -> Non
     part.look()
     state = part.state()
     assert len(bench.lives) == 1
-    assert (state.condition, state.note, state.remedy) == (Condition.REFUSED, "its reason", "its remedy")
+    assert (state.condition, state.note, state.remedy) == (ProcessCondition.REFUSED, "its reason", "its remedy")
     part.forgive()
     part.look()
-    assert part.state().condition is Condition.RUNNING
+    assert part.state().condition is ProcessCondition.RUNNING
 
 
 def test_a_part_that_cannot_be_started_is_tried_again() -> None:
@@ -102,13 +102,13 @@ def test_a_part_that_cannot_be_started_is_tried_again() -> None:
             raise OSError(12, "Cannot allocate memory")
         return bench.start(arguments, take_line)
 
-    part = Part("capture", ["capture"], **{**bench.settings(), "start": start})
+    part = PipelinePart("capture", ["capture"], **{**bench.settings(), "start": start})
     part.look()
     state = part.state()
-    assert (state.condition, "Cannot allocate memory" in state.note) == (Condition.WAITING, True)
+    assert (state.condition, "Cannot allocate memory" in state.note) == (ProcessCondition.WAITING, True)
     bench.now += 0.6
     part.look()
-    assert part.state().condition is Condition.RUNNING
+    assert part.state().condition is ProcessCondition.RUNNING
 
 
 def test_nothing_is_started_while_stopping() -> None:
@@ -120,7 +120,7 @@ def test_nothing_is_started_while_stopping() -> None:
     bench.now += 10_000
     part.look()
     assert (bench.lives[0].signals, len(bench.lives)) == (["terminate"], 1)
-    assert part.state().condition is Condition.STOPPED
+    assert part.state().condition is ProcessCondition.STOPPED
 
 
 def test_an_occasional_part_runs_when_it_is_due_and_rests_when_it_is_done() -> None:
@@ -129,16 +129,16 @@ def test_an_occasional_part_runs_when_it_is_due_and_rests_when_it_is_done() -> N
     ended: list[bool] = []
     bench.due = False
     part = _started(bench, ends_by_itself=True, when_ended=lambda: ended.append(True))
-    assert (bench.lives, part.state().condition) == ([], Condition.IDLE)
+    assert (bench.lives, part.state().condition) == ([], ProcessCondition.IDLE)
     bench.due = True
     part.look()
     bench.end(part, 1)
-    assert part.state().condition is Condition.WAITING
+    assert part.state().condition is ProcessCondition.WAITING
     bench.now += 0.6
     part.look()
     bench.due = False
     bench.end(part, 0)
-    assert (part.state().condition, len(ended)) == (Condition.IDLE, 2)
+    assert (part.state().condition, len(ended)) == (ProcessCondition.IDLE, 2)
 
 
 def test_trouble_that_a_part_mends_itself_is_shown_while_it_lasts() -> None:
@@ -159,7 +159,7 @@ def test_a_store_that_refused_is_left_out_of_the_next_life() -> None:
     part.look()
     refused = {"event": "refused", "reason": "topic gone", "remedy": "bootstrap"}
     bench.lives[0].say(json.dumps({**refused, "store": "search"}))
-    assert part.state().condition is Condition.RUNNING
+    assert part.state().condition is ProcessCondition.RUNNING
     bench.end(part, 3)
     bench.now += 0.6
     part.look()
@@ -167,7 +167,7 @@ def test_a_store_that_refused_is_left_out_of_the_next_life() -> None:
     bench.lives[1].say(json.dumps({**refused, "store": "cache"}))
     bench.end(part, 3)
     state = part.state()
-    assert (state.condition, state.note) == (Condition.REFUSED, "search: topic gone; cache: topic gone")
+    assert (state.condition, state.note) == (ProcessCondition.REFUSED, "search: topic gone; cache: topic gone")
     part.forgive()
     part.look()
     assert bench.lives[2].arguments == ["sync", "search", "cache"]
@@ -250,7 +250,7 @@ def test_lines_stay_json_on_stderr(capsys: pytest.CaptureFixture[str]) -> None:
 
 def test_log_files_do_not_grow_for_ever(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """One file per part; when it is full, it is put aside and the one before goes."""
-    monkeypatch.setattr("cdc.supervisor.lines._FILE_BYTES", 100)
+    monkeypatch.setattr("cdc.supervisor.child_output._FILE_BYTES", 100)
     lines = InFiles(tmp_path / "logs")
     for number in range(40):
         lines.write("capture", json.dumps({"number": number}))

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from cdc.supervisor.capture_part import CapturePart
-from cdc.supervisor.part import Condition
+from cdc.supervisor.part import ProcessCondition
 from cdc.supervisor.sync_part import SyncPart
 from tests.harness.part_bench import Bench
 
@@ -71,10 +71,10 @@ def test_a_sync_ends_when_another_pipeline_leads_and_begins_when_this_one_does()
     bench.end(part, 3)
     bench.now += 100
     part.look()
-    assert (len(bench.lives), part.state().condition, part.restarts) == (1, Condition.IDLE, 0)
+    assert (len(bench.lives), part.state().condition, part.restarts) == (1, ProcessCondition.IDLE, 0)
     lead.may = True
     part.look()
-    assert (len(bench.lives), part.state().condition) == (2, Condition.RUNNING)
+    assert (len(bench.lives), part.state().condition) == (2, ProcessCondition.RUNNING)
 
 
 def test_a_store_that_another_sync_has_taken_is_taken_back_once_this_pipeline_leads() -> None:
@@ -88,7 +88,7 @@ def test_a_store_that_another_sync_has_taken_is_taken_back_once_this_pipeline_le
     bench.now += 1000
     part.look()
     state = part.state()
-    assert (len(bench.lives), state.condition, state.note) == (1, Condition.IDLE, "another sync has taken cache")
+    assert (len(bench.lives), state.condition, state.note) == (1, ProcessCondition.IDLE, "another sync has taken cache")
     lead.sure = True
     part.look()
     assert [life.arguments for life in bench.lives[1:]] == [["sync", "cache"]]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from cdc.supervisor.repairs import Repairs
+from cdc.supervisor.refusal_watch import RefusalWatch
 
 
 class _Known:
@@ -10,8 +10,8 @@ class _Known:
         self.recoveries: int | None = None
         self.noted: set[str] = set()
 
-    def repairs(self) -> Repairs:
-        return Repairs(lambda: self.recoveries, lambda name: name in self.noted)
+    def repairs(self) -> RefusalWatch:
+        return RefusalWatch(lambda: self.recoveries, lambda name: name in self.noted)
 
 
 def test_a_recovery_is_noticed_once() -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from cdc.config import Config, load_config
-from spark_jobs.sync import driver_config
+from spark_jobs.sync.sync import driver_config
 
 _STORES = {
     "cache": '[stores.cache]\nkind = "redis"\nurl = "redis://localhost/0"\n',

@@ -12,7 +12,7 @@ import pytest
 from cdc.config import Config, parse_config
 from cdc.config.tables import TableName
 from cdc.errors import RefusedError
-from cdc.table_settings import (
+from cdc.tables.event_settings import (
     follow_settings,
     is_same,
     learn_settings,
@@ -23,10 +23,10 @@ from cdc.table_settings import (
     why_different,
     why_other,
 )
-from cdc.table_states import Column, TableState, TableStates
+from cdc.tables.recorded_state import CatalogColumn, TableState, TableStates
 
 T = TableName("public", "t")
-COLUMNS = [Column(number, name, 25, -1, "1", False) for number, name in enumerate(("id", "v", "w"), 1)]
+COLUMNS = [CatalogColumn(number, name, 25, -1, "1", False) for number, name in enumerate(("id", "v", "w"), 1)]
 STATE = TableState(schema="public", table="t", topic="p.public.t", key=["id"], storage="1", columns=COLUMNS)
 STATES = TableStates(tables={"1": STATE})
 SALT = '[capture]\nmask_salt = "pepper"\n'
@@ -108,7 +108,7 @@ def test_a_job_with_other_settings_is_told_which_table_it_is() -> None:
     assert why_different(ours, {}, {"1": T}) is not None, "a job that does not say cannot be believed"
 
 
-def _with_columns(*columns: Column) -> TableState:
+def _with_columns(*columns: CatalogColumn) -> TableState:
     return TableState(schema="public", table="t", topic="p.public.t", key=["id"], storage="1", columns=list(columns))
 
 

@@ -9,13 +9,23 @@ import msgspec
 import pytest
 
 from cdc.errors import RefusedError
-from cdc.table_states import FORMAT, Column, Gone, Part, Pending, TableState, TableStates, decode, why_incomplete
-from cdc.table_watch import _advance
+from cdc.tables.recorded_state import (
+    FORMAT,
+    CatalogColumn,
+    Gone,
+    Pending,
+    TablePartition,
+    TableState,
+    TableStates,
+    decode_states,
+    why_incomplete,
+)
+from cdc.tables.watch import _advance
 
 
-def column(number: int, name: str, **changes: Any) -> Column:
+def column(number: int, name: str, **changes: Any) -> CatalogColumn:
     usual: dict[str, Any] = {"type_oid": 23, "type_modifier": -1, "entry": "700", "has_default": False}
-    return Column(number, name, **{**usual, **changes})
+    return CatalogColumn(number, name, **{**usual, **changes})
 
 
 def table(name: str = "t", **changes: Any) -> TableState:
@@ -92,13 +102,18 @@ def test_partitions_that_come_empty_change_nothing(leaves: dict[str, bool], reas
 
 def test_a_partition_that_was_away_meanwhile_is_told_from_one_that_was_rewritten() -> None:
     """Nobody streams what is written to it while it is detached. New partitions are no rewrite of those that stay."""
-    before = table(leaves={"7": True}, parts={"7": Part("/700", "70")})
-    away = table(leaves={"7": False}, parts={"7": Part("/701", "70")})
+    before = table(leaves={"7": True}, parts={"7": TablePartition("/700", "70")})
+    away = table(leaves={"7": False}, parts={"7": TablePartition("/701", "70")})
     assert why_incomplete(before, away) == "a partition was detached and attached again"
     new_column = [*table().columns, column(3, "b")]
     grown = {"leaves": {"7": True, "8": True}, "storage": "1001", "columns": new_column}
-    assert why_incomplete(before, table(**grown, parts={"7": Part("/700", "70"), "8": Part("/702", "80")})) is None
-    rewritten = table(**grown, parts={"7": Part("/700", "71"), "8": Part("/702", "80")})
+    assert (
+        why_incomplete(
+            before, table(**grown, parts={"7": TablePartition("/700", "70"), "8": TablePartition("/702", "80")})
+        )
+        is None
+    )
+    rewritten = table(**grown, parts={"7": TablePartition("/700", "71"), "8": TablePartition("/702", "80")})
     assert why_incomplete(before, rewritten) == "column b was added and the table rewritten"
     unknown = table(leaves={"7": True})  # of an earlier Tailrace
     assert why_incomplete(unknown, before) is None
@@ -129,7 +144,7 @@ def test_a_name_that_came_and_went_between_two_looks() -> None:
     assert known.with_stray(1, "public", "t", "shop.public.t", 90) is known
     assert known.with_stray(2, "public", "x", "shop.public.x", 90) is known
     strayed = known.with_stray(1, "public", "u", "shop.public.u", 90)
-    assert decode(strayed.encode()) == strayed
+    assert decode_states(strayed.encode()) == strayed
     back = Look(strayed).at(100, {"1": table("t")})
     assert back.pending == {"shop.public.t": Pending(90, "it was renamed")}
     assert (back.emptying, back.strays) == ({"shop.public.u": Gone("public", "u", 101)}, {})
@@ -144,7 +159,7 @@ def test_a_column_that_had_another_name_between_two_looks() -> None:
     for columns in (["id", "a"], ["id"], ["id", "a", "b"]):
         assert known.with_columns_away(1, columns) is known
     away = known.with_columns_away(1, ["id", "b"])
-    assert decode(away.encode()) == away
+    assert decode_states(away.encode()) == away
     back = Look(away).at(100, {"1": table()})
     assert back.pending == {"shop.public.t": Pending(100, "column a was renamed and renamed back")}
     assert back.away == {}
@@ -197,7 +212,7 @@ def test_a_relation_belongs_to_the_table_above_it() -> None:
         "root",
         None,
     ]
-    learned = states.with_leaf("1", "8", born=True, part=Part("/9", "80"))
+    learned = states.with_leaf("1", "8", born=True, part=TablePartition("/9", "80"))
     assert learned.root_of(8) == learned.tables["1"]
     assert learned.tables["1"].leaves == {"7": True, "8": True}
 
@@ -209,9 +224,9 @@ def test_the_record_survives_and_a_newer_one_is_refused() -> None:
         pending={"shop.public.t": Pending(5, "x")},
         emptying={"shop.public.u": Gone("public", "u", 9)},
     )
-    assert decode(states.encode()) == states
+    assert decode_states(states.encode()) == states
     with pytest.raises(RefusedError, match=f"format {FORMAT + 1}"):
-        decode(msgspec.structs.replace(states, format=FORMAT + 1).encode())
+        decode_states(msgspec.structs.replace(states, format=FORMAT + 1).encode())
 
 
 def test_copy_mends_what_was_marked_before_it_began() -> None:
@@ -231,4 +246,4 @@ def test_a_table_that_was_never_copied_is_incomplete_and_not_due() -> None:
     assert altered.pending["t"] == Pending(16, "column x was renamed to y", 32)
     assert altered.due(first=False) == {"t"}
     assert not states.copied("t", 16).pending
-    assert decode(states.encode()) == states
+    assert decode_states(states.encode()) == states

@@ -8,11 +8,11 @@ from typing import Any
 
 import pytest
 
-from cdc.config import Iceberg
+from cdc.config import IcebergConfig
 from cdc.config.settings import Location
-from cdc.config.stores import Elasticsearch, Redis
+from cdc.config.stores import ElasticsearchConfig, RedisConfig
 from cdc.errors import TransientError
-from cdc.secrets import Options, Url
+from cdc.secrets import SecretOptions, Url
 from sinks.elasticsearch import client as elasticsearch_client
 from sinks.iceberg import catalog, rest_catalog
 from sinks.redis import client as redis_client
@@ -28,7 +28,7 @@ def silent_server() -> Iterator[str]:
 def test_a_silent_catalog_is_given_up(silent_server: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """A REST catalog that takes the connection and says nothing is a transient error, and does not end the sync."""
     monkeypatch.setattr(rest_catalog, "ANSWER_SECONDS", 0.2)
-    warehouse = Iceberg(path=Location("s3://bucket/w"), catalog_uri=Url(silent_server))
+    warehouse = IcebergConfig(path=Location("s3://bucket/w"), catalog_uri=Url(silent_server))
     with pytest.raises(TransientError, match="does not answer"):
         catalog.open_catalog(warehouse)
 
@@ -36,22 +36,22 @@ def test_a_silent_catalog_is_given_up(silent_server: str, monkeypatch: pytest.Mo
 def test_a_catalog_in_postgres_and_files_in_s3_have_limits() -> None:
     """An option of the user's wins over ours."""
     uri = Url("postgresql://me@host/db?sslmode=require&connect_timeout=3")
-    properties = catalog._properties(Iceberg(path=Location("s3://bucket/w"), catalog_uri=uri))
+    properties = catalog._properties(IcebergConfig(path=Location("s3://bucket/w"), catalog_uri=uri))
     assert "connect_timeout=3&" in properties["uri"]
     assert "tcp_user_timeout=60000" in properties["uri"]
     assert properties["uri"].endswith("sslmode=require")
     assert (properties["s3.connect-timeout"], properties["s3.request-timeout"]) == ("10", "60")
-    own = Iceberg(path=Location("s3://b/w"), catalog_uri=uri, options=Options({"s3.request-timeout": "5"}))
+    own = IcebergConfig(path=Location("s3://b/w"), catalog_uri=uri, options=SecretOptions({"s3.request-timeout": "5"}))
     assert catalog._properties(own)["s3.request-timeout"] == "5"
 
 
 def test_stores_clients_have_limits() -> None:
     """Both for the connection and for the answer."""
-    made = redis_client.open_client(Redis(url=Url("redis://127.0.0.1:1/0")))
+    made = redis_client.open_redis(RedisConfig(url=Url("redis://127.0.0.1:1/0")))
     found: dict[str, Any] = made.connection_pool.connection_kwargs
     assert (found["socket_connect_timeout"], found["socket_timeout"]) == (
         redis_client.CONNECT_SECONDS,
         redis_client.ANSWER_SECONDS,
     )
-    with elasticsearch_client.open_client(Elasticsearch(url=Url("http://127.0.0.1:1"))) as opened:
+    with elasticsearch_client.open_elasticsearch(ElasticsearchConfig(url=Url("http://127.0.0.1:1"))) as opened:
         assert opened._request_timeout == elasticsearch_client.REQUEST_SECONDS

@@ -9,8 +9,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from cdc.encoding.values import TypeInfo, built_in, encoder_for
 from cdc.errors import ProtocolError
-from cdc.values import TypeInfo, built_in, encoder_for
 
 texts = st.text(st.characters(codec="utf-8", exclude_characters="\x00"))
 # What makes trouble, more often than chance would.

@@ -13,8 +13,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from cdc.encoding.values import IDENTITY, QUOTE, Encode, TypeInfo, built_in, encoder_for
 from cdc.errors import ProtocolError
-from cdc.values import IDENTITY, QUOTE, Encode, TypeInfo, built_in, encoder_for
 
 # Postgres text holds no NUL, and UTF-8 no surrogates.
 texts = st.text(st.characters(codec="utf-8", exclude_characters="\x00"))

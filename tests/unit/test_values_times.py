@@ -9,8 +9,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from cdc.encoding.values import Encode, TypeInfo, encoder_for
 from cdc.errors import ProtocolError
-from cdc.values import Encode, TypeInfo, encoder_for
 
 years = st.integers(-4713, 294_276)
 months_days = st.dates().map(lambda day: f"{day:-%m-%d}")

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import pytest
 
-from sinks.contract import Column, TableSchema
+from sinks.contract import SchemaColumn, TableSchema
 from sinks.iceberg import naming
 from sinks.iceberg.schemas import CURRENT_OWN, HISTORY_OWN, iceberg_schema, spark_name, warehouse_columns, widens
 from sinks.typed_columns import spark_type
 from spark_jobs.warehouse.batch import key_ranges
 
 
-def _table(schema: str, table: str, *columns: Column) -> TableSchema:
+def _table(schema: str, table: str, *columns: SchemaColumn) -> TableSchema:
     return TableSchema(schema, table, f"x.{schema}.{table}", ("id",), columns)
 
 
@@ -61,7 +61,7 @@ def test_columns_keep_their_names_unless_they_would_be_misread() -> None:
 )
 def test_a_type_has_a_column_that_holds_it_exactly_or_a_string(type_name: str, modifier: int, wanted: str) -> None:
     """Also the way to Iceberg and back."""
-    column = Column("c", type_name, modifier)
+    column = SchemaColumn("c", type_name, modifier)
     assert spark_type(column) == wanted
     columns = warehouse_columns(_table("public", "t", column))
     for own in (CURRENT_OWN, HISTORY_OWN):

@@ -10,7 +10,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from cdc.worker import Worker
+from cdc.postgres.worker_thread import Worker
 from tests.harness.waiting import eventually
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from spark_jobs.worker_daemon import without_copies
+from spark_jobs.session.worker_daemon import without_copies
 
 
 def test_an_installed_pyspark_is_not_read_from_its_own_copy(tmp_path: Path) -> None:

@@ -1,0 +1,50 @@
+"""Waiting until the topics, or a store, have everything up to an LSN."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+
+from cdc.config import Config, IcebergConfig
+from cdc.errors import TransientError
+from cdc.lsn import LSN
+from cdc.names import Control, control_topic
+from cdc.positions.progress import Progress, read_progress
+from cdc.positions.wait import wait_for
+
+_LOOK_SECONDS = 0.1
+
+
+def wait_for_topics(config: Config, lsn: int, timeout_seconds: float) -> Progress:
+    """The first progress record that covers the LSN."""
+    name = control_topic(config.kafka.prefix, Control.PROGRESS)
+    give_up_at = time.monotonic() + timeout_seconds
+    while True:
+        progress = read_progress(config.kafka.client_options(), name, timeout_seconds=10)
+        if progress is not None and progress.state == "streaming" and progress.confirm_lsn >= lsn:
+            return progress
+        if time.monotonic() > give_up_at:
+            raise TransientError(
+                f"Capture has not published everything up to {LSN(lsn)} after {timeout_seconds:.0f} seconds.",
+                remedy="An audit needs a running capture: tailrace capture --status says how it is.",
+            )
+        time.sleep(_LOOK_SECONDS)
+
+
+def wait_for_stores(config: Config, names: Sequence[str], lsn: int, timeout_seconds: float) -> None:
+    """A warehouse has no less time than its batches take to begin, whatever the limit."""
+    if not names:
+        return
+    stores = [config.stores[name] for name in names]
+    timeout_seconds += (
+        max((each.trigger_milliseconds for each in stores if isinstance(each, IcebergConfig)), default=0) / 1000
+    )
+    waited = wait_for(config, names, LSN(lsn), timeout_seconds=timeout_seconds)
+    if not waited:
+        behind = [each for each in waited.stores if each.lsn < lsn]
+        problem = f" ({behind[0].problem})" if behind[0].problem else ""
+        raise TransientError(
+            f"Store {behind[0].name} does not have everything up to {LSN(lsn)} after {timeout_seconds:.0f} seconds"
+            f"{problem}: it is at {behind[0].lsn}.",
+            remedy="An audit needs stores that are kept in step: tailrace lag says how far they are.",
+        )

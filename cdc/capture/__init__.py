@@ -1,0 +1,1 @@
+"""Capture: from the replication stream to the topics."""

@@ -1,0 +1,64 @@
+"""Which topic a logical message goes to. Any role may send messages, so they make topics only up to a limit."""
+
+from __future__ import annotations
+
+import re
+
+from cdc.config import Config
+from cdc.logs import Seldom, get_logger
+from cdc.names import message_topic, other_messages_topic
+from cdc.positions.progress import Progress
+
+log = get_logger("capture")
+
+
+class MessageTopics:
+    def __init__(self, config: Config) -> None:
+        self._prefix = config.kafka.prefix
+        self._limit = config.source.message_topics
+        names = config.source.message_names
+        self._named = frozenset(name for name in names if "*" not in name)
+        self._patterns = [_compiled(name) for name in names if "*" in name]
+        self._takes_any = not names
+        self._other = other_messages_topic(self._prefix)
+        self._seldom = Seldom(log)
+        self._is_off = not config.source.messages
+        self._own = {self._other, *(message_topic(self._prefix, name) for name in self._named)}
+        self._counted: dict[str, str] = {}
+        self._found = 0
+
+    def topic_for(self, name: str, progress: Progress) -> str | None:
+        """None: messages of this name are not published."""
+        if self._is_off:
+            return None
+        if not (self._takes_any or name in self._named or any(each.fullmatch(name) for each in self._patterns)):
+            self._seldom.warning(
+                "message_not_published", name=name, reason="[source] message_names does not have its name"
+            )
+            return None
+        topic = message_topic(self._prefix, name)
+        if topic in progress.topic_ids or name in self._named or self._count(progress) < self._limit:
+            return topic
+        self._seldom.warning(
+            "message_without_own_topic",
+            name=name,
+            topic=self._other,
+            reason=f"[source] message_topics allows {self._limit} topics, and there are as many",
+            remedy="Add the name to [source] message_names, or raise message_topics.",
+        )
+        return self._other
+
+    def is_shared(self, topic: str) -> bool:
+        return topic == self._other
+
+    def _count(self, progress: Progress) -> int:
+        """Those of names that the config does not have word by word."""
+        if progress.topic_ids is not self._counted:
+            others = progress.topic_ids.keys() - progress.end_offsets.keys() - self._own
+            self._counted, self._found = progress.topic_ids, len(others)
+        return self._found
+
+
+def _compiled(pattern: str) -> re.Pattern[str]:
+    """`*` is any text; everything else is itself."""
+    return re.compile(".*".join(map(re.escape, pattern.split("*"))), re.DOTALL)

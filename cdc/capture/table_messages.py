@@ -1,0 +1,114 @@
+"""What the stream and the catalog say about tables while rows flow: new columns, TRUNCATE, topics that come and go."""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+
+import psycopg
+
+from cdc.capture.batches import Batches
+from cdc.capture.event_rules import EventRules
+from cdc.config import Config
+from cdc.encoding.table_encoder import Shape, TableEncoder
+from cdc.kafka.topics import Topics
+from cdc.names import Control, control_topic
+from cdc.pgoutput.messages import Relation, Truncate
+from cdc.publishing.publisher import Publisher
+from cdc.snapshot.table_description import describe_tables
+from cdc.tables import schema_record
+from cdc.tables.resolver import TableResolver
+
+
+class TableMessages:
+    def __init__(
+        self,
+        config: Config,
+        *,
+        catalog: psycopg.Connection,
+        changes: EventRules,
+        batches: Batches,
+        publisher: Publisher,
+        topics: Topics,
+    ) -> None:
+        self._config = config
+        self._catalog = catalog
+        self._tables = TableResolver(config, catalog)
+        self._changes = changes
+        self._batches = batches
+        self._publisher = publisher
+        self._topics = topics
+        self._schema_topic = control_topic(config.kafka.prefix, Control.SCHEMA)
+
+    def on_relation(self, relation: Relation, lsn: int) -> None:
+        table = self._tables.table_for(relation, self._batches.states, self._batches.progress.topic_ids)
+        if table is None:
+            self._changes.on_table_gone(relation.oid)
+            return
+        self._changes.gone.discard(relation.oid)
+        self._changes.windows.disturb([table.topic], "its columns may have changed while it was read")
+        # The message itself has no LSN of its own in the stream: it comes before a row of the transaction under way.
+        lsn = max(lsn, self._changes.begin.final_lsn if self._changes.begin is not None else 0)
+        shape = table.shape
+        states = self._tables.learn(relation.oid, self._batches.states, lsn)
+        states = states.with_stray(relation.oid, shape.schema, shape.table, shape.topic, lsn)
+        self._batches.replace_states(states.with_columns_away(relation.oid, [each.name for each in relation.columns]))
+        self._make_known(table)
+        self._changes.on_table(table)
+
+    def on_truncate(self, message: Truncate, lsn: int) -> None:
+        """TRUNCATE of a partitioned table names all of its partitions; of a partition, only that one."""
+        oids = tuple(oid for oid in message.relation_oids if oid not in self._changes.gone)
+        truncated = {str(oid) for oid in oids}
+        partial = set()
+        states = self._batches.states
+        for oid in oids:
+            root = states.root_of(oid)
+            if root is not None and root.leaves and not root.leaves.keys() <= truncated:
+                partial.add(root.topic)
+                states = states.with_pending(root.topic, lsn, "a partition was truncated")
+        self._batches.replace_states(states)
+        roots = [root.topic for oid in oids if (root := states.root_of(oid)) is not None]
+        self._changes.windows.disturb(roots, "it was truncated while it was read")
+        self._changes.on_truncate(Truncate(oids, message.cascade, message.restart_identity), lsn, partial)
+
+    def introduce(self, oids: Collection[str]) -> None:
+        """Tables that are copied before the stream has told of them."""
+        states = self._batches.states
+        topics = {oid: states.tables[oid].topic for oid in oids if oid in states.tables}
+        unknown = [oid for oid, topic in topics.items() if topic not in self._batches.progress.schemas]
+        if unknown:
+            described = self._batches.call(lambda: describe_tables(self._catalog, self._config, unknown))
+            for each in described.values():
+                self._make_known(each.table(each.relation))
+
+    def follow_renamed_roots(self) -> None:
+        """No message tells that the partitioned table above a partition has another name."""
+        for oid, table in list(self._changes.tables.items()):
+            root = self._batches.states.root_of(oid)
+            if root is not None and str(oid) in root.leaves and root.topic != table.topic:
+                self.on_relation(table.relation, self._batches.progress.confirm_lsn)
+
+    def empty_topics_of_gone_tables(self, lsn: int) -> None:
+        if not self._batches.states.emptying:
+            return
+        self._batches.settle()  # it must not record as emptied what is emptied only by the next one
+        states = self._batches.states
+        live = {state.topic for state in states.tables.values()}
+        due = {name: gone for name, gone in states.emptying.items() if gone.seen < lsn}
+        for name, gone in due.items():
+            if name not in live:
+                self._changes.on_gone(Shape(schema=gone.schema, table=gone.table, topic=name, key=()), lsn)
+        self._batches.replace_states(states.emptied(due))
+
+    def _make_known(self, table: TableEncoder) -> None:
+        """Its topic, and its columns for whoever reads that, before its first row."""
+        batches = self._batches
+        if table.topic not in batches.progress.topic_ids:
+            batches.settle()
+            made = batches.call(lambda: self._topics.ensure_tables([table.topic]))[table.topic]
+            batches.progress = batches.progress.with_topic(table.topic, made.id, made.partitions)
+        digest = schema_record.schema_digest(table)
+        if batches.progress.schemas.get(table.topic) != digest and not self._changes.replaying:
+            batches.settle()
+            batches.progress = batches.progress.with_schema(table.topic, digest)
+            self._publisher.send(*schema_record.record(table, self._changes.version, self._schema_topic))

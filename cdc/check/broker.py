@@ -1,0 +1,184 @@
+"""The brokers: do they answer, are they enough, and do their settings keep what capture was told is safe?
+
+Reading is apart from judging, so that every judgement can be tried without a cluster that is set up that way.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+
+from kafka.admin import ConfigResource, ConfigResourceType
+
+from cdc.check.findings import Finding, fail, ok, warn
+from cdc.config import Config
+from cdc.kafka.admin import Admin
+
+PLACE = "broker"
+# Transactions that survive any crash of a producer or broker need KIP-447 and KIP-360, both in 2.5.
+_OLDEST = (2, 5)
+_CONTROL_RECORD_BYTES = 1_000_000
+_FIRST_ANSWER_MS = 5_000
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BrokerFacts:
+    """`settings` are of one broker, the first; empty where the user may not see them."""
+
+    version: tuple[int, ...]
+    brokers: int
+    settings: Mapping[str, str]
+
+
+def read_broker(config: Config) -> BrokerFacts:
+    options = {"bootstrap_timeout_ms": _FIRST_ANSWER_MS, **config.kafka.python_options()}
+    admin = Admin(**options)
+    try:
+        ids = sorted(broker["broker_id"] for broker in admin.describe_cluster()["brokers"])
+        resource = ConfigResource(ConfigResourceType.BROKER, str(ids[0]))
+        described = admin.describe_configs([resource], config_filter="all").get("broker", {})
+        return BrokerFacts(
+            version=tuple(admin.get_broker_version_data(ids[0]).broker_version),
+            brokers=len(ids),
+            settings={
+                name: entry["value"]
+                for settings in described.values()
+                for name, entry in settings.items()
+                if not entry["is_sensitive"] and entry["value"] is not None
+            },
+        )
+    finally:
+        admin.close()
+
+
+def judge_broker(facts: BrokerFacts, config: Config) -> Iterator[Finding]:
+    yield _version(facts.version)
+    yield _enough(facts.brokers, config.kafka.replication_factor)
+    if not facts.settings:
+        yield warn(
+            PLACE,
+            "The user may not see the brokers' settings; they were not checked.",
+            "Allow DescribeConfigs on the cluster, or compare them with docs/reference/check.md yourself.",
+        )
+        return
+    settings = facts.settings
+    yield _min_isr(int(settings.get("min.insync.replicas", 1)), config.kafka.replication_factor)
+    yield _unclean_election(settings, config.kafka.replication_factor)
+    yield _transaction_timeout(settings, config.capture.transaction_timeout_seconds)
+    yield _transaction_log(settings, config.kafka.replication_factor)
+    yield from _sizes(settings, config)
+    yield _auto_create(settings)
+    if settings.get("log.cleaner.enable", "true") != "true":
+        yield fail(
+            PLACE, "log.cleaner.enable is false: topics are never compacted.", "Set log.cleaner.enable=true; restart."
+        )
+
+
+def _version(version: tuple[int, ...]) -> Finding:
+    shown = ".".join(map(str, version))
+    if version < _OLDEST:
+        oldest = ".".join(map(str, _OLDEST))
+        return fail(PLACE, f"Kafka {shown} is too old for safe transactions.", f"Upgrade to {oldest} or later.")
+    return ok(PLACE, f"Kafka answers, version {shown} or a later one with the same protocol")
+
+
+def _enough(brokers: int, replication_factor: int) -> Finding:
+    if brokers < replication_factor:
+        return fail(
+            PLACE,
+            f"[kafka] replication_factor is {replication_factor}, but only {brokers} broker(s) answer.",
+            "Start the others, or lower replication_factor.",
+        )
+    if replication_factor == 1:
+        return warn(
+            PLACE,
+            f"[kafka] replication_factor is 1 ({brokers} broker(s)): one lost disk loses the topics.",
+            "Set [kafka] replication_factor = 3 in production, before the first start.",
+        )
+    return ok(PLACE, f"{brokers} brokers for replication_factor {replication_factor}")
+
+
+def _min_isr(min_isr: int, replication_factor: int) -> Finding:
+    what = f"min.insync.replicas is {min_isr} with replication_factor {replication_factor}"
+    if min_isr > replication_factor:
+        return fail(PLACE, f"{what}: no write would ever be accepted.", "Raise replication_factor, or lower the other.")
+    if replication_factor > 1 and min_isr == 1:
+        return warn(PLACE, f"{what}: an acknowledged record may exist once.", "Set min.insync.replicas=2 on brokers.")
+    if replication_factor > 1 and min_isr == replication_factor:
+        return warn(PLACE, f"{what}: capture stops while one broker is down.", "Raise replication_factor by one.")
+    return ok(PLACE, what)
+
+
+def _unclean_election(settings: Mapping[str, str], replication_factor: int) -> Finding:
+    name = "unclean.leader.election.enable"
+    if settings.get(name) != "true":
+        return ok(PLACE, f"{name} is false")
+    if replication_factor == 1:
+        return ok(PLACE, f"{name} is true, which has no effect with replication_factor 1")
+    return fail(
+        PLACE, f"{name} is true: a broker that is behind may become leader and lose records.", f"Set {name}=false."
+    )
+
+
+def _transaction_timeout(settings: Mapping[str, str], wanted_seconds: int) -> Finding:
+    name = "transaction.max.timeout.ms"
+    allowed = int(settings.get(name, 900_000))
+    what = f"{name} is {allowed}, [capture] transaction_timeout_seconds is {wanted_seconds}"
+    if allowed < wanted_seconds * 1000:
+        return fail(
+            PLACE,
+            f"{what}: the broker refuses the producer.",
+            f"Set {name}={wanted_seconds * 1000} on the brokers, or transaction_timeout_seconds = {allowed // 1000}.",
+        )
+    return ok(PLACE, what)
+
+
+def _transaction_log(settings: Mapping[str, str], replication_factor: int) -> Finding:
+    name = "transaction.state.log.replication.factor"
+    copies = int(settings.get(name, 3))
+    if copies < replication_factor:
+        return warn(
+            PLACE,
+            f"{name} is {copies}: transactions are less safe than the topics they write to.",
+            f"Set {name}={replication_factor} before the first transaction, else reassign __transaction_state.",
+        )
+    return ok(PLACE, f"{name} is {copies}")
+
+
+def _sizes(settings: Mapping[str, str], config: Config) -> Iterator[Finding]:
+    wanted = config.kafka.max_message_bytes
+    request = int(settings.get("socket.request.max.bytes", 104_857_600))
+    if request <= wanted:
+        yield fail(
+            PLACE,
+            f"socket.request.max.bytes is {request}, [kafka] max_message_bytes is {wanted}: such a record cannot pass.",
+            f"Set [kafka] max_message_bytes below {request}, or raise the brokers' setting.",
+        )
+    else:
+        yield ok(PLACE, f"socket.request.max.bytes is {request}, [kafka] max_message_bytes is {wanted}")
+    fetch = int(settings.get("replica.fetch.max.bytes", 1_048_576))
+    if fetch < wanted and config.kafka.replication_factor > 1:
+        yield warn(
+            PLACE,
+            f"replica.fetch.max.bytes is {fetch}, below max_message_bytes: large records are replicated one by one.",
+            f"Set replica.fetch.max.bytes={wanted} on the brokers.",
+        )
+    largest = int(settings.get("message.max.bytes", 1_048_588))
+    if largest < _CONTROL_RECORD_BYTES:
+        yield warn(
+            PLACE,
+            f"message.max.bytes is {largest}: the progress record of many tables may not fit (table topics set their "
+            "own).",
+            "Set message.max.bytes=1048588 on the brokers.",
+        )
+
+
+def _auto_create(settings: Mapping[str, str]) -> Finding:
+    name = "auto.create.topics.enable"
+    if settings.get(name) == "true":
+        return warn(
+            PLACE,
+            f"{name} is true: a consumer that comes before capture makes a table's topic with the wrong settings.",
+            f"Set {name}=false on the brokers.",
+        )
+    return ok(PLACE, f"{name} is false")

@@ -1,0 +1,224 @@
+"""The Postgres server: version, settings that logical decoding needs, and those that decide what a long stop costs.
+
+Reading is apart from judging, so that every judgement can be tried without a server of that version.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+
+import psycopg
+
+from cdc.check.findings import Finding, fail, ok, warn
+from cdc.check.managed_services import Service
+
+PLACE = "server"
+OLDEST_MAJOR, NEWEST_MAJOR = 14, 18
+
+_MEGABYTE = 1 << 20
+_SMALL_WAL_KEEP = 1024 * _MEGABYTE
+_SMALL_WORK_MEM = 64 * _MEGABYTE
+_SHORT_SENDER_TIMEOUT_MS = 5_000
+_UNITS = {"B": 1, "kB": 1 << 10, "8kB": 8 << 10, "MB": _MEGABYTE, "GB": 1 << 30, "ms": 1, "s": 1_000, "min": 60_000}
+_SETTINGS = (
+    "idle_replication_slot_timeout",
+    "logical_decoding_work_mem",
+    "max_replication_slots",
+    "max_slot_wal_keep_size",
+    "max_wal_senders",
+    "server_encoding",
+    "wal_level",
+    "wal_sender_timeout",
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Setting:
+    """`text` as SHOW prints it; `amount` in bytes, milliseconds or plain, -1 where that means no limit."""
+
+    text: str
+    amount: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ServerFacts:
+    version: int  # as in server_version_num
+    in_recovery: bool
+    settings: Mapping[str, Setting]
+    slots_used: int
+    senders_used: int
+    prepared_transactions: int
+    oldest_prepared_seconds: float
+
+
+def read_server(connection: psycopg.Connection) -> ServerFacts:
+    row = connection.execute(
+        "select pg_is_in_recovery(), (select count(*) from pg_replication_slots),"
+        " (select count(*) from pg_stat_replication), count(p.gid),"
+        " coalesce(extract(epoch from now() - min(p.prepared)), 0)::float8"
+        " from (select 1) one left join pg_prepared_xacts p on p.database = current_database()"
+    ).fetchone()
+    assert row is not None  # noqa: S101  # an aggregate has one row
+    settings = connection.execute(
+        "select name, current_setting(name), setting, unit from pg_settings where name = any(%s)", [list(_SETTINGS)]
+    ).fetchall()
+    return ServerFacts(
+        version=connection.info.server_version,
+        in_recovery=row[0],
+        settings={name: Setting(text, _amount(raw, unit)) for name, text, raw, unit in settings},
+        slots_used=row[1],
+        senders_used=row[2],
+        prepared_transactions=row[3],
+        oldest_prepared_seconds=row[4],
+    )
+
+
+def judge_server(facts: ServerFacts, service: Service, *, slot_exists: bool, slot_active: bool) -> Iterator[Finding]:
+    yield _version(facts.version, service)
+    yield _role_in_replication(facts.in_recovery)
+    yield _wal_level(facts.settings["wal_level"].text, service)
+    yield _slots(facts, service, slot_exists=slot_exists)
+    yield _senders(facts, service, slot_active=slot_active)
+    yield _wal_keep(facts.settings["max_slot_wal_keep_size"], service)
+    yield _sender_timeout(facts.settings["wal_sender_timeout"], service)
+    if "idle_replication_slot_timeout" in facts.settings:  # from 18 on
+        yield _idle_timeout(facts.settings["idle_replication_slot_timeout"], service)
+    yield _work_mem(facts.settings["logical_decoding_work_mem"], service)
+    yield _encoding(facts.settings["server_encoding"].text)
+    yield _prepared(facts, slot_exists=slot_exists)
+
+
+def _amount(raw: str, unit: str | None) -> int:
+    if not raw.lstrip("-").isdigit():
+        return 0
+    return int(raw) if raw.startswith("-") else int(raw) * _UNITS.get(unit or "", 1)
+
+
+def _version(version: int, service: Service) -> Finding:
+    major, shown = version // 10_000, f"{version // 10_000}.{version % 10_000}"
+    where = f" ({service.name})" if service.name else ""
+    if major < OLDEST_MAJOR:
+        return fail(PLACE, f"Postgres {shown}{where} is too old.", f"Upgrade to {OLDEST_MAJOR} or later.")
+    if major > NEWEST_MAJOR:
+        return warn(
+            PLACE,
+            f"Postgres {shown}{where} is newer than what this Tailrace was tested with.",
+            f"Use {OLDEST_MAJOR} to {NEWEST_MAJOR}, or a newer Tailrace.",
+        )
+    return ok(PLACE, f"Postgres {shown}{where}")
+
+
+def _role_in_replication(in_recovery: bool) -> Finding:
+    if in_recovery:
+        return fail(PLACE, "This is a standby; capture reads the primary.", "Point [source] dsn at the primary.")
+    return ok(PLACE, "it is a primary")
+
+
+def _wal_level(level: str, service: Service) -> Finding:
+    if level != "logical":
+        return fail(PLACE, f"wal_level is {level}, logical decoding needs logical.", service.set_wal_level)
+    return ok(PLACE, "wal_level is logical")
+
+
+def _slots(facts: ServerFacts, service: Service, *, slot_exists: bool) -> Finding:
+    limit = facts.settings["max_replication_slots"].amount
+    what = f"{facts.slots_used} of {limit} replication slots are in use"
+    if facts.slots_used >= limit and not slot_exists:
+        return fail(PLACE, f"{what}: none is left for capture.", _raise(service, "max_replication_slots", limit + 4))
+    return ok(PLACE, what)
+
+
+def _senders(facts: ServerFacts, service: Service, *, slot_active: bool) -> Finding:
+    limit = facts.settings["max_wal_senders"].amount
+    what = f"{facts.senders_used} of {limit} WAL senders are in use"
+    if facts.senders_used >= limit and not slot_active:
+        return fail(PLACE, f"{what}: none is left for capture.", _raise(service, "max_wal_senders", limit + 4))
+    return ok(PLACE, what)
+
+
+def _wal_keep(keep: Setting, service: Service) -> Finding:
+    name = "max_slot_wal_keep_size"
+    if keep.amount < 0:
+        return warn(
+            PLACE,
+            f"{name} is -1: while capture is stopped, the slot keeps WAL until the server's disk is full.",
+            _change(service, name, "50GB") + " Choose what the disk can spare: beyond it the slot is lost.",
+        )
+    if keep.amount < _SMALL_WAL_KEEP:
+        return warn(
+            PLACE,
+            f"{name} is {keep.text}: a short stop of capture on a busy server loses the slot.",
+            _change(service, name, "50GB") + " Choose what the disk can spare.",
+        )
+    return ok(PLACE, f"{name} is {keep.text}: when that much WAL waits for capture, the slot is lost")
+
+
+def _sender_timeout(timeout: Setting, service: Service) -> Finding:
+    name = "wal_sender_timeout"
+    if timeout.amount == 0:
+        return warn(
+            PLACE,
+            f"{name} is 0: a capture whose network was cut keeps the slot, and a standby cannot take over.",
+            _change(service, name, "60s"),
+        )
+    if timeout.amount < _SHORT_SENDER_TIMEOUT_MS:
+        return warn(
+            PLACE, f"{name} is {timeout.text}: short pauses break the connection.", _change(service, name, "60s")
+        )
+    return ok(PLACE, f"{name} is {timeout.text}")
+
+
+def _idle_timeout(timeout: Setting, service: Service) -> Finding:
+    name = "idle_replication_slot_timeout"
+    if timeout.amount > 0:
+        return warn(
+            PLACE,
+            f"{name} is {timeout.text}: if capture is stopped for longer, the slot is lost.",
+            _change(service, name, "0") + f" Limit the WAL by max_slot_wal_keep_size instead of {name}.",
+        )
+    return ok(PLACE, f"{name} is 0: a stop of capture does not lose the slot by its length alone")
+
+
+def _work_mem(work_mem: Setting, service: Service) -> Finding:
+    name = "logical_decoding_work_mem"
+    if work_mem.amount < _SMALL_WORK_MEM:
+        return warn(
+            PLACE,
+            f"{name} is {work_mem.text}: transactions beyond it go through the server's disk before they are sent.",
+            _change(service, name, "64MB"),
+        )
+    return ok(PLACE, f"{name} is {work_mem.text}; raise it where large transactions are common")
+
+
+def _encoding(encoding: str) -> Finding:
+    if encoding == "UTF8":
+        return ok(PLACE, "the database's encoding is UTF8")
+    what = f"The database's encoding is {encoding}, UTF8 is advised"
+    if encoding == "SQL_ASCII":
+        what += ": it lets any bytes in, and a text that is not UTF-8 stops capture"
+    return warn(PLACE, f"{what}.", "Make a database with encoding 'UTF8', and move the data there.")
+
+
+def _prepared(facts: ServerFacts, *, slot_exists: bool) -> Finding:
+    count = facts.prepared_transactions
+    what = f"{count} prepared transactions (two-phase commit) are open"
+    if count and not slot_exists:
+        why = "making the slot waits until they end"
+    elif count and facts.oldest_prepared_seconds > 600:
+        why = f"the oldest since {facts.oldest_prepared_seconds:.0f} seconds, which keeps WAL"
+    else:
+        return ok(PLACE, f"{what}; they are published when they commit" if count else "no prepared transaction is open")
+    return warn(
+        PLACE,
+        f"{what}: {why}.",
+        "End those that nobody will: select gid, prepared, owner from pg_prepared_xacts; rollback prepared '…';",
+    )
+
+
+def _change(service: Service, name: str, value: str) -> str:
+    return service.change_setting.format(name=name, value=value)
+
+
+def _raise(service: Service, name: str, value: int) -> str:
+    return _change(service, name, str(value)) + " It takes effect with a restart. Or drop what is no longer used."

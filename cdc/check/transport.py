@@ -1,0 +1,165 @@
+"""Credentials that would cross a network in clear text: one finding for each connection of the config that has some.
+
+Judged from the config alone, and for Postgres by libpq's own defaults (`PGSSLMODE`, `PGPASSWORD`). A unix socket or a
+loopback address is no network.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from ipaddress import ip_address
+from urllib.parse import parse_qs, urlsplit
+
+from psycopg.conninfo import conninfo_to_dict
+from psycopg.pq import Conninfo
+
+from cdc.check.findings import Finding, ok, warn
+from cdc.config import (
+    AlertsConfig,
+    Config,
+    DashboardConfig,
+    ElasticsearchConfig,
+    IcebergConfig,
+    KafkaConfig,
+    RedisConfig,
+    SourceConfig,
+)
+from cdc.config.stores import Store
+from cdc.public_settings import is_public_option
+
+# libpq's modes that speak plain text, or fall back to it when the server asks for that.
+_PLAIN_MODES = ("disable", "allow", "prefer")
+_S3_ENDPOINTS = ("s3.endpoint", "spark.hadoop.fs.s3a.endpoint")
+
+
+def judge_transport(config: Config, *, used_password: bool = False) -> Iterator[Finding]:
+    """`used_password`: the source asked for a password, wherever libpq found it."""
+    yield from _source(config.source, used_password=used_password)
+    yield from _kafka(config.kafka)
+    for name, store in config.stores.items():
+        yield from _store(f"store {name}", store, config.spark.options)
+    yield from _alerts(config.alerts)
+    yield from _dashboard(config.dashboard)
+
+
+def is_local(host: str) -> bool:
+    """Whether what is sent to this host stays on this machine; an empty one is libpq's unix socket."""
+    name = host.strip().strip("[]").lower().rstrip(".")
+    if not name or name[0] in "/@" or name == "localhost" or name.endswith(".localhost"):
+        return True
+    try:
+        return ip_address(name.partition("%")[0]).is_loopback
+    except ValueError:
+        return False
+
+
+def _source(source: SourceConfig, *, used_password: bool) -> Iterator[Finding]:
+    given = conninfo_to_dict(source.conninfo())
+    defaults = {each.keyword.decode(): each.val.decode() for each in Conninfo.get_defaults() if each.val}
+    settings = {**defaults, **{name: str(value) for name, value in given.items() if value is not None}}
+    if not (used_password or settings.get("password")):
+        return
+    mode, hosts = settings.get("sslmode", "prefer"), settings.get("hostaddr") or settings.get("host", "")
+    is_plain = mode in _PLAIN_MODES and settings.get("gssencmode") != "require"
+    yield _judged(
+        "server",
+        is_plain=is_plain and not all(map(is_local, hosts.split(","))),
+        what=f"The password and all rows may go to Postgres in clear text (sslmode is {mode}).",
+        remedy="Set [source.tls] with `ca` (or sslmode=verify-full in the DSN), and `ssl = on` at the server.",
+    )
+
+
+def _kafka(kafka: KafkaConfig) -> Iterator[Finding]:
+    protocol = kafka.options.get("security.protocol", kafka.security_protocol).upper()
+    if not protocol.startswith("SASL_"):
+        return
+    hosts = [server.strip().rpartition(":")[0] for server in kafka.bootstrap.split(",")]
+    mechanism = kafka.sasl.mechanism if kafka.sasl is not None else kafka.options.get("sasl.mechanism", "")
+    sent = "All records go to Kafka in clear text, and others can take over the connection"
+    if mechanism == "PLAIN":
+        sent = "The password and all records go to Kafka in clear text"
+    yield _judged(
+        "broker",
+        is_plain=protocol == "SASL_PLAINTEXT" and not all(map(is_local, hosts)),
+        what=f"{sent} (SASL_PLAINTEXT with {mechanism}).",
+        remedy="Set [kafka.tls], and name a SASL_SSL listener of the brokers in [kafka] bootstrap.",
+    )
+
+
+def _store(place: str, store: Store, spark: Mapping[str, str]) -> Iterator[Finding]:
+    if isinstance(store, ElasticsearchConfig):
+        has_credentials = bool(store.username or store.api_key) or _has_login(store.url.reveal())
+        what = "The user's password or the API key goes to Elasticsearch in clear text (http)."
+        remedy = "Give the store an https:// url, and [stores.NAME.tls] with `ca` where the authority is your own."
+        yield from _judged_url(place, store.url.reveal(), what, remedy, has_credentials=has_credentials)
+    elif isinstance(store, RedisConfig):
+        has_credentials = store.password is not None or _has_login(store.url.reveal())
+        what = "The password goes to Redis in clear text (redis://)."
+        remedy = "Give the store a rediss:// url, and [stores.NAME.tls] with `ca` where the authority is your own."
+        yield from _judged_url(place, store.url.reveal(), what, remedy, has_credentials=has_credentials)
+    else:
+        yield from _warehouse(place, store, spark)
+
+
+def _warehouse(place: str, store: IcebergConfig, spark: Mapping[str, str]) -> Iterator[Finding]:
+    uri = store.catalog_uri.reveal() if store.catalog_uri is not None else ""
+    has_secrets = any(not is_public_option(name) for name in store.options)
+    has_credentials = store.catalog_password is not None or _has_login(uri) or (has_secrets and uri.startswith("http"))
+    if uri.startswith("postgres"):
+        mode = parse_qs(urlsplit(uri).query).get("sslmode", ["prefer"])[0]
+        if has_credentials:
+            yield _judged(
+                place,
+                is_plain=mode in _PLAIN_MODES and not is_local(urlsplit(uri).hostname or ""),
+                what=f"The catalog's password may go to Postgres in clear text (sslmode is {mode}).",
+                remedy="Add ?sslmode=verify-full to the store's catalog_uri, and set `ssl = on` at the server.",
+            )
+    elif uri:
+        what = "Credentials go to the REST catalog, and those that it hands out come back, in clear text (http)."
+        remedy = "Give the store an https:// catalog_uri."
+        yield from _judged_url(place, uri, what, remedy, has_credentials=has_credentials)
+    for name in _S3_ENDPOINTS:
+        endpoint = store.options.get(name) or spark.get(name, "")
+        what = f"All rows, and session tokens, go to the object storage in clear text ({name} is http)."
+        remedy = f"Give {name} an https:// URL."
+        yield from _judged_url(place, endpoint, what, remedy, has_credentials=bool(endpoint))
+
+
+def _alerts(alerts: AlertsConfig) -> Iterator[Finding]:
+    if alerts.webhook is None:
+        return
+    url = alerts.webhook.reveal()
+    has_credentials = _has_login(url) or any(not is_public_option(name) for name in alerts.headers)
+    what = "What [alerts.headers] holds goes to the webhook in clear text (http)."
+    yield from _judged_url(
+        "alerts", url, what, "Give [alerts] webhook an https:// URL.", has_credentials=has_credentials
+    )
+
+
+def _dashboard(dashboard: DashboardConfig) -> Iterator[Finding]:
+    if dashboard.enabled and dashboard.token is not None:
+        yield _judged(
+            "dashboard",
+            is_plain=not is_local(dashboard.host),
+            what=f"It listens on {dashboard.host} without TLS: visitors send the token in clear text.",
+            remedy="Leave [dashboard] host at 127.0.0.1, and put a proxy with TLS in front of it.",
+        )
+
+
+def _judged_url(place: str, url: str, what: str, remedy: str, *, has_credentials: bool) -> Iterator[Finding]:
+    """Nothing to say where nothing secret is sent."""
+    parts = urlsplit(url)
+    if has_credentials:
+        is_plain = parts.scheme in ("http", "redis") and not is_local(parts.hostname or "")
+        yield _judged(place, is_plain=is_plain, what=what, remedy=remedy)
+
+
+def _judged(place: str, *, is_plain: bool, what: str, remedy: str) -> Finding:
+    if is_plain:
+        return warn(place, what, remedy)
+    return ok(place, "its credentials are sent encrypted, or do not leave this machine")
+
+
+def _has_login(url: str) -> bool:
+    parts = urlsplit(url)
+    return bool(parts.password or (parts.username and parts.scheme in ("http", "https")))

@@ -1,0 +1,1 @@
+"""Reading `tailrace.toml` and writing it out again."""

@@ -1,0 +1,243 @@
+"""Turns parsed TOML into the config's dataclasses, and collects every problem instead of stopping at the first.
+
+What a section may hold is read from its dataclass: field names are the keys, annotations the types, `about(…)` the
+checks. Problems never quote a secret, and quote an interpolated value as it stands in the file (`${NAME}`).
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import types
+import typing
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any, Literal, Union, get_args, get_origin
+
+from cdc.config.settings import Check, Location, is_setting, problems_of
+from cdc.config.toml.interpolation import UNRESOLVED, Interpolated
+from cdc.secrets import MASK, Secret, SecretOptions, redact
+
+#: Where a value stands: the keys that lead to it, and the index for a member of an array.
+Place = tuple[str | int, ...]
+
+
+class _Bad:
+    """The value was no good; the problem is already on the list."""
+
+
+BAD = _Bad()
+_NAMES = {
+    str: "a string",
+    bool: "true or false",
+    int: "an integer",
+    float: "a number",
+    list: "an array",
+    dict: "a table",
+}
+
+
+class ConfigReader:
+    """`folder` is what relative paths start from; `problems` fills as sections are read."""
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+        self.problems: list[tuple[Place, str]] = []
+
+    def section(self, kind: type, table: object, place: Place) -> Any:
+        """An instance of the dataclass `kind`, or BAD."""
+        if not isinstance(table, dict):
+            return self._wrong(place, "a table", table)
+        known = settings_of(kind)
+        for key in table.keys() - known.keys():
+            self.problems.append(
+                ((*place, key), ("unknown key" if place else "unknown section") + _suggestion(key, known))
+            )
+        values = {key: self._member(declared, hint, table, (*place, key)) for key, (declared, hint) in known.items()}
+        given = {key: value for key, value in values.items() if value is not dataclasses.MISSING}
+        if any(value is BAD for value in given.values()):
+            return BAD
+        section = kind(**given)
+        self.problems += [((*place, key) if key else place, what) for key, what in problems_of(section)]
+        return section
+
+    def _member(self, declared: dataclasses.Field[Any], hint: Any, table: dict[str, Any], place: Place) -> Any:
+        key = declared.name
+        if key not in table:
+            if declared.default is not dataclasses.MISSING or declared.default_factory is not dataclasses.MISSING:
+                return dataclasses.MISSING
+            if dataclasses.is_dataclass(hint):  # a required section: report what is missing inside it
+                return self.section(typing.cast(type, hint), {}, place)
+            self.problems.append((place, f"missing ({_lower_first(declared.metadata['doc'])})"))
+            return BAD
+        value = self._value(hint, table[key], place, declared.metadata["names"])
+        return self._checked(value, declared.metadata["checks"], table[key], place)
+
+    def _checked(self, value: Any, checks: tuple[Check, ...], raw: object, place: Place) -> Any:
+        if value is BAD:
+            return BAD
+        for check in checks:
+            wrong = check(value)
+            if wrong is not None:
+                return self._bad(place, wrong + _quoted(value, raw))
+        return value
+
+    def _value(self, hint: Any, raw: object, place: Place, names: Check | None = None) -> Any:  # noqa: PLR0911 - one line for each kind of type
+        if raw is UNRESOLVED:
+            return BAD
+        origin = get_origin(hint)
+        if origin in (Union, types.UnionType):
+            return self._union([kind for kind in get_args(hint) if kind is not types.NoneType], raw, place)
+        if origin is Literal:
+            return self._choice(get_args(hint), raw, place)
+        if origin is tuple:
+            return self._array(get_args(hint)[0], raw, place)
+        if origin is not None:
+            return self._named(get_args(hint), raw, place, names)
+        if dataclasses.is_dataclass(hint) and not hasattr(hint, "parse"):
+            return self.section(typing.cast(type, hint), raw, place)
+        if hint is SecretOptions:
+            return self._options(raw, place)
+        return self._scalar(hint, raw, place)
+
+    def _union(self, kinds: list[Any], raw: object, place: Place) -> Any:
+        if len(kinds) == 1:
+            return self._value(kinds[0], raw, place)
+        if not isinstance(raw, dict):
+            return self._wrong(place, "a table", raw)
+        by_name = {get_args(typing.get_type_hints(kind)["kind"])[0]: kind for kind in kinds}
+        if "kind" not in raw:
+            return self._bad((*place, "kind"), f"missing (one of {', '.join(by_name)})")
+        chosen = self._value(Literal[tuple(by_name)], raw["kind"], (*place, "kind"))
+        return BAD if chosen is BAD else self.section(by_name[chosen], raw, place)
+
+    def _choice(self, choices: tuple[str, ...], raw: object, place: Place) -> Any:
+        if not isinstance(raw, str):
+            return self._wrong(place, "a string", raw)
+        if raw not in choices:
+            return self._bad(place, f"must be one of {', '.join(choices)}{_quoted(raw, raw)}")
+        return str(raw)
+
+    def _array(self, hint: Any, raw: object, place: Place) -> Any:
+        if not isinstance(raw, list):
+            return self._wrong(place, "an array", raw)
+        members = [self._value(hint, member, (*place, index)) for index, member in enumerate(raw)]
+        for index, member in enumerate(members):
+            if member is not BAD and member in members[:index]:
+                self._bad((*place, index), f"is listed twice{_quoted(member, raw[index])}")
+        return BAD if BAD in members else tuple(members)
+
+    def _named(self, hints: tuple[Any, ...], raw: object, place: Place, names: Check | None) -> Any:
+        """A table whose keys the user chooses."""
+        if not isinstance(raw, dict):
+            return self._wrong(place, "a table", raw)
+        key_hint, hint = hints
+        members: dict[Any, Any] = {}
+        bad = False
+        for name, member in raw.items():
+            here = (*place, name)
+            key = self._checked(self._scalar(key_hint, name, here), (names,) if names else (), name, here)
+            value = self._value(hint, member, here) if key is not BAD else BAD
+            if value is not BAD and key in members:
+                value = self._bad(here, "names the same as a line above")
+            bad = bad or value is BAD
+            members[key] = value
+        return BAD if bad else members
+
+    def _options(self, raw: object, place: Place) -> Any:
+        if not isinstance(raw, dict):
+            return self._wrong(place, "a table", raw)
+        members = {name: self._option(member, (*place, name)) for name, member in _flat(raw)}
+        return BAD if BAD in members.values() else SecretOptions(members)
+
+    def _option(self, raw: object, place: Place) -> Any:
+        if raw is UNRESOLVED:
+            return BAD
+        if isinstance(raw, bool):
+            return str(raw).lower()
+        return str(raw) if isinstance(raw, str | int | float) else self._wrong(place, "a string", raw)
+
+    def _scalar(self, hint: Any, raw: object, place: Place) -> Any:
+        if hint in (int, float, bool):
+            number = _number(hint, raw)
+            return self._wrong(place, _NAMES[hint], raw) if number is None else number
+        if not isinstance(raw, str):
+            return self._wrong(place, "a string", raw)
+        try:
+            return self._parsed(hint, str(raw))
+        except ValueError as error:
+            return self._bad(place, f"{error}{_quoted(None, raw)}")
+
+    def _parsed(self, hint: Any, text: str) -> Any:
+        if hint is str:
+            return text
+        if hint is Path:
+            return self._folder / Path(text).expanduser()
+        if hint is Location:
+            return Location(text if "://" in text or not text else self._folder / Path(text).expanduser())
+        return hint.parse(text)
+
+    def _wrong(self, place: Place, expected: str, raw: object) -> Any:
+        got = next((name for kind, name in _NAMES.items() if isinstance(raw, kind)), "a date or time")
+        if isinstance(raw, bool):
+            got = "a boolean"
+        return self._bad(place, f"expected {expected}, got {got}")
+
+    def _bad(self, place: Place, what: str) -> Any:
+        self.problems.append((place, what))
+        return BAD
+
+
+def settings_of(kind: type) -> dict[str, tuple[dataclasses.Field[Any], Any]]:
+    """The keys of a section: its declared fields and their types."""
+    hints = typing.get_type_hints(kind)
+    declared = [member for member in dataclasses.fields(kind) if is_setting(member)]
+    return {member.name: (member, hints[member.name]) for member in declared}
+
+
+def _number(hint: type, raw: object) -> Any:
+    """`raw` as the wanted type, or None; an environment variable's text may stand for a number."""
+    if isinstance(raw, Interpolated):
+        if hint is bool:
+            return {"true": True, "false": False}.get(raw.lower())
+        try:
+            return hint(raw)
+        except ValueError:
+            return None
+    if isinstance(raw, bool):
+        return raw if hint is bool else None
+    if hint is float and isinstance(raw, int):
+        return float(raw)
+    return raw if isinstance(raw, hint) else None
+
+
+def _quoted(value: object, raw: object) -> str:
+    """`raw` for a message; a variable only by its name, and nothing that stands before an @: it may be a password."""
+    if isinstance(value, Secret) or isinstance(raw, bool) or not isinstance(raw, str | int | float):
+        return ""
+    if not isinstance(raw, str):
+        return f", got {raw}"
+    shown = redact(raw.template if isinstance(raw, Interpolated) else raw)
+    before, at, after = shown.rpartition("@")
+    if at and "://" not in before:
+        shown = f"{MASK}@{after}"
+    return f", got {shown!r}"
+
+
+def _flat(table: Mapping[str, Any], before: str = "") -> Iterator[tuple[str, Any]]:
+    # TOML reads `client.id = "x"` without quotes as nested tables; these names have dots, so join them again.
+    for name, member in table.items():
+        if isinstance(member, dict):
+            yield from _flat(member, f"{before}{name}.")
+        else:
+            yield f"{before}{name}", member
+
+
+def _lower_first(text: str) -> str:
+    return text[:1].lower() + text[1:] if text[1:2].islower() else text
+
+
+def _suggestion(key: str, known: Mapping[str, Any]) -> str:
+    import difflib  # noqa: PLC0415 - only when something is wrong
+
+    near = difflib.get_close_matches(key, known, n=1)
+    return f"; did you mean `{near[0]}`?" if near else f"; known here: {', '.join(known)}"

@@ -1,0 +1,1 @@
+"""From rows to events: table encoders, values, masks, the envelope, and the compiled loops."""

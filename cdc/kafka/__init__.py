@@ -1,0 +1,1 @@
+"""Kafka: topics, control topics, the producer, and the broker's clock."""

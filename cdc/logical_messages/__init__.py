@@ -1,0 +1,1 @@
+"""Tailrace's own logical messages in the WAL: signatures and the heartbeat."""

@@ -1,0 +1,249 @@
+"""Follows what the pipeline has written down about itself in Kafka's control topics, and where the tables' topics end.
+
+One consumer over all of them, kept open: a look costs a fetch, not a connection. Committed records only.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping
+from contextlib import suppress
+from dataclasses import dataclass, field
+
+import msgspec
+from confluent_kafka import Consumer, IsolationLevel, KafkaError, KafkaException, Message, TopicPartition
+from confluent_kafka.admin import AdminClient, OffsetSpec  # type: ignore[attr-defined]
+
+from cdc.audit.audit_records import AuditRecord
+from cdc.config import Config
+from cdc.errors import TransientError
+from cdc.kafka.broker_clock import append_time_ms
+from cdc.kafka.control_topics import committed_reader
+from cdc.kafka.failures import kafka_refusal
+from cdc.monitoring.audit_summary import decode_audit, last_audits
+from cdc.monitoring.log_clock import LogClock
+from cdc.monitoring.published_offsets import Published
+from cdc.monitoring.status_record import AuditStatus
+from cdc.names import Control, control_topic
+from cdc.positions import progress as progress_records
+from cdc.positions.progress import Progress
+from cdc.positions.store_notes import Build, Notes, Refusal
+from cdc.publishing.parked import ParkedRows, decode_parked
+from cdc.snapshot.records import CopyProgress, CopyState
+from cdc.tables.recorded_state import KEY as STATES_KEY
+from cdc.tables.recorded_state import TableStates, decode_states
+
+# Where reading begins, in records before the end; everything else is read whole.
+_LOOK_BACK = {Control.PROGRESS: 256, Control.POSITIONS: 2000}
+_ANSWER_SECONDS = 8.0
+_END_OF_DRAIN_SECONDS = 0.05
+# Topics that are not there yet are looked for this often: in a new pipeline, and where only a first audit lacks.
+_NEW_TOPICS_SECONDS, _TOPICS_SECONDS = 1.0, 30.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class KafkaFacts:
+    """`parked`: rows by store and topic, capture's under the empty name. `ends`: of what is committed."""
+
+    progress: Progress | None = None
+    states: TableStates = field(default_factory=TableStates)
+    copies: Mapping[str, CopyState] = field(default_factory=dict)
+    copy_progress: Mapping[str, CopyProgress] = field(default_factory=dict)
+    parked: Mapping[tuple[str, str], int] = field(default_factory=dict)
+    paused: frozenset[str] = frozenset()
+    builds: Mapping[str, Build] = field(default_factory=dict)
+    #: Who does not run because a person must decide: "capture", "store NAME".
+    refusals: Mapping[str, Refusal] = field(default_factory=dict)
+    audits: Mapping[str, AuditStatus] = field(default_factory=dict)
+    ends: Mapping[str, list[int]] = field(default_factory=dict)
+    published: Published = field(default_factory=Published)
+
+    @property
+    def parked_by_capture(self) -> dict[str, int]:
+        """By topic, of the tables that are captured. (Messages are parked too, and are no rows.)"""
+        tables = {state.topic for state in self.states.tables.values()}
+        return {topic: count for (store, topic), count in self.parked.items() if not store and topic in tables}
+
+
+class KafkaFactsReader:
+    """Used by one thread. `clock` is told of every commit that progress records name."""
+
+    def __init__(self, config: Config, clock: LogClock) -> None:
+        self._config = config
+        self._clock = clock
+        self._consumer: Consumer | None = None
+        self._admin: AdminClient | None = None
+        prefix = config.kafka.prefix
+        self._controls = {control_topic(prefix, each): each.value for each in Control if each is not Control.COPY}
+        self._places: dict[str, int] = {}
+        self._unread: set[str] = set()
+        self._look_for_topics_at = 0.0
+        self._progress: Progress | None = None
+        self._states = TableStates()
+        self._copies: dict[str, CopyState] = {}
+        self._copy_progress: dict[str, CopyProgress] = {}
+        self._parked = ParkedRows()
+        self._notes = Notes()
+        self._progress_ms = 0  # when the broker appended the newest progress record
+        self._audits: dict[bytes, AuditRecord] = {}
+        self._ends: dict[str, list[int]] = {}
+        self._published = Published()
+        self._new_progress: list[Progress] = []
+
+    def read(self) -> KafkaFacts:
+        """Up to the present end. Raises TransientError where Kafka does not answer."""
+        try:
+            if self._consumer is None:
+                self._consumer = committed_reader(self._config.kafka.client_options())
+            if time.monotonic() >= self._look_for_topics_at:
+                self._assign(self._consumer)
+            self._drain(self._consumer)
+            self._published.add(self._new_progress)
+            self._new_progress.clear()
+            self._read_ends()
+        except KafkaException as error:
+            self.close()
+            refused = kafka_refusal(self._config.kafka.client_options())
+            raise TransientError(str(refused or f"Kafka does not answer: {error.args[0].str()}")) from None
+        except TransientError:
+            self.close()
+            raise
+        return self._known()
+
+    def _known(self) -> KafkaFacts:
+        """A copy: the reader's thread goes on while others look at it."""
+        return KafkaFacts(
+            progress=self._progress,
+            states=self._states,
+            copies=dict(self._copies),
+            copy_progress=dict(self._copy_progress),
+            parked=self._parked.counts(),
+            paused=frozenset(note.store for note in self._notes.pauses.values() if note.paused),
+            builds=dict(self._notes.builds),
+            refusals=self._refusals(),
+            audits=last_audits(self._audits.values()),
+            ends=self._ends,
+            published=self._published,
+        )
+
+    def close(self) -> None:
+        consumer, self._consumer = self._consumer, None
+        self._admin = None
+        self._look_for_topics_at = 0.0
+        if consumer is not None:
+            with suppress(KafkaException):
+                consumer.close()
+
+    # -- control topics ------------------------------------------------------------------------------------------
+
+    def _assign(self, consumer: Consumer) -> None:
+        existing = consumer.list_topics(timeout=_ANSWER_SECONDS).topics
+        wanted = [name for name in self._controls if name in existing]
+        is_new = not any(self._controls[name] == Control.STORES.value for name in wanted)
+        self._look_for_topics_at = time.monotonic() + (_NEW_TOPICS_SECONDS if is_new else _TOPICS_SECONDS)
+        assigned = {place.topic for place in consumer.assignment()}
+        if assigned == set(wanted):
+            return
+        places = [TopicPartition(name, 0, self._start(consumer, name)) for name in wanted]
+        consumer.assign(places)
+        self._unread = set(wanted)
+
+    def _start(self, consumer: Consumer, name: str) -> int:
+        low, high = consumer.get_watermark_offsets(TopicPartition(name, 0), timeout=_ANSWER_SECONDS)
+        look_back = next((back for each, back in _LOOK_BACK.items() if each.value == self._controls[name]), high)
+        known = self._places.get(name, 0)
+        return max(low, high - look_back, known if known <= high else 0)
+
+    def _drain(self, consumer: Consumer) -> None:
+        give_up_at = time.monotonic() + _ANSWER_SECONDS
+        while True:
+            messages = consumer.consume(1000, 0.2 if self._unread else _END_OF_DRAIN_SECONDS)
+            for message in messages:
+                self._take(message)
+            if not messages and not self._unread:
+                return
+            if time.monotonic() > give_up_at:
+                if self._unread:
+                    raise TransientError(f"Kafka gave nothing for {_ANSWER_SECONDS:.0f} seconds.")
+                return
+
+    def _take(self, message: Message) -> None:
+        topic, error = message.topic() or "", message.error()
+        if error is not None:
+            if error.code() == KafkaError._PARTITION_EOF:
+                self._unread.discard(topic)
+            elif not error.retriable():
+                raise KafkaException(error)
+            return
+        self._places[topic] = (message.offset() or 0) + 1
+        value = message.value()
+        if value is not None:
+            self._learn(self._controls[topic], message.key() or b"", value, append_time_ms(message))
+
+    def _refusals(self) -> dict[str, Refusal]:
+        """Those that stand. A progress record that is newer than capture's shows that it went on, or was recovered."""
+        return {
+            where: note
+            for where, (appended_ms, note) in self._notes.refusals.items()
+            if not note.over and (where != "capture" or appended_ms > self._progress_ms)
+        }
+
+    def _learn(self, control: str, key: bytes, value: bytes, appended_ms: int) -> None:
+        if control == Control.PROGRESS.value:
+            self._progress_ms = max(self._progress_ms, appended_ms)
+        if control in (Control.PROGRESS.value, Control.POSITIONS.value):
+            self._learn_progress(progress_records.decode_progress(value), newest=control == Control.PROGRESS.value)
+        elif control == Control.SCHEMA.value:
+            if key == STATES_KEY:
+                self._states = decode_states(value)
+        elif control == Control.COPIES.value:
+            named = msgspec.json.decode(key)
+            if "progress" in named:
+                self._copy_progress[named["copy"]] = msgspec.json.decode(value, type=CopyProgress)
+            elif "copy" in named and "chunk" not in named:
+                self._copies[named["copy"]] = msgspec.json.decode(value, type=CopyState)
+        elif control == Control.PARKED.value:
+            self._parked.take(decode_parked(value, 0, control))
+        elif control == Control.STORES.value:
+            self._notes.take(key, value, appended_ms)
+        elif control == Control.AUDITS.value:
+            audit = decode_audit(value)
+            if audit is not None:
+                self._audits[key] = audit
+
+    def _learn_progress(self, progress: Progress, *, newest: bool) -> None:
+        if progress.commit_time_us:
+            self._clock.see(progress.confirm_lsn, progress.commit_time_us / 1e6)
+        self._new_progress.append(progress)
+        if newest:
+            self._progress = progress
+
+    # -- tables' topics ------------------------------------------------------------------------------------------
+
+    def _read_ends(self) -> None:
+        """Where what is committed ends."""
+        progress = self._progress
+        if progress is None:
+            return
+        if self._admin is None:
+            self._admin = AdminClient({**self._config.kafka.client_options(), "log_level": 0})
+        latest = OffsetSpec.latest()  # type: ignore[no-untyped-call]
+        places = {
+            TopicPartition(name, number): latest
+            for name, ends in progress.end_offsets.items()
+            for number in range(len(ends))
+        }
+        if not places:
+            return
+        ends = {name: list(known) for name, known in progress.end_offsets.items()}
+        answers = self._admin.list_offsets(
+            places, isolation_level=IsolationLevel.READ_COMMITTED, request_timeout=_ANSWER_SECONDS
+        )
+        for place, answer in answers.items():
+            try:
+                ends[place.topic][place.partition] = answer.result(_ANSWER_SECONDS).offset
+            except KafkaException:
+                # What progress says of it stands. The topic is being removed; or its leader has changed, which this
+                # client does not learn.
+                self._admin = None
+        self._ends = ends

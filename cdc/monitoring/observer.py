@@ -1,0 +1,161 @@
+"""Asks everybody at once and makes the record: nobody waits for a server that is away longer than the deadline.
+
+observer = Observer(config)
+record = observer.look()
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from typing import Any, Generic, TypeVar
+
+from cdc.config import Config
+from cdc.errors import TailraceError
+from cdc.monitoring.kafka_facts import KafkaFactsReader
+from cdc.monitoring.log_clock import LogClock
+from cdc.monitoring.process_file import parts_path, read_troubles
+from cdc.monitoring.source_facts import SourceReader
+from cdc.monitoring.status_builder import Readings, StatusBuilder
+from cdc.monitoring.status_record import PipelineStatus, ProcessError
+from cdc.monitoring.store_facts import StoreReader
+from cdc.secrets import redact
+from cdc.units import in_time
+from sinks.registry import KINDS
+
+T = TypeVar("T")
+
+ONE_LOOK_SECONDS = 15.0
+_CLOSE_SECONDS = 2.0
+
+
+class _Asked(Generic[T]):
+    """One reader in a thread of its own, asked again only when it has answered; its last answer stands meanwhile.
+
+    A plain daemon thread: a server that hangs must not hold up the end of the process.
+    """
+
+    def __init__(self, read: Callable[[], T], close: Callable[[], None]) -> None:
+        self._read = read
+        self._close = close
+        self._wanted, self._done = threading.Event(), threading.Event()
+        self._is_asked = self._stopping = False
+        self._asked_at = 0.0
+        self._found: tuple[T | None, str | None] = None, None
+        self.answer: T | None = None
+        self.problem: str | None = None
+        self.answered_at = 0.0
+        self._thread = threading.Thread(target=self._run, name="tailrace-seeing", daemon=True)
+        self._thread.start()
+
+    def ask(self) -> None:
+        if not self._is_asked:
+            self._is_asked, self._asked_at = True, time.monotonic()
+            self._done.clear()
+            self._wanted.set()
+
+    def wait(self, until: float) -> None:
+        self._done.wait(max(0.0, until - time.monotonic()))
+
+    def take(self) -> None:
+        if not self._done.is_set():
+            self.problem = f"no answer for {in_time(time.monotonic() - self._asked_at)}"
+        elif self._is_asked:
+            self._is_asked = False
+            answer, self.problem = self._found
+            if answer is not None:
+                self.answer = answer
+
+    def close(self) -> None:
+        """In its own thread, after what it is doing now: a client must not be closed while another thread uses it."""
+        self._stopping = True
+        self._wanted.set()
+        self._thread.join(_CLOSE_SECONDS)
+
+    def _run(self) -> None:
+        while True:
+            self._wanted.wait()
+            self._wanted.clear()
+            if self._stopping:
+                with suppress(Exception):  # it is given up in any case
+                    self._close()
+                return
+            self._found = self._look()
+            self._done.set()
+
+    def _look(self) -> tuple[T | None, str | None]:
+        try:
+            answer = self._read()
+        except TailraceError as error:
+            return None, redact(error.message)
+        except Exception as error:  # a library's own: looking must go on
+            return None, redact(f"{type(error).__name__}: {error}".splitlines()[0][:300])
+        self.answered_at = time.monotonic()
+        return answer, None
+
+
+class Observer:
+    """`look` is called by one thread. `troubles`: what somebody else knows, such as the parts of `tailrace run`."""
+
+    def __init__(
+        self,
+        config: Config,
+        stores: Sequence[str] | None = None,
+        troubles: Callable[[], Sequence[ProcessError]] = tuple,
+    ) -> None:
+        names = (
+            [name for name, store in config.stores.items() if store.kind in KINDS] if stores is None else list(stores)
+        )
+        clock = LogClock()
+        source, log = SourceReader(config), KafkaFactsReader(config, clock)
+        opened = [StoreReader(config, name) for name in names]
+        self._source = _Asked(source.read, source.close)
+        self._log = _Asked(log.read, log.close)
+        self._stores = {each.name: _Asked(each.read, each.close) for each in opened}
+        self._assembler = StatusBuilder(config, clock)
+        self._troubles = troubles
+        self._clock_ahead_seconds = 0.0
+
+    def look(self, deadline_seconds: float = ONE_LOOK_SECONDS) -> PipelineStatus:
+        """The source first: then nobody looks behind for having been asked before it."""
+        now = time.monotonic()
+        self._source.ask()
+        self._source.wait(now + deadline_seconds / 2)
+        others: list[_Asked[Any]] = [self._log, *self._stores.values()]
+        for asked in others:
+            asked.ask()
+        for asked in others:
+            asked.wait(now + deadline_seconds)
+        for asked in (self._source, *others):
+            asked.take()
+        return self._assembler.assemble(self._readings())
+
+    def close(self) -> None:
+        asked: list[_Asked[Any]] = [self._source, self._log, *self._stores.values()]
+        for each in asked:
+            each.close()
+
+    def _readings(self) -> Readings:
+        asked: dict[str, _Asked[Any]] = {"source": self._source, "log": self._log, **self._stores}
+        now = time.time() + self._clock_ahead_seconds
+        if self._source.problem is None and self._source.answer is not None:
+            now = self._source.answer.time
+            self._clock_ahead_seconds = now - (time.time() - (time.monotonic() - self._source.answered_at))
+        return Readings(
+            now=now,
+            source=self._source.answer,
+            log=self._log.answer,
+            stores={name: each.answer for name, each in self._stores.items()},
+            problems={name: each.problem for name, each in asked.items() if each.problem is not None},
+            troubles=self._troubles(),
+        )
+
+
+def look_once(config: Config, stores: Sequence[str] | None = None) -> PipelineStatus:
+    observer = Observer(config, stores, troubles=lambda: read_troubles(parts_path(config)))
+    try:
+        return observer.look()
+    finally:
+        observer.close()

@@ -1,0 +1,54 @@
+"""How far each store is behind the source, in few words: a view of the one record (`cdc.monitoring.status_record`)."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from cdc.config import Config
+from cdc.lsn import LSN
+from cdc.monitoring.observer import look_once
+from cdc.monitoring.status_record import PipelineStatus
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StoreLag:
+    """None where nobody can tell: the store or the source does not answer, or nothing was built yet."""
+
+    name: str
+    lsn: LSN | None
+    bytes: int | None
+    records: int | None
+    seconds: float | None
+    problem: str | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StoreLags:
+    """`source_lsn` None: the source does not answer. `topics_lsn`: everything before it is published."""
+
+    source_lsn: LSN | None
+    topics_lsn: LSN | None
+    stores: list[StoreLag]
+
+
+def read_lag(config: Config, names: Sequence[str]) -> StoreLags:
+    return lag_of(look_once(config, names))
+
+
+def lag_of(record: PipelineStatus) -> StoreLags:
+    return StoreLags(
+        source_lsn=record.source.lsn,
+        topics_lsn=record.topics.lsn,
+        stores=[
+            StoreLag(
+                name=store.name,
+                lsn=store.lsn,
+                bytes=store.bytes,
+                records=store.records,
+                seconds=store.seconds,
+                problem=store.problem or (None if store.lsn is not None else "nothing is served yet"),
+            )
+            for store in record.stores
+        ],
+    )

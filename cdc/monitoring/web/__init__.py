@@ -1,0 +1,1 @@
+"""The dashboard: the web server, its page, its JSON API and `/metrics`."""

@@ -1,0 +1,69 @@
+"""Mirrors each store's offsets to a Kafka consumer group, `<prefix>.<store>`, so that standard tools see its lag.
+
+Nobody reads from these groups: the store's own position is what counts, and a sync knows nothing of this.
+"""
+
+from __future__ import annotations
+
+from concurrent import futures
+
+from confluent_kafka import ConsumerGroupTopicPartitions, KafkaException, TopicPartition
+from confluent_kafka.admin import AdminClient
+
+from cdc.config import Config
+from cdc.logs import get_logger
+from cdc.monitoring.status_record import PipelineStatus
+
+log = get_logger("mirror")
+
+_ANSWER_SECONDS = 5.0
+
+Offsets = dict[tuple[str, int], int]
+
+
+def group_of(prefix: str, store: str) -> str:
+    return f"{prefix}.{store}"
+
+
+class GroupMirror:
+    """Used by one thread."""
+
+    def __init__(self, config: Config) -> None:
+        self._prefix = config.kafka.prefix
+        self._admin = AdminClient({**config.kafka.client_options(), "log_level": 0})
+        self._committed: dict[str, Offsets] = {}
+        self._complained = False
+
+    def mirror(self, record: PipelineStatus) -> None:
+        """Only what has moved. Trouble is said once: it is only a mirror."""
+        for store in record.stores:
+            offsets = {
+                (table.topic, partition.number): partition.applied[store.name]
+                for table in record.tables
+                for partition in table.partitions
+                if store.name in partition.applied
+            }
+            moved = {
+                place: offset
+                for place, offset in offsets.items()
+                if self._committed.get(store.name, {}).get(place) != offset
+            }
+            if moved and self._commit(store.name, moved):
+                self._committed[store.name] = offsets
+
+    def _commit(self, store: str, offsets: Offsets) -> bool:
+        group = group_of(self._prefix, store)
+        places = [TopicPartition(topic, number, offset) for (topic, number), offset in offsets.items()]
+        try:
+            asked = self._admin.alter_consumer_group_offsets(
+                [ConsumerGroupTopicPartitions(group, places)], request_timeout=_ANSWER_SECONDS
+            )
+            for answer in asked.values():
+                answer.result(_ANSWER_SECONDS + 1)
+        except (KafkaException, futures.TimeoutError) as error:
+            if not self._complained:
+                log.warning("group_not_mirrored", group=group, reason=str(error.args[0] if error.args else error))
+                self._complained = True
+            return False
+        self._complained = False
+        return True

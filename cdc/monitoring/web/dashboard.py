@@ -1,0 +1,81 @@
+"""Puts the dashboard together and runs it until a signal ends it."""
+
+from __future__ import annotations
+
+import signal
+import socket
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import uvicorn
+
+from cdc.config import Config
+from cdc.monitoring.alerts.delivery import Delivery
+from cdc.monitoring.alerts.journal import Journal
+from cdc.monitoring.observer import Observer
+from cdc.monitoring.process_file import parts_path, read_troubles
+from cdc.monitoring.state_folder import state_folder
+from cdc.monitoring.web.actions import Actions
+from cdc.monitoring.web.consumer_groups import GroupMirror
+from cdc.monitoring.web.history import open_history
+from cdc.monitoring.web.server import DashboardServer
+from cdc.monitoring.web.watch import Looks, Watch
+
+# Streams of events never end by themselves.
+_GRACE_SECONDS = 2
+
+
+class _Uvicorn(uvicorn.Server):
+    """Tells the streams to end before it waits for them."""
+
+    def __init__(self, config: uvicorn.Config, server: DashboardServer) -> None:
+        super().__init__(config)
+        self._served = server
+
+    @contextmanager
+    def capture_signals(self) -> Iterator[None]:
+        """As its own, but a signal that has ended it well is not raised once more: the exit code is 0."""
+        before = {number: signal.signal(number, self.handle_exit) for number in (signal.SIGINT, signal.SIGTERM)}
+        try:
+            yield
+        finally:
+            for number, handler in before.items():
+                signal.signal(number, handler)
+
+    async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
+        self._served.closing = True
+        await super().shutdown(sockets)
+
+
+def serve(config: Config, listener: socket.socket, observer: Looks | None = None) -> None:
+    """`observer`: for tests of the page; without it, the real one."""
+    actions = Actions(config)
+    watch = make_watch(config, observer)
+    server = DashboardServer(config, watch, actions)
+    settings = uvicorn.Config(
+        server.app,
+        log_config=None,
+        log_level="warning",
+        access_log=False,
+        server_header=False,
+        lifespan="off",
+        timeout_graceful_shutdown=_GRACE_SECONDS,
+    )
+    watch.start()
+    try:
+        _Uvicorn(settings, server).run(sockets=[listener])
+    finally:
+        watch.stop()
+        actions.stop()
+
+
+def make_watch(config: Config, observer: Looks | None = None) -> Watch:
+    parts = parts_path(config)
+    return Watch(
+        config,
+        observer or Observer(config, troubles=lambda: read_troubles(parts)),
+        history=open_history(config),
+        journal=Journal(state_folder(config) / f"journal-{config.kafka.prefix}.json"),
+        delivery=Delivery(config.alerts),
+        mirror=GroupMirror(config) if config.lag.consumer_groups and observer is None else None,
+    )

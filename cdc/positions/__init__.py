@@ -1,0 +1,1 @@
+"""Positions: capture's progress record, the stores' positions, and waiting for them."""

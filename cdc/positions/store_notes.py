@@ -1,0 +1,237 @@
+"""Notes on `<prefix>.__stores`: which stores are paused, how far a build has come, and who refuses to go on, and why.
+
+A topic and not a file, since a sync may run on another machine than whoever pauses it. One note under each key, the
+last one counts. Nothing is decided by a build's note or a refusal; a pause is heeded by `tailrace sync` between two
+batches.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Mapping
+from contextlib import suppress
+
+import msgspec
+import orjson
+from confluent_kafka import OFFSET_BEGINNING, Consumer, KafkaError, KafkaException, Message, Producer, TopicPartition
+
+from cdc.config import Config
+from cdc.errors import TailraceError, TransientError
+from cdc.kafka.control_topics import committed_reader
+from cdc.kafka.topics import Topics
+from cdc.logs import get_logger
+from cdc.names import Control, control_topic
+from cdc.secrets import redact
+
+FORMAT = 1
+_ANSWER_SECONDS = 10.0
+_NOTE_SECONDS = 1.0
+
+
+class Pause(msgspec.Struct, frozen=True, kw_only=True):
+    format: int = FORMAT
+    store: str
+    paused: bool
+    since_ms: int = 0
+
+    @property
+    def key(self) -> bytes:
+        return orjson.dumps({"pause": self.store})
+
+
+class Build(msgspec.Struct, frozen=True, kw_only=True):
+    """Of a bootstrap that is under way; `done` when readers were switched to what it built."""
+
+    format: int = FORMAT
+    store: str
+    generation: int
+    records: int
+    total_records: int
+    began_ms: int
+    written_ms: int
+    done: bool = False
+
+    @property
+    def key(self) -> bytes:
+        return orjson.dumps({"build": self.store})
+
+
+class Refusal(msgspec.Struct, frozen=True, kw_only=True):
+    """A process has stopped because a person must decide (exit code 3). `where`: "capture", or "store NAME".
+
+    `over`: it runs again. Capture writes no such note: a progress record that is newer than the refusal says the same.
+    """
+
+    format: int = FORMAT
+    where: str
+    reason: str = ""
+    remedy: str = ""
+    over: bool = False
+
+    @property
+    def key(self) -> bytes:
+        return orjson.dumps({"refusal": self.where})
+
+
+Note = Pause | Build | Refusal
+
+
+class Notes:
+    """What the notes read so far say. `refusals`: with the broker's time of each note, where that is known."""
+
+    def __init__(self) -> None:
+        self.pauses: dict[str, Pause] = {}
+        self.builds: dict[str, Build] = {}
+        self.refusals: dict[str, tuple[int, Refusal]] = {}
+
+    def take(self, key: bytes, value: bytes | None, appended_ms: int = 0) -> None:
+        """Notes of a kind that this version does not know are left alone."""
+        named = orjson.loads(key or b"{}")
+        if value is None or orjson.loads(value).get("format", 0) > FORMAT:
+            return
+        if "pause" in named:
+            self.pauses[named["pause"]] = msgspec.json.decode(value, type=Pause)
+        elif "build" in named:
+            self.builds[named["build"]] = msgspec.json.decode(value, type=Build)
+        elif "refusal" in named:
+            self.refusals[named["refusal"]] = appended_ms, msgspec.json.decode(value, type=Refusal)
+
+    def is_paused(self, store: str) -> bool:
+        note = self.pauses.get(store)
+        return note is not None and note.paused
+
+    def is_refused(self, where: str) -> bool:
+        _, note = self.refusals.get(where, (0, None))
+        return note is not None and not note.over
+
+
+def note_refusal(config: Config, where: str, error: TailraceError) -> None:
+    """So that the page, `lag` and alerts on any host say why it does not run. An error is dropped."""
+    with suppress(TransientError, KafkaException, BufferError):
+        refusal = Refusal(where=where, reason=redact(error.message), remedy=redact(error.remedy or ""))
+        NoteWriter(config).write(refusal)
+
+
+def end_refusal(config: Config, where: str) -> None:
+    """It runs again."""
+    with suppress(TransientError, KafkaException, BufferError):
+        NoteWriter(config).write(Refusal(where=where, over=True))
+
+
+def set_paused(config: Config, store: str, paused: bool) -> None:
+    """Returns when it is durable; a running sync heeds it within a second or two."""
+    topics = Topics(config.kafka)
+    try:
+        topics.ensure_control()  # a pipeline that an older version has set up has no such topic yet
+    finally:
+        topics.close()
+    NoteWriter(config).write(Pause(store=store, paused=paused, since_ms=_now_ms()))
+
+
+def _now_ms() -> int:
+    return time.time_ns() // 1_000_000
+
+
+class NoteWriter:
+    def __init__(self, config: Config) -> None:
+        self._topic = control_topic(config.kafka.prefix, Control.STORES)
+        self._failed: list[KafkaError] = []
+        self._producer = Producer(
+            {**config.kafka.client_options(), "acks": "all", "log_level": 0, "on_delivery": self._delivered}
+        )
+
+    def write(self, note: Note) -> None:
+        if self._topic not in self._producer.list_topics(timeout=_ANSWER_SECONDS).topics:
+            raise TransientError(f"Topic {self._topic} is gone.")  # a broker might make it, with its own settings
+        self.send(note)
+        left = self._producer.flush(_ANSWER_SECONDS)
+        if left or self._failed:
+            why = self._failed[0].str() if self._failed else f"no answer within {_ANSWER_SECONDS:.0f} seconds"
+            raise TransientError(f"{self._topic} cannot be written: {why}.")
+
+    def send(self, note: Note) -> None:
+        """Without waiting: for figures that nothing hangs on."""
+        self._producer.produce(self._topic, msgspec.json.encode(note), note.key)
+        self._producer.poll(0)
+
+    def _delivered(self, error: KafkaError | None, _message: Message) -> None:
+        if error is not None:
+            self._failed.append(error)
+
+
+class BuildNotes:
+    """How far the build of one generation is, noted about every second. Nothing hangs on it: trouble is left alone."""
+
+    def __init__(self, config: Config, store: str, generation: int) -> None:
+        self._writer = NoteWriter(config)
+        self._noted_at = 0.0
+        self._build = Build(
+            store=store, generation=generation, records=0, total_records=0, began_ms=_now_ms(), written_ms=_now_ms()
+        )
+
+    def step(self, records: int, total_records: int) -> None:
+        """The first load is the great one; what is caught up with afterwards is not counted."""
+        if total_records < self._build.total_records or time.monotonic() - self._noted_at < _NOTE_SECONDS:
+            return
+        self._noted_at = time.monotonic()
+        self._build = msgspec.structs.replace(
+            self._build, records=records, total_records=total_records, written_ms=_now_ms()
+        )
+        with suppress(BufferError):
+            self._writer.send(self._build)
+
+    def end(self) -> None:
+        with suppress(TransientError, BufferError):
+            self._writer.write(msgspec.structs.replace(self._build, done=True, written_ms=_now_ms()))
+
+
+class PauseWatch:
+    """Follows the notes in a thread of its own; what was known stands while Kafka is away."""
+
+    def __init__(self, config: Config) -> None:
+        self._options: Mapping[str, str] = config.kafka.client_options()
+        self._topic = control_topic(config.kafka.prefix, Control.STORES)
+        self._notes = Notes()
+        self._stop = threading.Event()
+        self._thread = threading.Thread(target=self._run, name="pauses", daemon=True)
+
+    def __enter__(self) -> PauseWatch:
+        self._thread.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._stop.set()
+        self._thread.join(10)
+
+    def is_paused(self, store: str) -> bool:
+        return self._notes.is_paused(store)
+
+    def is_refused(self, where: str) -> bool:
+        return self._notes.is_refused(where)
+
+    def _run(self) -> None:
+        log = get_logger("pauses")
+        while not self._stop.is_set():
+            try:
+                self._follow()
+            except KafkaException as error:
+                log.debug("retrying", reason=error.args[0].str())
+            self._stop.wait(2.0)
+
+    def _follow(self) -> None:
+        """Returns at once where there is no such topic yet."""
+        consumer: Consumer = committed_reader(dict(self._options))
+        try:
+            if self._topic not in consumer.list_topics(timeout=_ANSWER_SECONDS).topics:
+                return
+            consumer.assign([TopicPartition(self._topic, 0, OFFSET_BEGINNING)])
+            while not self._stop.is_set():
+                message = consumer.poll(0.5)
+                error = message.error() if message is not None else None
+                if message is not None and error is None:
+                    self._notes.take(message.key() or b"{}", message.value())
+                elif error is not None and error.code() != KafkaError._PARTITION_EOF:
+                    raise KafkaException(error)
+        finally:
+            consumer.close()

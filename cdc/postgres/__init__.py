@@ -1,0 +1,1 @@
+"""The source: connections, the catalog, the replication stream, and what a snapshot shows."""

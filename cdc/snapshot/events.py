@@ -1,0 +1,79 @@
+"""Events of copied rows: everything but the row itself is the same for a whole table, so it is rendered once."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+
+import orjson
+
+from cdc import __version__
+from cdc.encoding.table_encoder import Shape
+from cdc.kafka.record import Record
+from cdc.lsn import Version
+from cdc.snapshot.records import CopyState
+
+
+def copied_event(
+    shape: Shape,
+    *,
+    pipeline: str,
+    database: str,
+    lsn: int,
+    version: Version,
+    taken_ms: int,
+    op: str = "r",
+    parked: bool = False,
+) -> tuple[bytes, bytes]:
+    """What stands before and after the row's JSON. Debezium's `r`: no transaction, `snapshot` is "true".
+
+    `parked`: for the delete that stands for a row that is too large to be published.
+    """
+    now_ns = time.time_ns()
+    source = orjson.dumps(
+        {
+            "version": __version__,
+            "connector": "postgresql",
+            "name": pipeline,
+            "ts_ms": taken_ms,
+            "snapshot": "true",
+            "db": database,
+            "sequence": f'[null,"{lsn}"]',
+            "ts_us": taken_ms * 1000,
+            "ts_ns": taken_ms * 1_000_000,
+            "schema": shape.schema,
+            "table": shape.table,
+            "txId": None,
+            "lsn": lsn,
+            "xmin": None,
+            "origin": None,
+            "origin_lsn": None,
+            "commit_lsn": lsn,
+            "position": version.position,
+            "seq": version.seq,
+            **({"parked": True} if parked else {}),
+        }
+    )
+    head = b'{"before":null,"after":'
+    tail = b',"source":%b,"transaction":null,"op":"%b","ts_ms":%d,"ts_us":%d,"ts_ns":%d}' % (
+        source,
+        op.encode(),
+        now_ns // 1_000_000,
+        now_ns // 1000,
+        now_ns,
+    )
+    return head, tail
+
+
+def full_copy_markers(
+    shape: Shape, copy: CopyState, *, pipeline: str, database: str, partitions: int
+) -> Iterator[Record]:
+    """What a copy of the whole table begins with holds for all of it: a row with a smaller version is not there."""
+    version = Version(copy.base + copy.point, 0)
+    head, tail = copied_event(
+        shape, pipeline=pipeline, database=database, lsn=copy.point, version=version, taken_ms=copy.started_ms, op="t"
+    )
+    for partition in range(partitions):
+        # Not the key of a real TRUNCATE's marker: compaction would let this one replace that one, which may be newer.
+        key = b'{"__truncate":%d,"by":"copy"}' % partition
+        yield Record(shape.topic, key, head + b"null" + tail, [("v", str(version).encode())], partition)

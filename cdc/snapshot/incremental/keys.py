@@ -1,0 +1,132 @@
+"""A later copy of some keys: rows as the source has them now, or deletes, through the same marks as every later copy.
+
+No Spark, and no plan on the copies' log, only its chunks, so that capture knows them for ours: it is over in seconds,
+and one that dies is asked for again. Capture must be running, as it publishes the rows with a new version.
+"""
+
+from __future__ import annotations
+
+import time
+import uuid
+from collections.abc import Collection, Sequence
+
+import orjson
+import psycopg
+from psycopg import sql
+
+from cdc.config import Config
+from cdc.errors import RefusedError, TransientError, UsageError
+from cdc.pgoutput.messages import RelationColumn
+from cdc.postgres.connection import connect, explain
+from cdc.snapshot.incremental.announced import announce
+from cdc.snapshot.incremental.chunk import IncrementalChunkTask, read_incremental_chunk
+from cdc.snapshot.log import CopyLog
+from cdc.snapshot.records import ChunkState, Piece
+from cdc.snapshot.table_description import DescribedTable, describe_tables
+from cdc.tables.event_settings import other_settings
+
+_KEYS_AT_ONCE = 5000
+_LOOK_SECONDS = 0.1
+_MOST_ATTEMPTS = 20
+
+
+def copy_keys(config: Config, oid: str, keys: Collection[bytes], *, timeout_seconds: float = 60.0) -> int:
+    """How many records capture published: fewer than keys where newer changes were there already."""
+    wanted = sorted(keys)
+    copy_id = f"keys-{uuid.uuid4().hex[:8]}"
+    piece = Piece(table=oid, relation=int(oid), first_block=0, end_block=0)
+    starts = range(0, len(wanted), _KEYS_AT_ONCE)
+    chunks = [ChunkState(copy=copy_id, number=number, pieces=[piece], size_bytes=0) for number in range(len(starts))]
+    published = 0
+    try:
+        announce(config.kafka, chunks)
+        with CopyLog(config.kafka) as log:
+            for chunk, start in zip(chunks, starts, strict=True):
+                published += _copy(config, oid, chunk, wanted[start : start + _KEYS_AT_ONCE], log, timeout_seconds)
+    except psycopg.Error as error:
+        raise TransientError(f"Postgres: {explain(error)}") from error
+    return published
+
+
+def _copy(
+    config: Config, oid: str, chunk: ChunkState, keys: Sequence[bytes], log: CopyLog, timeout_seconds: float
+) -> int:
+    reason = ""
+    for _ in range(_MOST_ATTEMPTS):
+        attempt = time.time_ns() // 1000
+        table = _described(config, oid)
+        read_incremental_chunk(
+            IncrementalChunkTask(config=config, chunk=chunk, attempt=attempt, tables={oid: table}, keys=tuple(keys))
+        )
+        found = _outcome(log, chunk, attempt, timeout_seconds)
+        if found.done:
+            return found.rows
+        if found.refused:
+            raise other_settings(found.repeat)
+        reason = found.repeat
+    raise TransientError(f"{len(keys)} keys could not be copied: {reason}.")
+
+
+def _outcome(log: CopyLog, chunk: ChunkState, attempt: int, timeout_seconds: float) -> ChunkState:
+    give_up_at = time.monotonic() + timeout_seconds
+    while time.monotonic() < give_up_at:
+        found = log.refresh().chunks.get(chunk.copy, {}).get(chunk.number)
+        if found is not None and found.attempt == attempt:
+            return found
+        time.sleep(_LOOK_SECONDS)
+    raise TransientError(
+        f"Capture did not publish the keys within {timeout_seconds:.0f} seconds.", remedy="It must be running."
+    )
+
+
+def _described(config: Config, oid: str) -> DescribedTable:
+    with connect(config.source.conninfo(), application_name="tailrace copy") as connection:
+        table = describe_tables(connection, config, [oid]).get(oid)
+    if table is None:
+        raise RefusedError("The table is not in the source any more, or has no key.")
+    return table
+
+
+def record_keys(config: Config, oid: str, given: Collection[str]) -> list[bytes]:
+    """From what a person writes: a value, or for several columns a JSON array of them, as in a store's ids."""
+    table = _described(config, oid)
+    relation = table.table(table.relation)
+    found = []
+    for text in dict.fromkeys(given):
+        values = [text] if len(table.shape.key) == 1 else _values(text)
+        if len(values) != len(table.shape.key):
+            raise UsageError(
+                f"A key of {table.shape} has {len(table.shape.key)} columns ({', '.join(table.shape.key)}).",
+                remedy='Give each as a JSON array of texts: ["700","1"]',
+            )
+        columns: list[bytes | None] = [None] * len(table.relation.columns)
+        spelled = _spelled(config, [table.relation.columns[index] for index in relation.key_indexes], values)
+        for index, value in zip(relation.key_indexes, spelled, strict=True):
+            columns[index] = value
+        found.append(relation.encode_key(columns))
+    return found
+
+
+def _spelled(config: Config, columns: Sequence[RelationColumn], values: Sequence[str]) -> list[bytes]:
+    """As Postgres writes them: 01 is 1."""
+    with connect(config.source.conninfo(), application_name="tailrace copy") as connection:
+        spelled = []
+        for column, value in zip(columns, values, strict=True):
+            row = connection.execute("select format_type(%s, %s)", [column.type_oid, column.type_modifier]).fetchone()
+            assert row is not None  # noqa: S101  # a select without FROM has one row
+            try:
+                query = sql.SQL("select {}::{}").format(sql.Literal(value), sql.SQL(row[0]))
+                result = connection.execute(query).pgresult
+            except psycopg.Error as error:
+                raise UsageError(f"{column.name} cannot be {value!r}: {explain(error)}") from None
+            assert result is not None  # noqa: S101  # as above
+            spelled.append(result.get_value(0, 0) or b"")
+    return spelled
+
+
+def _values(text: str) -> list[str]:
+    try:
+        values = orjson.loads(text)
+    except orjson.JSONDecodeError:
+        return []
+    return [str(value) for value in values] if isinstance(values, list) else []

@@ -1,0 +1,216 @@
+"""One chunk of the first copy, from the source's rows to one Kafka transaction. Runs in a Spark task; knows no Spark.
+
+Any number of attempts at a chunk may run, one after the other or at the same time (a retry, a speculative task, one
+that was frozen and wakes up), and its rows are published once, or not at all after the stream has begun:
+
+1. An attempt first fences the chunk's own `transactional.id`. Of all attempts only the one that fenced last can
+   commit; Kafka refuses the others whatever they still try. Whether an earlier one has committed is decided by then.
+2. Only then it reads the copies' log to its end. If the chunk is done, an attempt has committed before: nothing to do.
+   If the copy is no longer under way, capture has said so before it fenced: nothing may be written.
+3. The chunk's final record is in the same Kafka transaction as its rows. So whoever sees all chunks done (capture,
+   which then streams) knows that each attempt that could commit has, and a later one stops at step 2. Where capture
+   gives a copy up, it writes that first and fences every unfinished chunk second: an attempt that fenced before is
+   cut off by that, and one that fences after it reads what was written.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from enum import Enum
+from typing import Any
+
+import msgspec
+import psycopg
+
+from cdc.config import Config
+from cdc.errors import RefusedError, TailraceError
+from cdc.kafka.control_topics import end_offsets
+from cdc.lsn import Version
+from cdc.names import Control, control_topic
+from cdc.postgres.connection import explain
+from cdc.publishing.publisher import Publisher
+from cdc.snapshot.copy_rows import READS_TUPLES
+from cdc.snapshot.events import copied_event
+from cdc.snapshot.locked_pieces import LockedPiece, lock_pieces
+from cdc.snapshot.log import CopyLog
+from cdc.snapshot.records import ChunkState, CopyState, chunk_transactional_id
+from cdc.snapshot.row_sampling import USUAL, Manner
+from cdc.snapshot.source_reader import SnapshotLostError, at_snapshot, lines, tuples
+from cdc.snapshot.table_description import DescribedTable
+from cdc.tables.event_settings import refuse_other
+
+# Brokers allow up to 15 minutes. A chunk takes seconds; an attempt that is dead without a word is waited for as long.
+_TRANSACTION_SECONDS = 600
+_FENCE_SECONDS = 60.0
+_COMMIT_SECONDS = 120.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ChunkTask:
+    """All that an attempt needs; it travels to a Spark worker. `log_offset`: what the driver has read of the log."""
+
+    config: Config
+    copy: CopyState
+    chunk: ChunkState
+    tables: Mapping[str, DescribedTable]
+    database: str
+    log_offset: int
+    rows_per_second: float = 0.0
+    manner: Manner = USUAL
+
+
+class Ending(Enum):
+    DONE = "done"
+    STOPPED = "stopped"  # the copy is no longer under way
+    LOST = "lost"  # the snapshot is gone; capture decides
+    FAILED = "failed"  # worth another try
+    REFUSED = "refused"  # a person must decide
+    SKIPPED = "skipped"  # not run: a person has cancelled the copy of its tables
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Attempt:
+    """How an attempt ended; travels back to the driver, so it holds plain data and nothing secret."""
+
+    number: int
+    ending: Ending
+    chunk: ChunkState | None = None
+    message: str = ""
+    remedy: str | None = None
+    high: int = 0  # of a later copy: the LSN of its HIGH mark, where capture decides
+
+
+def run_chunk(task: ChunkTask) -> Attempt:
+    return attempted(task.chunk.number, lambda: _Chunk(task).run())
+
+
+def attempted(number: int, run: Callable[[], Attempt]) -> Attempt:
+    """What goes wrong is an ending too: the driver decides, not Spark."""
+    try:
+        return run()
+    except SnapshotLostError as error:
+        return Attempt(number=number, ending=Ending.LOST, message=str(error))
+    except RefusedError as error:
+        return Attempt(number=number, ending=Ending.REFUSED, message=error.message, remedy=error.remedy)
+    except TailraceError as error:
+        return Attempt(number=number, ending=Ending.FAILED, message=error.message, remedy=error.remedy)
+    except psycopg.Error as error:
+        return Attempt(number=number, ending=Ending.FAILED, message=f"Postgres: {explain(error)}")
+
+
+class _Chunk:
+    def __init__(self, task: ChunkTask) -> None:
+        self._task = task
+        kafka = task.config.kafka
+        self._copies_topic = control_topic(kafka.prefix, Control.COPIES)
+        compression = {} if task.manner.compress else {"compression.type": "none"}
+        self._publisher = Publisher(
+            compression | kafka.client_options(),  # the user's own word is the last
+            transactional_id=chunk_transactional_id(
+                kafka.prefix, task.config.source.slot, task.copy.id, task.chunk.number
+            ),
+            transaction_timeout_seconds=_TRANSACTION_SECONDS,
+            max_message_bytes=kafka.max_message_bytes,
+            parked_topic=control_topic(kafka.prefix, Control.PARKED),
+        )
+        self._publisher.wait_for_room = lambda: time.sleep(0.002)
+
+    def run(self) -> Attempt:
+        task = self._task
+        refuse_other(task.config, task.copy.settings, {oid: table.name for oid, table in task.tables.items()})
+        self._publisher.fence(_FENCE_SECONDS)
+        try:
+            found = self._look()
+            if found is not None:
+                return found
+            with at_snapshot(task.config.source.conninfo(), task.copy.snapshot) as connection:
+                finished = self._publish(connection)
+            self._publisher.flush(_COMMIT_SECONDS, lambda: None)
+            finished = msgspec.structs.replace(finished, end_offsets=self._end_offsets())
+            self._publisher.send(self._copies_topic, finished.key, finished.encode(), [])
+            self._publisher.commit(_COMMIT_SECONDS)
+            return Attempt(number=finished.number, ending=Ending.DONE, chunk=finished)
+        except BaseException:
+            self._publisher.abandon()
+            raise
+
+    def _look(self) -> Attempt | None:
+        """Step 2 of the text above. The driver's own knowledge ends at `log_offset`."""
+        task = self._task
+        with CopyLog(task.config.kafka, start=task.log_offset) as log:
+            log.refresh_to_end()
+        chunk = log.chunks.get(task.copy.id, {}).get(task.chunk.number, task.chunk)
+        if chunk.done:
+            return Attempt(number=chunk.number, ending=Ending.DONE, chunk=chunk)
+        copy = log.copies.get(task.copy.id, task.copy)
+        if copy.state != "planned":
+            return Attempt(number=chunk.number, ending=Ending.STOPPED, message=f"The copy is {copy.state}.")
+        return None
+
+    def _publish(self, connection: psycopg.Connection[Any]) -> ChunkState:
+        task = self._task
+        locked, left_out = lock_pieces(connection, task.chunk, task.tables, self._event)
+        pace = Pace(task.rows_per_second)
+        rows = sum(self._send(connection, each, pace) for each in locked)
+        return task.chunk.finished(rows, left_out)
+
+    def _end_offsets(self) -> dict[str, list[int]]:
+        """Of the topics with rows of this chunk: what is before them is acknowledged, and must be there later."""
+        tables = (table.shape.topic for table in self._task.tables.values())
+        touched = sorted(self._publisher.touched.intersection(tables))
+        return end_offsets(self._task.config.kafka.client_options(), touched, _COMMIT_SECONDS)
+
+    def _send(self, connection: psycopg.Connection[Any], locked: LockedPiece, pace: Pace) -> int:
+        topic, version = locked.encoder.topic, str(self._version).encode()
+        rows = 0
+        for block in self._blocks(connection, locked):
+            self._publisher.send_rows(topic, block, version)
+            rows += len(block)
+            pace.passed(len(block))
+        return rows
+
+    def _blocks(self, connection: psycopg.Connection[Any], locked: LockedPiece) -> Iterator[list[tuple[bytes, bytes]]]:
+        piece, readable, encoder = locked.piece, locked.readable, locked.encoder
+        if self._task.manner.as_tuples and READS_TUPLES:
+            return map(encoder.encode_tuples, tuples(connection, readable, piece, encoder.columns, encoder.types))
+        return map(encoder.encode, lines(connection, readable, piece, encoder.columns))
+
+    @property
+    def _version(self) -> Version:
+        return Version(self._task.copy.base + self._task.copy.point, 0)
+
+    def _event(self, table: DescribedTable) -> tuple[bytes, bytes]:
+        task = self._task
+        return copied_event(
+            table.shape,
+            pipeline=task.config.kafka.prefix,
+            database=task.database,
+            lsn=task.copy.point,
+            version=self._version,
+            taken_ms=task.copy.started_ms,
+        )
+
+
+class Pace:
+    """Holds a task back to so many rows a second; 0 is no limit."""
+
+    def __init__(
+        self,
+        rows_per_second: float,
+        clock: Callable[[], float] = time.monotonic,
+        sleep: Callable[[float], None] = time.sleep,
+    ) -> None:
+        self._rate = rows_per_second
+        self._clock = clock
+        self._sleep = sleep
+        self._started = clock()
+        self._rows = 0
+
+    def passed(self, rows: int) -> None:
+        if self._rate:
+            self._rows += rows
+            ahead = self._rows / self._rate - (self._clock() - self._started)
+            if ahead > 0:
+                self._sleep(ahead)

@@ -1,0 +1,66 @@
+"""How far a copy has come, as figures: for the terminal, for programs and for the record that others read."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Collection
+
+from cdc.snapshot.records import ChunkState, CopyProgress, CopyState
+
+
+class Meter:
+    """Counts chunks. The rate is that of this run; what an earlier run has finished counts as done, not as speed."""
+
+    def __init__(
+        self, copy: CopyState, chunks: Collection[ChunkState], clock: Callable[[], float] = time.monotonic
+    ) -> None:
+        self._copy = copy
+        self._clock = clock
+        self._started = clock()
+        done = [chunk for chunk in chunks if chunk.done]
+        self._total_chunks = len(chunks)
+        self._total_bytes = sum(chunk.size_bytes for chunk in chunks)
+        self._before_rows = self._rows = sum(chunk.rows for chunk in done)
+        self._before_bytes = self._bytes = sum(chunk.size_bytes for chunk in done)
+        self._chunks = len(done)
+        self._left_out: dict[str, str] = {}
+        for chunk in done:
+            self._left_out |= chunk.left_out
+
+    @property
+    def rows(self) -> int:
+        return self._rows
+
+    @property
+    def left_out(self) -> dict[str, str]:
+        """Tables by oid, and why."""
+        return self._left_out
+
+    @property
+    def is_through(self) -> bool:
+        return self._chunks == self._total_chunks
+
+    def add(self, chunk: ChunkState) -> None:
+        self._rows += chunk.rows
+        self._bytes += chunk.size_bytes
+        self._chunks += 1
+        self._left_out |= chunk.left_out
+
+    def progress(self, wal_held_bytes: int | None, *, paused: bool = False) -> CopyProgress:
+        elapsed = max(self._clock() - self._started, 0.001)
+        speed = (self._bytes - self._before_bytes) / elapsed
+        left = self._total_bytes - self._bytes
+        return CopyProgress(
+            copy=self._copy.id,
+            rows=self._rows,
+            size_bytes=self._bytes,
+            total_bytes=self._total_bytes,
+            percent=round(100 * self._bytes / self._total_bytes, 1) if self._total_bytes else 100.0,
+            chunks=self._chunks,
+            total_chunks=self._total_chunks,
+            rows_per_second=round((self._rows - self._before_rows) / elapsed, 1),
+            seconds_left=0.0 if self.is_through else round(left / speed, 1) if speed else None,
+            wal_held_bytes=wal_held_bytes,
+            written_ms=time.time_ns() // 1_000_000,
+            paused=paused,
+        )

@@ -1,0 +1,102 @@
+"""What people have asked of later copies, on `<prefix>.__requests`: to pause, to go on, to leave tables alone.
+
+One record, the last one counts. Whoever copies looks at it about once a second; so does whoever starts copies.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Collection
+from contextlib import suppress
+
+import msgspec
+from confluent_kafka import KafkaException
+
+from cdc.config import KafkaConfig
+from cdc.errors import RefusedError, TransientError
+from cdc.kafka.control_topics import committed_reader, read_last, write_records
+from cdc.names import Control, control_topic
+
+FORMAT = 1
+KEY = b'{"requests":"copies"}'
+_ANSWER_SECONDS = 10.0
+_LOOK_SECONDS = 1.0
+
+
+class CopyRequests(msgspec.Struct, frozen=True, kw_only=True):
+    """`cancelled`: topics whose tables are not copied until somebody asks for it -> when that was said."""
+
+    format: int = FORMAT
+    paused: bool = False
+    cancelled: dict[str, int] = {}
+
+    def pausing(self, paused: bool) -> CopyRequests:
+        return msgspec.structs.replace(self, paused=paused)
+
+    def cancelling(self, topics: Collection[str]) -> CopyRequests:
+        now_ms = time.time_ns() // 1_000_000
+        return msgspec.structs.replace(self, cancelled={**self.cancelled, **dict.fromkeys(topics, now_ms)})
+
+    def wanting(self, topics: Collection[str]) -> CopyRequests:
+        """These are to be copied after all."""
+        left = {topic: when for topic, when in self.cancelled.items() if topic not in topics}
+        return msgspec.structs.replace(self, cancelled=left)
+
+
+class _Format(msgspec.Struct):
+    format: int
+
+
+def decode_requests(data: bytes) -> CopyRequests:
+    found = msgspec.json.decode(data, type=_Format)
+    if found.format > FORMAT:
+        raise RefusedError(
+            f"What was asked of copies has format {found.format}; this Tailrace knows up to {FORMAT}.",
+            remedy="Run the newer Tailrace that wrote it.",
+        )
+    return msgspec.json.decode(data, type=CopyRequests)
+
+
+def read_requests(kafka: KafkaConfig) -> CopyRequests:
+    """Nobody has asked for anything where there is no such topic: an older Tailrace has set this pipeline up."""
+    name = control_topic(kafka.prefix, Control.REQUESTS)
+    try:
+        data = read_last(kafka.client_options(), name, KEY, timeout_seconds=_ANSWER_SECONDS)
+    except TransientError:
+        if _exists(kafka, name):
+            raise
+        return CopyRequests()
+    return CopyRequests() if data is None else decode_requests(data)
+
+
+def write_requests(kafka: KafkaConfig, requests: CopyRequests) -> None:
+    """Returns when it is durable. The topic must be there."""
+    name = control_topic(kafka.prefix, Control.REQUESTS)
+    record = KEY, msgspec.json.encode(requests)
+    write_records(kafka.client_options(), name, [record], timeout_seconds=_ANSWER_SECONDS)
+
+
+class RequestWatch:
+    """What was asked for last, looked at again once a second; what was known stands while Kafka does not answer."""
+
+    def __init__(self, kafka: KafkaConfig) -> None:
+        self._kafka = kafka
+        self._known = CopyRequests()
+        self._next_look = 0.0
+
+    def look(self) -> CopyRequests:
+        if time.monotonic() >= self._next_look:
+            with suppress(TransientError):
+                self._known = read_requests(self._kafka)
+            self._next_look = time.monotonic() + _LOOK_SECONDS
+        return self._known
+
+
+def _exists(kafka: KafkaConfig, name: str) -> bool:
+    consumer = committed_reader(kafka.client_options())
+    try:
+        return name in consumer.list_topics(timeout=_ANSWER_SECONDS).topics
+    except KafkaException as error:
+        raise TransientError(f"Kafka did not answer: {error.args[0].str()}") from error
+    finally:
+        consumer.close()

@@ -1,0 +1,260 @@
+"""Capture's side of the first copy: it holds the snapshot, publishes nothing, and judges what came of it.
+
+The copying itself is a Spark job (`tailrace snapshot`). What it finished is told by the chunks' own records, which are
+in the same Kafka transactions as their rows, so nobody has to be believed.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+import uuid
+from collections.abc import Iterable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field
+from itertools import zip_longest
+from typing import NamedTuple
+
+import msgspec
+import psycopg
+from psycopg import sql
+
+from cdc.config import Config, KafkaConfig
+from cdc.errors import TransientError
+from cdc.logs import get_logger
+from cdc.lsn import LSN
+from cdc.names import Control, control_topic
+from cdc.positions import continuity
+from cdc.postgres import catalog
+from cdc.postgres.connection import connect
+from cdc.postgres.replication import ReplicationStream
+from cdc.publishing.publisher import Publisher
+from cdc.snapshot.chunk_plan import RelationSize, read_sizes
+from cdc.snapshot.log import CopyLog
+from cdc.snapshot.records import CopyState, chunk_transactional_id, driver_transactional_id
+from cdc.snapshot.table_description import DescribedTable, describe_tables
+from cdc.tables.catalog_state import read_catalog_states
+from cdc.tables.recorded_state import TableState
+
+log = get_logger("first_copy")
+
+_LOOK_SECONDS = 0.5
+_FENCE_SECONDS = 30.0
+_FENCES_AT_ONCE = 8
+_INTERRUPTED = "the first copy was interrupted"
+# The slot keeps all WAL from the point on; told again as more of the limit is used.
+_WAL_WARNINGS = (0.5, 0.75, 0.9)
+
+
+@dataclass(frozen=True, slots=True)
+class InitialSnapshotOutcome:
+    """`missing`: the tables (by oid) that the copy could not give, and why; they are due for a later copy.
+
+    `end_offsets`: by topic, how far the finished chunks say that its partitions reach.
+    """
+
+    copy: CopyState
+    missing: dict[str, str]
+    rows: int
+    is_through: bool
+    end_offsets: dict[str, list[int]] = field(default_factory=dict)
+
+
+def opened(snapshot: str, point: LSN, base: int, settings: Mapping[str, str]) -> CopyState:
+    """`settings`: a digest for each of the tables (by oid); a job with other settings must not write a row."""
+    return CopyState(
+        id=uuid.uuid4().hex[:12],
+        kind="first",
+        state="open",
+        tables=sorted(settings),
+        settings=dict(settings),
+        snapshot=snapshot,
+        point=int(point),
+        base=base,
+        started_ms=_now_ms(),
+    )
+
+
+class SeenAtSnapshot(NamedTuple):
+    """The tables, by oid, as the exported snapshot has them: what is altered from then on must be noticed as altered.
+
+    `filled`: those that may have rows.
+    """
+
+    states: dict[str, TableState]
+    described: dict[str, DescribedTable]
+    filled: set[str]
+
+
+def look_at_snapshot(config: Config, snapshot: str, oids: Sequence[str]) -> SeenAtSnapshot:
+    with connect(config.source.conninfo()) as connection, connection.transaction():
+        connection.execute("set transaction isolation level repeatable read, read only")
+        connection.execute(sql.SQL("set transaction snapshot {}").format(sql.Literal(snapshot)))
+        states = read_catalog_states(connection, oids, prefix=config.kafka.prefix)
+        described = describe_tables(connection, config, oids)
+        found = filled(connection, described)
+    return SeenAtSnapshot(states, described, found)
+
+
+def filled(connection: psycopg.Connection, described: Mapping[str, DescribedTable]) -> set[str]:
+    """Those of the tables (by oid) that may have rows."""
+    sizes = read_sizes(connection, described.values())
+    return {oid for oid, table in described.items() if _may_have_rows(table, sizes)}
+
+
+def _may_have_rows(table: DescribedTable, sizes: Mapping[int, RelationSize]) -> bool:
+    """By its files, without a lock: one that was rewritten since looks empty to the snapshot, and is not."""
+    found = [(leaf.storage, sizes.get(leaf.relation.oid)) for leaf in table.leaves]
+    return any(size is None or size.heap_bytes > 0 or size.storage != storage for storage, size in found)
+
+
+def wait_until_copied(
+    config: Config,
+    copy: CopyState,
+    *,
+    stream: ReplicationStream,
+    connection: psycopg.Connection,
+    stop: threading.Event,
+) -> InitialSnapshotOutcome | None:
+    """None when asked to stop. Kafka may come and go meanwhile; the snapshot lives as long as `stream` does."""
+    log.info(
+        "waiting_for_first_copy",
+        copy=copy.id,
+        consistent_point=str(LSN(copy.point)),
+        reason="changes are published once the rows that are there already have been",
+        remedy="Run: tailrace snapshot (`tailrace run` does it by itself)",
+    )
+    watch = _WalWatch(config.source.slot, LSN(copy.point), connection)
+    with CopyLog(config.kafka) as copies:
+        troubled = False
+        while not stop.wait(_LOOK_SECONDS):
+            stream.check_idle()
+            watch.look()
+            try:
+                copies.refresh()
+                troubled = False
+            except TransientError as error:
+                if not troubled:
+                    log.warning("kafka_away", reason=str(error), effect="the first copy waits")
+                troubled = True
+                continue
+            present = copies.copies.get(copy.id, copy)
+            if copies.is_through(present):
+                return _judged(copies, present)
+    log.warning("first_copy_interrupted", reason="asked to stop; tables that are not copied yet become incomplete")
+    return None
+
+
+def interrupted(config: Config, copy_id: str) -> InitialSnapshotOutcome:
+    """The snapshot died with its capture. What is finished stands; what is not can never be finished after this.
+
+    The order matters: the copy is given up in the driver's own name, so that it can plan no more, or has cut us off and
+    we begin anew; then the chunks' producers are cut off. A task that fences its own after that finds the copy given
+    up; one that did so before cannot commit. Whoever dies in between does the same again, with the same outcome.
+    """
+    kafka, slot = config.kafka, config.source.slot
+    driver = _producer(kafka, driver_transactional_id(kafka.prefix, slot))
+    driver.fence(_FENCE_SECONDS)
+    with CopyLog(kafka) as copies:
+        copy = copies.refresh().copies.get(copy_id)
+        if copy is None:
+            raise TransientError(f"Copy {copy_id} is not on {kafka.prefix}'s log of copies.")
+        if copy.state in ("open", "planned"):
+            given_up = msgspec.structs.replace(copy, state="abandoned", ended_ms=_now_ms(), reason=_INTERRUPTED)
+            driver.send(control_topic(kafka.prefix, Control.COPIES), given_up.key, given_up.encode(), [])
+            driver.commit(_FENCE_SECONDS)
+        unfinished = [
+            chunk_transactional_id(kafka.prefix, slot, copy_id, chunk.number) for chunk in copies.unfinished(copy)
+        ]
+        if unfinished:
+            log.info("cutting_off_chunks", copy=copy_id, chunks=len(unfinished))
+        with ThreadPoolExecutor(_FENCES_AT_ONCE) as pool:
+            list(pool.map(lambda name: cut_off(kafka, name), unfinished))
+        return _judged(copies.refresh_to_end(), copy)
+
+
+def ended(outcome: InitialSnapshotOutcome) -> CopyState:
+    """How the copy's record ends."""
+    return msgspec.structs.replace(
+        outcome.copy,
+        state="complete" if outcome.is_through else "abandoned",
+        ended_ms=_now_ms(),
+        reason="; ".join(sorted(set(outcome.missing.values()))),
+    )
+
+
+def _judged(copies: CopyLog, copy: CopyState) -> InitialSnapshotOutcome:
+    chunks = copies.chunks.get(copy.id, {}).values()
+    missing: dict[str, str] = {}
+    if not copy.is_planned:
+        missing = dict.fromkeys(copy.tables, _INTERRUPTED)
+    for chunk in chunks:
+        missing |= chunk.left_out
+        if not chunk.done:
+            missing |= dict.fromkeys((piece.table for piece in chunk.pieces), _INTERRUPTED)
+    rows = sum(chunk.rows for chunk in chunks)
+    is_through = copy.is_planned and not copies.unfinished(copy)
+    ends = _furthest(chunk.end_offsets for chunk in chunks if chunk.done)
+    return InitialSnapshotOutcome(copy, missing, rows=rows, is_through=is_through, end_offsets=ends)
+
+
+def _furthest(found: Iterable[Mapping[str, Sequence[int]]]) -> dict[str, list[int]]:
+    furthest: dict[str, list[int]] = {}
+    for ends in found:
+        for topic, offsets in ends.items():
+            furthest[topic] = [max(pair) for pair in zip_longest(furthest.get(topic, ()), offsets, fillvalue=0)]
+    return furthest
+
+
+def cut_off(kafka: KafkaConfig, transactional_id: str) -> None:
+    """Whoever wrote under this id cannot do so any more."""
+    producer = _producer(kafka, transactional_id)
+    producer.fence(_FENCE_SECONDS)
+    producer.abandon()
+
+
+def _producer(kafka: KafkaConfig, transactional_id: str) -> Publisher:
+    return Publisher(
+        kafka.client_options(),
+        transactional_id=transactional_id,
+        transaction_timeout_seconds=60,
+        max_message_bytes=kafka.max_message_bytes,
+        parked_topic=control_topic(kafka.prefix, Control.PARKED),
+    )
+
+
+def _now_ms() -> int:
+    return time.time_ns() // 1_000_000
+
+
+class _WalWatch:
+    """Warns in time before the server throws away WAL that the slot needs, and refuses to wait once it has."""
+
+    def __init__(self, slot: str, point: LSN, connection: psycopg.Connection) -> None:
+        self._slot = slot
+        self._point = point
+        self._connection = connection
+        self._next_look = 0.0
+        self._left_to_tell = list(_WAL_WARNINGS)
+
+    def look(self) -> None:
+        if time.monotonic() < self._next_look:
+            return
+        self._next_look = time.monotonic() + 5
+        slot = catalog.slot(self._connection, self._slot)
+        if slot is None:
+            raise continuity.missing_slot(self._slot, self._point)
+        continuity.check_valid(slot, name=self._slot)
+        held, left = catalog.wal_held(self._connection, self._slot)
+        if left is None:
+            return
+        used = held / max(1, held + left)
+        if self._left_to_tell and used >= self._left_to_tell[0]:
+            self._left_to_tell = [share for share in self._left_to_tell if share > used]
+            log.warning(
+                "slot_nears_its_limit",
+                held_bytes=held,
+                left_bytes=left,
+                reason="the slot keeps all WAL until the first copy is through",
+                remedy="Raise max_slot_wal_keep_size (a reload is enough), or [copy] connections to copy faster.",
+            )

@@ -1,0 +1,79 @@
+"""A first copy without a running capture: `tailrace snapshot` makes the slot and holds the snapshot itself.
+
+It is a start of capture that ends where streaming would begin. Where a capture runs, this is only its standby.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import psycopg
+
+from cdc.config import Config
+from cdc.errors import TailraceError, TransientError
+from cdc.logs import get_logger
+from cdc.postgres.connection import explain
+from cdc.postgres.stream_waiting import StreamWaiter
+from cdc.postgres.worker_thread import Worker
+from cdc.startup.startup import start
+
+log = get_logger("first_copy")
+
+_RETRY_SECONDS = 2.0
+# A capture that is started beside it had better hold the snapshot: it stays longer.
+_CAPTURE_FIRST_SECONDS = 5.0
+
+
+class FirstCopyHost:
+    """`trouble`: why it gave up (a refusal), for whoever waits for the copy to begin."""
+
+    def __init__(self, config: Config) -> None:
+        self.trouble: TailraceError | None = None
+        self._config = config
+        self._stop = threading.Event()
+        self._thread = threading.Thread(target=self._run, name="tailrace-first-copy", daemon=True)
+
+    def start(self) -> None:
+        self._thread.start()
+
+    def stop(self) -> None:
+        self._stop.set()
+        self._thread.join(timeout=30)
+
+    def _run(self) -> None:
+        self._stop.wait(_CAPTURE_FIRST_SECONDS)
+        while not self._stop.is_set():
+            try:
+                self._hold_once()
+                return
+            except (TransientError, psycopg.Error) as error:
+                reason = explain(error) if isinstance(error, psycopg.Error) else str(error)
+                log.warning("retrying", reason=reason, in_seconds=_RETRY_SECONDS)
+                self._stop.wait(_RETRY_SECONDS)
+            except TailraceError as error:
+                self.trouble = error
+                return
+
+    def _hold_once(self) -> None:
+        worker = Worker("tailrace-kafka")
+        try:
+            started = start(self._config, StreamWaiter(worker, self._stop, lambda: False).call, stop=self._stop)
+            if started is not None:
+                started.stream.close()
+                started.publisher.abandon()
+                started.catalog.close()
+                started.topics.close()
+        finally:
+            worker.close()
+
+
+@contextmanager
+def hosted_first_copy(config: Config) -> Iterator[FirstCopyHost]:
+    host = FirstCopyHost(config)
+    host.start()
+    try:
+        yield host
+    finally:
+        host.stop()

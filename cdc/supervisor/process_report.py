@@ -1,0 +1,56 @@
+"""What `tailrace run` has to say at one moment, for every kind of view."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
+from typing import Any
+
+from cdc.supervisor.child import LastWords
+from cdc.supervisor.hop_watch import Hops
+from cdc.supervisor.part import PartState
+from cdc.supervisor.snapshots_due import CopiesDue
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CopyFigures:
+    """Of the copy under way, from its own lines."""
+
+    rows: int
+    size_bytes: int
+    total_bytes: int
+    rows_per_second: float
+    seconds_left: float | None
+
+    @classmethod
+    def from_event(cls, event: Mapping[str, Any]) -> CopyFigures:
+        return cls(**{name: event[name] for name in cls.__dataclass_fields__})
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RunReport:
+    parts: tuple[PartState, ...]
+    hops: Hops
+    due: CopiesDue
+    copy: CopyFigures | None
+    refused_stores: Mapping[str, LastWords]
+
+    def as_json(self) -> dict[str, Any]:
+        """One line of `--json`."""
+        lag, slot = self.hops.lag, self.hops.slot
+        return {
+            "event": "state",
+            "read_at": round(self.hops.read_at, 3),
+            "parts": [{**asdict(part), "condition": part.condition.value} for part in self.parts],
+            "source_lsn": None if lag is None or lag.source_lsn is None else str(lag.source_lsn),
+            "slot": None if slot is None else {**asdict(slot), "confirmed": str(slot.confirmed)},
+            "topics_lsn": None if lag is None or lag.topics_lsn is None else str(lag.topics_lsn),
+            "stores": []
+            if lag is None
+            else [{**asdict(each), "lsn": None if each.lsn is None else str(each.lsn)} for each in lag.stores],
+            "refused_stores": {name: words._asdict() for name, words in self.refused_stores.items()},
+            "problems": self.hops.problems,
+            "first_copy_due": self.due.first,
+            "incomplete": [{"table": table, "reason": reason} for table, reason in self.due.tables],
+            "copy": None if self.copy is None else asdict(self.copy),
+        }

@@ -1,0 +1,141 @@
+"""What `tailrace run` shows: a live page on a terminal, plain lines elsewhere, JSON for programs. Decides nothing."""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Protocol
+
+import click
+
+from cdc.monitoring.store_lag import StoreLag
+from cdc.supervisor.part import ProcessCondition
+from cdc.supervisor.process_report import CopyFigures, RunReport
+
+if TYPE_CHECKING:
+    from rich.live import Live
+
+_COLOURS = {ProcessCondition.RUNNING: "green", ProcessCondition.WAITING: "yellow", ProcessCondition.REFUSED: "red"}
+_OLD_SECONDS = 10.0
+
+
+class RunView(Protocol):
+    """`interval_seconds` is how often it wants to be shown something new."""
+
+    interval_seconds: float
+
+    def show(self, report: RunReport) -> None: ...
+
+
+@contextmanager
+def view_for(*, as_json: bool, is_terminal: bool) -> Iterator[RunView]:
+    if as_json:
+        yield JsonRunView()
+    elif not is_terminal:
+        yield PlainRunView()
+    else:
+        from rich.live import Live  # noqa: PLC0415 - only for a terminal
+
+        with Live(auto_refresh=False, transient=False) as live:
+            yield LiveRunView(live)
+
+
+class JsonRunView:
+    interval_seconds = 1.0
+
+    def show(self, report: RunReport) -> None:
+        click.echo(json.dumps(report.as_json()))
+
+
+class PlainRunView:
+    """A line for the parts and one for the hops."""
+
+    interval_seconds = 10.0
+
+    def show(self, report: RunReport) -> None:
+        parts = (f"{part.name} {part.condition.value}{f' ({part.note})' if part.note else ''}" for part in report.parts)
+        click.echo("; ".join(parts))
+        for line in (*hop_lines(report), *trouble_lines(report)):
+            click.echo(f"  {line}")
+
+
+class LiveRunView:
+    """One page that is drawn again in place."""
+
+    interval_seconds = 1.0
+
+    def __init__(self, live: Live) -> None:
+        self._live = live
+
+    def show(self, report: RunReport) -> None:
+        from rich.box import SIMPLE_HEAD  # noqa: PLC0415 - as above
+        from rich.console import Group  # noqa: PLC0415
+        from rich.table import Column, Table  # noqa: PLC0415
+        from rich.text import Text  # noqa: PLC0415
+
+        table = Table("part", "state", "pid", "restarts", Column("", overflow="fold"), box=SIMPLE_HEAD)
+        for part in report.parts:
+            colour = _COLOURS.get(part.condition, "dim")
+            pid = str(part.pid or "")
+            table.add_row(part.name, Text(part.condition.value, colour), pid, str(part.restarts or ""), Text(part.note))
+        hops = Text("\n".join(hop_lines(report)))
+        trouble = Text("\n".join(trouble_lines(report)), "red")
+        self._live.update(Group(table, hops, trouble, Text("Ctrl-C stops everything.", "dim")), refresh=True)
+
+
+def hop_lines(report: RunReport) -> list[str]:
+    """From the source to the stores, a line each."""
+    lag, slot = report.hops.lag, report.hops.slot
+    lines = []
+    if lag is not None:
+        source = f"at {lag.source_lsn}" if lag.source_lsn is not None else "does not answer"
+        lines.append(f"source: {source}")
+    if slot is not None:
+        limit = f", {_size(slot.left_bytes)} more until the server gives it up" if slot.left_bytes is not None else ""
+        lines.append(f"slot: at {slot.confirmed}, {_size(slot.bytes)} behind{limit}")
+    if lag is not None:
+        lines.append(f"topics: {f'at {lag.topics_lsn}' if lag.topics_lsn is not None else 'nothing yet'}")
+        lines += [f"{each.name}: {store_text(each)}" for each in lag.stores]
+    if report.copy is not None:
+        lines.append(f"copy: {_copy_text(report.copy)}")
+    age_seconds = time.time() - report.hops.read_at
+    if lag is not None and age_seconds > _OLD_SECONDS:
+        lines.append(f"(as of {age_seconds:.0f} s ago)")
+    return lines
+
+
+def trouble_lines(report: RunReport) -> list[str]:
+    """What a person should know, each with what to do about it."""
+    lines = [
+        f"{part.name} refused: {part.note} {part.remedy}".rstrip()
+        for part in report.parts
+        if part.condition is ProcessCondition.REFUSED
+    ]
+    lines += [
+        f"{name} refused: {words.reason} {words.remedy}".rstrip() for name, words in report.refused_stores.items()
+    ]
+    lines += [f"incomplete: {table}: {reason}" for table, reason in report.due.tables]
+    return lines + report.hops.problems
+
+
+def store_text(each: StoreLag) -> str:
+    if each.seconds is None:
+        return each.problem or "nothing is served yet"
+    size = _size(each.bytes) if each.bytes is not None else "unknown bytes"
+    return f"at {each.lsn}, {size}, {each.records or 0:,} records, {each.seconds:.1f} s behind"
+
+
+def _copy_text(copy: CopyFigures) -> str:
+    percent = 100 * copy.size_bytes / copy.total_bytes if copy.total_bytes else 100
+    left = f", {copy.seconds_left:.0f} s left" if copy.seconds_left else ""
+    return f"{percent:.0f}%, {copy.rows:,} rows, {copy.rows_per_second:,.0f} rows/s{left}"
+
+
+def _size(count: int) -> str:
+    for unit in ("bytes", "kB", "MB"):
+        if count < 1000 or unit == "MB":
+            break
+        count = round(count / 1000)
+    return f"{count:,} {unit}"

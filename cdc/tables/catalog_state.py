@@ -1,0 +1,141 @@
+"""Reads `TableState`s from the catalog: one query for all tables of interest."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+import psycopg
+from msgspec.structs import replace
+
+from cdc import names
+from cdc.tables.recorded_state import CatalogColumn, TablePartition, TableState
+
+# A column without a value in old rows is NULL there, unless something fills it: a default of its own or of its domain,
+# an identity, a generation expression. A default that was dropped again goes on filling them (atthasmissing), unless it
+# was written into each. Virtual columns are never in the stream, stored generated ones since 18.
+_COLUMNS = """
+select coalesce(jsonb_agg(jsonb_build_array(
+           a.attnum, a.attname, a.atttypid::int8, a.atttypmod, a.xmin::text,
+           a.atthasdef or a.atthasmissing or a.attidentity <> '' or t.typdefault is not null,
+           a.attgenerated = '' or (a.attgenerated = 's' and current_setting('server_version_num')::int >= 180000)
+       ) order by a.attnum), '[]')
+from pg_attribute a left join pg_type t on t.oid = a.atttypid
+where a.attrelid = c.oid and a.attnum > 0 and not a.attisdropped
+"""
+
+_KEY = """
+select coalesce(jsonb_agg(a.attname order by u.place), '[]')
+from pg_index i
+cross join lateral unnest(i.indkey::int2[]) with ordinality as u(attnum, place)
+join pg_attribute a on a.attrelid = i.indrelid and a.attnum = u.attnum
+where i.indrelid = c.oid and i.indisprimary and u.place <= i.indnkeyatts
+"""
+
+# A partition made by CREATE TABLE … PARTITION OF is linked by the transaction that made its columns. ATTACH updates the
+# entries of all columns, if not in a later transaction then in a later command of the same one. System columns
+# (tableoid is -6) are never updated, so they tell when the table was made. Who made the links on the way up to the root
+# tells one that was away meanwhile from one that never was.
+_LEAVES = """
+select coalesce(jsonb_object_agg(leaf.oid::text, leaf.born) filter (where leaf.logged), '{}') as leaves,
+       coalesce(jsonb_object_agg(leaf.oid::text, jsonb_build_array(leaf.link, leaf.storage)), '{}') as parts,
+       coalesce(md5(string_agg(leaf.oid::text || ':' || leaf.storage, ',' order by leaf.oid)), '') as storage
+from (
+    with recursive tree (oid, link, born) as (
+        select c.oid, '', true
+        union all
+        select i.inhrelid, tree.link || '/' || i.xmin::text, tree.born and i.xmin = made.xmin and exists (
+            select from pg_attribute a where a.attrelid = i.inhrelid and a.attnum > 0
+            and a.xmin = made.xmin and a.cmin = made.cmin)
+        from tree
+        join pg_inherits i on i.inhparent = tree.oid
+        join pg_attribute made on made.attrelid = i.inhrelid and made.attnum = -6
+    )
+    select tree.oid, tree.link, tree.born, p.relpersistence = 'p' as logged, p.relfilenode::text as storage
+    from tree join pg_class p on p.oid = tree.oid where p.relkind = 'r' and c.relkind = 'p'
+) leaf
+"""
+
+# Renaming an enum's label, or giving a composite another attribute, changes the text of every value without touching a
+# row. Types of our own have oids from 16384 on; what they are made of (arrays, domains, attributes) is looked through.
+_FORMS = """
+with recursive held (oid) as (
+    select a.atttypid from pg_attribute a
+    where a.attrelid = c.oid and a.attnum > 0 and not a.attisdropped and a.atttypid >= 16384
+    union
+    select part.oid from held join pg_type t on t.oid = held.oid
+    cross join lateral (
+        select t.typbasetype where t.typtype = 'd'
+        union all select t.typelem where t.typcategory = 'A'
+        union all select a.atttypid from pg_attribute a
+        where t.typtype = 'c' and a.attrelid = t.typrelid and a.attnum > 0 and not a.attisdropped
+    ) part (oid)
+    where part.oid >= 16384
+)
+select coalesce(jsonb_object_agg(form.oid::text, form.text), '{}')
+from (
+    select e.oid, e.enumlabel::text from held join pg_enum e on e.enumtypid = held.oid
+    union all
+    select t.oid, string_agg(a.attnum || ':' || a.atttypid, ',' order by a.attnum)
+    from held join pg_type t on t.oid = held.oid join pg_attribute a on a.attrelid = t.typrelid
+    where t.typtype = 'c' and a.attnum > 0 and not a.attisdropped
+    group by t.oid
+) form (oid, text)
+"""
+
+_STATES = f"""
+select c.oid::text, n.nspname, c.relname, ({_KEY}) as key, ({_COLUMNS}) as columns, ({_FORMS}) as forms,
+       l.leaves, l.parts,
+       case c.relkind when 'p' then l.storage else c.relfilenode::text end as storage
+from pg_class c
+join pg_namespace n on n.oid = c.relnamespace
+cross join lateral ({_LEAVES}) l
+where c.oid = any(%s::oid[]) and not c.relispartition
+"""  # noqa: S608 - put together from the constants above
+
+
+# A default that was dropped again is noted where the rows are, not at the partitioned table.
+_FILLED = """
+select attrelid::text, attname from pg_attribute
+where attrelid = any(%s::oid[]) and attnum > 0 and atthasmissing and not attisdropped
+"""
+
+
+def read_catalog_states(
+    connection: psycopg.Connection[Any], oids: Iterable[str], *, prefix: str
+) -> dict[str, TableState]:
+    """Those of the tables that still exist, by oid; one that has become a partition is a table no more."""
+    rows = connection.execute(_STATES, [list(oids)]).fetchall()
+    states = {
+        oid: TableState(
+            schema=schema,
+            table=table,
+            topic=names.topic(prefix, schema, table),
+            key=key,
+            storage=storage,
+            columns=[CatalogColumn(*column) for column in columns],
+            forms=forms,
+            leaves=leaves,
+            parts={leaf: TablePartition(*part) for leaf, part in parts.items()},
+        )
+        for oid, schema, table, key, columns, forms, leaves, parts, storage in rows
+    }
+    parted = [oid for oid, state in states.items() if state.leaves]
+    return states | _with_defaults_of_leaves(connection, {oid: states[oid] for oid in parted}) if parted else states
+
+
+def _with_defaults_of_leaves(
+    connection: psycopg.Connection[Any], states: Mapping[str, TableState]
+) -> dict[str, TableState]:
+    leaves = [leaf for state in states.values() for leaf in state.leaves]
+    filled: dict[str, set[str]] = {}
+    for leaf, column in connection.execute(_FILLED, [leaves]).fetchall():
+        filled.setdefault(leaf, set()).add(column)
+    found = {}
+    for oid, state in states.items():
+        names_filled = set().union(*(filled.get(leaf, ()) for leaf in state.leaves))
+        columns = [
+            replace(column, has_default=True) if column.name in names_filled else column for column in state.columns
+        ]
+        found[oid] = replace(state, columns=columns)
+    return found

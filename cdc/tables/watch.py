@@ -1,0 +1,161 @@
+"""Looks at the catalog with every heartbeat: tables that came, went, were renamed, altered or rewritten.
+
+What it finds becomes the next `TableStates`; it publishes nothing itself. A table that is gone empties its topic one
+heartbeat *later* (`emptying`): only then is the stream sure to be past the last change of its rows.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping
+from typing import Any
+
+import msgspec
+import psycopg
+
+from cdc.config import Config
+from cdc.kafka.topics import Topics
+from cdc.logs import get_logger
+from cdc.positions import continuity
+from cdc.positions.progress import Progress
+from cdc.postgres import catalog
+from cdc.postgres.catalog import Publication, SourceTable
+from cdc.tables.catalog_state import read_catalog_states
+from cdc.tables.event_settings import learn_settings
+from cdc.tables.mask_rules import refuse_lost_mask
+from cdc.tables.recorded_state import Gone, TableState, TableStates, remembering_dropped, why_back, why_incomplete
+
+log = get_logger("watch")
+
+# Adding a table waits for its open writers, and must not make others wait for long.
+_LOCK_TIMEOUT = "2s"
+_HAD_ROWS = "it was added while rows were in it"
+
+
+class TableWatch:
+    def __init__(self, config: Config, connection: psycopg.Connection[Any], topics: Topics) -> None:
+        self._config = config
+        self._topics = topics
+        self._source = config.source
+        self._masks = config.mask
+        self._prefix = config.kafka.prefix
+        self._connection = connection
+        self._told: set[int] = set()
+        self._emptying: set[str] = set()
+        self._emptied: set[str] = set()  # topics whose rows are all dead, by markers that this capture has published
+        self._times_busy: Counter[int] = Counter()
+
+    def look(self, progress: Progress, states: TableStates) -> tuple[Publication, TableStates]:
+        """What the publication and the tables are now; refuses what was changed behind our back."""
+        publication = catalog.publication(self._connection, self._source.publication)
+        existing = catalog.existing_tables(self._connection, progress.publication_tables)
+        continuity.check_publication(progress, publication, name=self._source.publication, existing_tables=existing)
+        lsn = catalog.current_lsn(self._connection)
+        self._emptied |= self._emptying - states.emptying.keys()
+        added = self._add_new(publication, states)
+        publication = catalog.publication(self._connection, self._source.publication)
+        assert publication is not None  # noqa: S101  # check_publication refuses otherwise
+        now = read_catalog_states(self._connection, publication.tables, prefix=self._prefix)
+        for oid, state in now.items():
+            refuse_lost_mask(self._masks, states.tables.get(oid), state)
+        states = _advance(states, now, lsn, added, behind=catalog.current_lsn(self._connection))
+        self._emptying = set(states.emptying)
+        return publication, learn_settings(self._config, states)
+
+    def _add_new(self, publication: Publication | None, states: TableStates) -> dict[str, str | None]:
+        """Put new tables into the publication; gives why each is incomplete, by oid, or None: it needs no copy."""
+        published = set() if publication is None else publication.tables.keys()
+        added: dict[str, str | None] = {}
+        found = catalog.tables(self._connection, self._source.tables)
+        for table in sorted(found, key=lambda table: self._times_busy[table.oid]):
+            if str(table.oid) in published or catalog.why_not_captured(table) is not None:
+                continue
+            if _topic_is_taken(states, table.topic(self._prefix)):
+                continue  # by a table of this name that has just gone; its topic is emptied first
+            try:
+                empty = self._add(table)
+            except psycopg.errors.LockNotAvailable:
+                log.info("table_busy", table=str(table), reason="it is written to all the time; next heartbeat")
+                self._times_busy[table.oid] += 1
+                break  # the stream waits for us: for one such table, not for many
+            except (psycopg.errors.UndefinedTable, psycopg.errors.DuplicateObject):
+                continue  # dropped, renamed or added by somebody else since we looked
+            except psycopg.errors.InsufficientPrivilege:
+                self._tell_once(table)
+                continue
+            log.info("table_added", table=str(table), empty=empty)
+            added[str(table.oid)] = self._why_incomplete(table) if empty else _HAD_ROWS
+        return added
+
+    def _why_incomplete(self, table: SourceTable) -> str | None:
+        """Of a table that is empty. Its topic may be older than that: one that was removed and is selected again."""
+        topic = table.topic(self._prefix)
+        if topic in self._emptied:
+            return None
+        partitions = {name: found.partitions for name, found in self._topics.describe([topic]).items()}
+        ends = self._topics.end_offsets(partitions)
+        return "its topic has rows from before it was added" if any(map(any, ends.values())) else None
+
+    def _tell_once(self, table: SourceTable) -> None:
+        if table.oid not in self._told:
+            self._told.add(table.oid)
+            log.warning(
+                "table_not_captured",
+                table=str(table),
+                reason="the role may not add it to the publication",
+                remedy=f"As its owner run: alter publication {self._source.publication} add table {table};",
+            )
+
+    def _add(self, table: SourceTable) -> bool:
+        """Under a lock that waits for open writers: rows that they wrote before would not be streamed."""
+        with self._connection.transaction():
+            self._connection.execute(f"set local lock_timeout = '{_LOCK_TIMEOUT}'")
+            catalog.lock_against_writers(self._connection, table)
+            catalog.add_to_publication(self._connection, self._source.publication, table)
+            return catalog.is_empty(self._connection, table)
+
+
+def _topic_is_taken(states: TableStates, topic: str) -> bool:
+    return topic in states.emptying or any(state.topic == topic for state in states.tables.values())
+
+
+def _advance(
+    states: TableStates, now: dict[str, TableState], lsn: int, added: Mapping[str, str | None], *, behind: int
+) -> TableStates:
+    """`added`: the tables that this look has put into the publication, and why each is incomplete, if it is.
+
+    `behind`: an LSN behind everything that `now` shows.
+    """
+    live_topics = {state.topic for state in now.values()}
+    emptying = dict(states.emptying)
+    now = {
+        oid: remembering_dropped(states.tables[oid], state) if oid in states.tables else state
+        for oid, state in now.items()
+    }
+    result = states.with_tables(now)
+    for oid, before in states.tables.items():
+        after = now.get(oid)
+        if after is None or after.topic != before.topic:
+            result = result.without_pending(before.topic)
+            if before.topic not in live_topics:
+                emptying[before.topic] = Gone(before.schema, before.table, int(behind))
+            log.info("table_gone" if after is None else "table_renamed", table=f"{before.schema}.{before.table}")
+    for topic, stray in states.strays.items():
+        if topic not in live_topics:
+            emptying.setdefault(topic, Gone(stray.schema, stray.table, int(behind)))
+    for oid, before in states.tables.items():  # after all of the above: two tables may have swapped their names
+        after = now.get(oid)
+        if after is not None:
+            reason = "it was renamed" if after.topic != before.topic else why_incomplete(before, after)
+            reason = reason or why_back(before, after, states.away.get(before.topic, ()))
+            if reason is not None:
+                result = _mark(result, after, lsn, reason)
+    for oid, state in now.items():
+        if oid not in states.tables and (reason := added.get(oid, _HAD_ROWS)) is not None:
+            result = _mark(result, state, lsn, reason)
+    return msgspec.structs.replace(result, emptying=emptying, strays={}, away={})
+
+
+def _mark(states: TableStates, table: TableState, lsn: int, reason: str) -> TableStates:
+    log.warning("table_incomplete", table=f"{table.schema}.{table.table}", reason=reason)
+    return states.with_pending(table.topic, lsn, reason)

@@ -1,0 +1,317 @@
+"""What the audit's tasks do: read a share of one side, and hand it on as packed groups. Nothing is compared here.
+
+Each record that leaves is `(group, (side, bytes))`. Trouble travels the same way: an exception that crosses Spark's
+border is a text with a traceback.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Final
+
+import msgspec
+import numpy as np
+import psycopg
+
+from cdc.audit.row_blocks import OFFSET_BITS, block, by_group
+from cdc.audit.row_content import Content, numbers, row_digests
+from cdc.audit.topic_records import id_of
+from cdc.config import Config
+from cdc.errors import RefusedError, TailraceError, TransientError
+from cdc.postgres.connection import explain
+from cdc.snapshot.copy_rows import LineEncoder
+from cdc.snapshot.initial_chunk import Pace
+from cdc.snapshot.records import Piece
+from cdc.snapshot.source_reader import Readable, SnapshotLostError, at_snapshot, lines, lock
+from cdc.snapshot.table_description import DescribedTable
+from sinks.contract import StoredRow
+from spark_jobs.audit.shapes import expected_row, shaped_column
+from spark_jobs.shape.shaped_rows import RowShape
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+SOURCE: Final = "source"
+TOPIC: Final = "topic"
+MARKER: Final = "marker"
+TROUBLE: Final = "trouble"
+#: Of the frame that `PackTopic` makes.
+PACKED: Final = "grp int, side string, data binary"
+
+Record = tuple[int, tuple[str, bytes]]
+
+ROWS_AT_ONCE: Final = 200_000
+_SLICE_ROWS: Final = 20_000
+_STAMP_BYTES: Final = 25
+_NONE: Final = b"0" * 16 + b"." + b"0" * 8
+_ID_DIGITS: Final = 100
+
+
+@dataclass(frozen=True, slots=True)
+class Hashing:
+    """`by_id`: rows meet by the id that stores know them under; otherwise by the record's key, which is quicker."""
+
+    content: Content
+    by_id: bool
+    one_column: bool
+    groups: int
+
+    def ids(self, keys: Sequence[bytes]) -> bytes:
+        """As `numbers` reads them."""
+        return row_digests(map(self._id, keys) if self.by_id else keys)
+
+    def contents(self, rows: Sequence[bytes]) -> bytes:
+        return row_digests(rows if self.content.exact else map(self.content.canonical, rows))
+
+    def _id(self, key: bytes) -> bytes:
+        """Most keys are whole numbers, whose digits are the id as they stand."""
+        digits = key.rpartition(b'":')[2][:-1] if self.one_column else b""
+        return digits if digits.isdigit() and len(digits) <= _ID_DIGITS else id_of(key).encode()
+
+
+class SideError(msgspec.Struct, frozen=True):
+    """`kind`: "refused", "transient", or "changed" (the snapshot no longer shows the whole table: begin again)."""
+
+    kind: str
+    message: str
+    remedy: str | None = None
+
+    def error(self) -> TailraceError:
+        kind = RefusedError if self.kind == "refused" else TransientError
+        return kind(self.message, remedy=self.remedy)
+
+
+def failed_side(records: Iterator[Record]) -> Iterator[Record]:
+    try:
+        yield from records
+    except SnapshotLostError as error:
+        yield _trouble("changed", str(error))
+    except RefusedError as error:
+        yield _trouble("refused", error.message, error.remedy)
+    except TailraceError as error:
+        yield _trouble("transient", error.message, error.remedy)
+    except psycopg.Error as error:
+        yield _trouble("transient", f"Postgres: {explain(error)}")
+
+
+def _trouble(kind: str, message: str, remedy: str | None = None) -> Record:
+    return 0, (TROUBLE, msgspec.json.encode(SideError(kind, message, remedy)))
+
+
+# -- the source -----------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SourceShare:
+    """Blocks of one table at one snapshot; holds secrets, so it goes nowhere but into tasks."""
+
+    config: Config
+    snapshot: str
+    table: DescribedTable
+    pieces: tuple[Piece, ...]
+    hashing: Hashing
+    rows_per_second: float = 0.0
+
+    def __call__(self) -> Iterator[Record]:
+        return failed_side(self._records())
+
+    def _records(self) -> Iterator[Record]:
+        pace = Pace(self.rows_per_second)
+        with at_snapshot(self.config.source.conninfo(), self.snapshot) as connection:
+            for piece in self.pieces:
+                leaf = next(leaf for leaf in self.table.leaves if leaf.relation.oid == piece.relation)
+                encoder = LineEncoder(self.table.table(leaf.relation), b"", b"")
+                readable = lock(connection, self.table, leaf, encoder.columns)
+                if not isinstance(readable, Readable):
+                    yield _trouble("changed", f"{self.table.shape}: {readable}")
+                    return
+                yield from self._piece(lines(connection, readable, piece, encoder.columns), encoder, pace)
+
+    def _piece(self, blocks: Iterable[list[bytes]], encoder: LineEncoder, pace: Pace) -> Iterator[Record]:
+        """Hashed at once, a few hundred rows at a time: what was encoded is not kept."""
+        ids, contents = bytearray(), bytearray()
+        keys: list[bytes] = []
+        for some in blocks:
+            encoded = encoder.encode(some)
+            own = [key for key, _ in encoded]
+            keys += own
+            ids += self.hashing.ids(own)
+            contents += self.hashing.contents([row for _, row in encoded])
+            pace.passed(len(some))
+            if len(keys) >= ROWS_AT_ONCE:
+                yield from self._packed(ids, contents, keys)
+                ids, contents, keys = bytearray(), bytearray(), []
+        yield from self._packed(ids, contents, keys)
+
+    def _packed(self, ids: bytearray, contents: bytearray, keys: list[bytes]) -> Iterator[Record]:
+        rows = block(ids=numbers(ids), contents=numbers(contents), keys=keys)
+        for group, data in by_group(rows, self.hashing.groups):
+            yield group, (SOURCE, data)
+
+
+# -- the topic ------------------------------------------------------------------------------------------------------
+
+
+class _Envelope(msgspec.Struct, gc=False):
+    op: str
+    after: msgspec.Raw
+
+
+_decode_envelope = msgspec.json.Decoder(_Envelope).decode
+
+
+def after_of(value: bytes | None) -> bytes | None:
+    """The row of an event, None for a delete; a value that is no event of ours counts as a row of its own."""
+    if value is None:
+        return None
+    try:
+        after = bytes(_decode_envelope(value).after)
+    except msgspec.DecodeError:
+        return value
+    return None if after == b"null" else after
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PackTopic:
+    """For `mapInArrow`, where stores have shapes that Spark evaluates: the records of a whole topic.
+
+    Columns: partition, offset, key, value, stamp, is_marker. `shapes`: of stores that do not take rows as they are, in
+    the order of the columns that `shaped_frame` makes.
+    """
+
+    hashing: Hashing
+    shapes: Mapping[str, RowShape]
+
+    def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        import pyarrow as pa  # noqa: PLC0415 - half a second, and only a task needs it
+
+        waiting: list[pa.RecordBatch] = []
+        count, marker = 0, b""
+        for batch in batches:
+            marker = max([marker, *_markers(batch)])
+            waiting.append(batch)
+            count += batch.num_rows
+            if count >= ROWS_AT_ONCE:
+                yield from self._packed(pa.Table.from_batches(waiting))
+                waiting, count = [], 0
+        if waiting:
+            yield from self._packed(pa.Table.from_batches(waiting))
+        if marker:
+            yield _frame([(group, MARKER, marker) for group in range(self.hashing.groups)])
+
+    def _packed(self, rows: pa.Table) -> Iterator[pa.RecordBatch]:
+        import pyarrow.compute as pc  # noqa: PLC0415 - as above
+
+        rows = rows.filter(pc.invert(rows.column("is_marker"))).combine_chunks()
+        if not rows.num_rows:
+            return
+        positions, seqs = stamps(rows.column("stamp").to_pylist())
+        places = (rows.column("partition").to_numpy().astype(np.int64) << OFFSET_BITS) | rows.column(
+            "offset"
+        ).to_numpy()
+        keys = rows.column("key").combine_chunks()
+        shared = {
+            "ids": numbers(self.hashing.ids(keys.to_pylist())),
+            "positions": positions,
+            "seqs": seqs,
+            "places": places,
+        }
+        for side, contents, live in self._sides(rows):
+            packed = by_group(block(contents=contents, live=live, **shared), self.hashing.groups)
+            yield _frame([(group, side, data) for group, data in packed])
+
+    def _sides(self, rows: pa.Table) -> Iterator[tuple[str, Any, Any]]:
+        after = [after_of(value) for value in rows.column("value").to_pylist()]
+        yield TOPIC, *self._digested(after)
+        for number, (store, shape) in enumerate(sorted(self.shapes.items())):
+            found = rows.column(shaped_column(number)).to_pylist() if shape.evaluated else [None] * len(after)
+            shaped = [
+                None if row is None else expected_row(shape, row, each) for row, each in zip(after, found, strict=True)
+            ]
+            yield f"{TOPIC}:{store}", *self._digested(shaped)
+
+    def _digested(self, rows: Sequence[bytes | None]) -> tuple[Any, Any]:
+        contents = self.hashing.contents([row or b"" for row in rows])
+        return numbers(contents), np.array([row is not None for row in rows], bool)
+
+
+def stamps(texts: Sequence[bytes | None]) -> tuple[Any, Any]:
+    """Versions out of the header's fixed-width text; what is none (somebody else wrote it) is 0.
+
+    Rows of a copy or a transaction often share one: each is read once.
+    """
+    import pyarrow as pa  # noqa: PLC0415 - half a second, and only a task needs it
+
+    encoded = pa.array(texts, pa.binary()).dictionary_encode(null_encoding="encode")
+    known = [
+        text if text is not None and len(text) == _STAMP_BYTES else _NONE for text in encoded.dictionary.to_pylist()
+    ]
+    digits = _NIBBLES[np.frombuffer(b"".join(known), np.uint8).reshape(-1, _STAMP_BYTES)]
+    position = np.zeros(len(known), np.uint64)
+    for at in range(16):
+        position = (position << np.uint64(4)) | digits[:, at]
+    seq = np.zeros(len(known), np.uint64)
+    for at in range(17, _STAMP_BYTES):
+        seq = (seq << np.uint64(4)) | digits[:, at]
+    which = encoded.indices.to_numpy()
+    return position[which], seq.astype(np.uint32)[which]
+
+
+_NIBBLES: Final = np.zeros(256, np.uint64)
+for _digit in b"0123456789abcdef":
+    _NIBBLES[_digit] = int(chr(_digit), 16)
+
+
+def _markers(batch: pa.RecordBatch) -> list[bytes]:
+    """Few, and mostly none."""
+    import pyarrow.compute as pc  # noqa: PLC0415 - as above
+
+    found = batch.filter(batch.column("is_marker")) if pc.any(batch.column("is_marker")).as_py() else None
+    return [] if found is None else [stamp for stamp in found.column("stamp").to_pylist() if stamp is not None]
+
+
+def _frame(rows: Sequence[tuple[int, str, bytes]]) -> pa.RecordBatch:
+    import pyarrow as pa  # noqa: PLC0415 - as above
+
+    groups, sides, data = zip(*rows, strict=True) if rows else ((), (), ())
+    columns = [pa.array(groups, pa.int32()), pa.array(sides, pa.string()), pa.array(data, pa.binary())]
+    return pa.RecordBatch.from_arrays(columns, names=["grp", "side", "data"])
+
+
+# -- a store --------------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StoreShare:
+    """A slice of a store's rows of one table; `read` holds the store's secrets."""
+
+    store: str
+    read: Callable[[], Iterator[list[StoredRow]]]
+    hashing: Hashing
+
+    def __call__(self) -> Iterator[Record]:
+        return failed_side(self._records())
+
+    def _records(self) -> Iterator[Record]:
+        waiting: list[StoredRow] = []
+        for some in self.read():
+            waiting += some
+            if len(waiting) >= _SLICE_ROWS:
+                yield from self._packed(waiting)
+                waiting = []
+        yield from self._packed(waiting)
+
+    def _packed(self, rows: Sequence[StoredRow]) -> Iterator[Record]:
+        ids = [row.id.encode() for row in rows]
+        versions = [row.version for row in rows]
+        packed = block(
+            ids=numbers(row_digests(ids)),
+            contents=numbers(self.hashing.contents([row.row or b"" for row in rows])),
+            keys=ids,
+            positions=np.array([version.position for version in versions], np.uint64),
+            seqs=np.array([version.seq & 0xFFFFFFFF for version in versions], np.uint32),
+            live=np.array([row.row is not None for row in rows], bool),
+        )
+        for group, data in by_group(packed, self.hashing.groups):
+            yield group, (self.store, data)

@@ -1,0 +1,253 @@
+"""One pass over one table: the source at one snapshot, its topic, and the stores, each read once, and compared.
+
+The driver keeps the snapshot alive. The tasks hand on rows as packed groups (`sides`), which meet in as many tasks as
+there are groups (`comparing`); what comes back is a number of rows for each side, and the rows that were not the same.
+"""
+
+from __future__ import annotations
+
+import gc
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
+from functools import partial
+from typing import TYPE_CHECKING, Any, Final
+
+import psycopg
+
+from cdc.audit.catch_up import wait_for_stores, wait_for_topics
+from cdc.audit.recheck import Audited, ChangedMeanwhileError, content_of, read_schemas_of
+from cdc.audit.source_rows import fence
+from cdc.config import Config
+from cdc.errors import RefusedError, TailraceError, TransientError
+from cdc.lsn import LSN, Version
+from cdc.positions.progress import Progress
+from cdc.postgres import catalog
+from cdc.postgres.connection import connect, explain
+from cdc.snapshot.chunk_plan import Limits, plan_chunks, read_block_bytes, read_sizes, readers
+from cdc.snapshot.records import Piece
+from cdc.snapshot.source_reader import at_snapshot
+from cdc.snapshot.table_description import DescribedTable, describe_tables
+from spark_jobs.audit.group_comparison import FoundDifferences, GroupComparison, Suspect
+from spark_jobs.audit.shapes import shaped_frame
+from spark_jobs.audit.side_tasks import PACKED, Hashing, PackTopic, SideError, SourceShare, StoreShare
+from spark_jobs.audit.topic_share import TopicShare
+from spark_jobs.shape.store_tables import FedTables
+from spark_jobs.sync.topic_facts import offsets
+from spark_jobs.sync.topic_stream import offsets_json, read_topic_stream
+
+if TYPE_CHECKING:
+    from pyspark import RDD
+    from pyspark.sql import DataFrame, SparkSession
+
+_ROWS_PER_GROUP: Final = 500_000
+_MOST_GROUPS: Final = 4096
+#: More rows that differ than this are counted, but not looked at again one by one.
+MOST_SUSPECTS: Final = 100_000
+# Rows are hashed as they come: a share may be large.
+_LEAST_BYTES: Final = 16 << 20
+_STORE_SLICES: Final = 2
+_SHARE_OFFSETS: Final = 2_000_000
+# As in `tailrace capture`: rows make many objects and no cycles.
+_GC_THRESHOLDS: Final = (100_000, 20, 100)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TablePassResult:
+    """`rows` and `differing` by side. `ends`: where the topic was read to; `marker`: its last TRUNCATE by then."""
+
+    lsn: LSN
+    ends: list[int]
+    marker: Version
+    rows: dict[str, int]
+    differing: dict[str, int]
+    suspects: list[Suspect]
+
+
+@contextmanager
+def exported_snapshot(config: Config) -> Iterator[tuple[psycopg.Connection[Any], str]]:
+    """As long as the block lasts, others can read at it."""
+    with at_snapshot(config.source.conninfo(), None) as connection:
+        row = connection.execute("select pg_export_snapshot()").fetchone()
+        assert row is not None  # noqa: S101  # a select without FROM has one row
+        yield connection, row[0]
+
+
+class TablePass:
+    """`feds`: of the stores that do not take the table's rows as they are."""
+
+    def __init__(self, spark: SparkSession, config: Config, audited: Audited, feds: Mapping[str, FedTables]) -> None:
+        self._spark = spark
+        self._config = config
+        self._audited = audited
+        self._feds = feds
+
+    def run(self) -> TablePassResult:
+        config, audited = self._config, self._audited
+        try:
+            with exported_snapshot(config) as (connection, snapshot), ExitStack() as opened:
+                with connect(config.source.conninfo(), application_name="tailrace audit") as other:
+                    lsn = catalog.current_lsn(other)
+                table = describe_tables(connection, config, [audited.oid]).get(audited.oid)
+                if table is None:
+                    raise RefusedError(f"{audited.schema} is not in the source, or has no key.")
+                shares = self._plan(connection, table)
+                fence(config)
+                progress = wait_for_topics(config, lsn, audited.timeout_seconds)
+                wait_for_stores(config, list(audited.scans), lsn, audited.timeout_seconds)
+                hashing = self._hashing(table, shares)
+                starts, ends = self._offsets(progress)
+                records = self._records(table, snapshot, shares, hashing, list(zip(starts, ends, strict=True)), opened)
+                return self._compared(records, hashing.groups, lsn, ends)
+        except psycopg.Error as error:
+            raise TransientError(f"Postgres: {explain(error)}") from error
+
+    def _offsets(self, progress: Progress) -> tuple[list[int], list[int]]:
+        """Where the topic begins, and an end behind all that capture has published and others may have written."""
+        topic = self._audited.schema.topic
+        published = list(progress.end_offsets.get(topic, ()))
+        starts, ends = offsets(self._config, {topic: len(published)})
+        return starts[topic], [max(each) for each in zip(ends[topic], published, strict=True)]
+
+    def _plan(self, connection: psycopg.Connection[Any], table: DescribedTable) -> list[tuple[int, list[Piece]]]:
+        """Shares of about the same size, as many as connections are allowed: (bytes, pieces)."""
+        sizes = read_sizes(connection, [table])
+        total = sum(size.heap_bytes + size.toast_bytes for size in sizes.values())
+        count = readers(self._config.copy)
+        limits = Limits(
+            chunk_bytes=max(_LEAST_BYTES, -(-total // count)),
+            chunk_blocks=1 << 32,
+            block_bytes=read_block_bytes(connection),
+        )
+        chunks = plan_chunks("audit", [table], sizes, limits)
+        return [(chunk.size_bytes, chunk.pieces) for chunk in chunks]
+
+    def _hashing(self, table: DescribedTable, shares: Sequence[tuple[int, list[Piece]]]) -> Hashing:
+        audited = self._audited
+        content = content_of(table, read_schemas_of(self._config).get(audited.schema.topic), audited.spelled)
+        parallel = self._spark.sparkContext.defaultParallelism
+        rows = sum(size for size, _ in shares) // 100
+        groups = max(parallel, min(_MOST_GROUPS, rows // _ROWS_PER_GROUP))
+        return Hashing(content, bool(audited.scans), len(table.shape.key) == 1, groups)
+
+    def _records(
+        self,
+        table: DescribedTable,
+        snapshot: str,
+        shares: Sequence[tuple[int, list[Piece]]],
+        hashing: Hashing,
+        spans: Sequence[tuple[int, int]],
+        opened: ExitStack,
+    ) -> RDD[Any]:
+        """`spans`: what is read of each partition of the topic."""
+        config, audited = self._config, self._audited
+        calls: list[Callable[[], Iterable[Any]]] = [
+            SourceShare(
+                config=config,
+                snapshot=snapshot,
+                table=table,
+                pieces=tuple(pieces),
+                hashing=hashing,
+                rows_per_second=config.copy.rows_per_second / readers(config.copy),
+            )
+            for _, pieces in shares
+        ]
+        for name, scan in audited.scans.items():
+            slices = opened.enter_context(scan.slices(audited.schema_in(name), _STORE_SLICES))
+            calls += [StoreShare(store=name, read=read, hashing=hashing) for read in slices]
+        if not self._feds:
+            calls += self._topic_shares(hashing, spans)
+        context = self._spark.sparkContext
+        # In the function and not in the data: data is written to a file on its way, and the calls hold passwords.
+        read: RDD[Any] = context.parallelize(range(len(calls)), max(1, len(calls))).flatMap(partial(_call, calls))
+        if not self._feds or not any(end > start for start, end in spans):
+            return read
+        return read.union(self._shaped_topic(hashing, spans).rdd.map(_as_record))
+
+    def _topic_shares(self, hashing: Hashing, spans: Sequence[tuple[int, int]]) -> list[TopicShare]:
+        """A partition each; a large one in parts: the last record of a key counts, whoever reads it."""
+        return [
+            TopicShare(
+                options=self._config.kafka.client_options(),
+                python_options=self._config.kafka.python_options(),
+                topic=self._audited.schema.topic,
+                partition=partition,
+                start=first,
+                end=min(end, first + _SHARE_OFFSETS),
+                hashing=hashing,
+            )
+            for partition, (start, end) in enumerate(spans)
+            for first in range(start, end, _SHARE_OFFSETS)
+        ]
+
+    def _shaped_topic(self, hashing: Hashing, spans: Sequence[tuple[int, int]]) -> DataFrame:
+        """Read in the session of a shape: its expressions need that session's settings."""
+        topic, feds = self._audited.schema.topic, self._feds
+        session = next(fed.spark for fed in feds.values())
+        starts, ends = [start for start, _ in spans], [end for _, end in spans]
+        until = offsets_json({topic: ends})
+        frame = read_topic_stream(session.read, self._config, {topic: starts}, endingOffsets=until)
+        shapes = {store: fed.shapes[topic].row for store, fed in feds.items()}
+        prepared = with_markers(shaped_frame(frame, feds, topic))
+        return prepared.mapInArrow(PackTopic(hashing=hashing, shapes=shapes), PACKED)  # type: ignore[arg-type]
+
+    def _compared(self, records: RDD[Any], groups: int, lsn: LSN, ends: list[int]) -> TablePassResult:
+        stores = list(self._audited.scans)
+        comparing = GroupComparison(stores, frozenset(self._feds), -(-MOST_SUSPECTS // groups))
+        self._spark.sparkContext.setJobDescription(f"audit of {self._audited.schema}")
+        try:
+            found: list[FoundDifferences] = records.partitionBy(groups, int).mapPartitions(comparing).collect()
+        except Exception as error:
+            if type(error).__module__.startswith(("pyspark", "py4j")):
+                raise TransientError(f"The audit's job failed: {str(error).splitlines()[0][:300]}") from error
+            raise
+        _raise_trouble([trouble for each in found for trouble in each.troubles])
+        marker = max(each.marker for each in found)
+        return TablePassResult(
+            lsn=lsn,
+            ends=ends,
+            marker=Version.parse(marker) if marker else Version(0, 0),
+            rows=_sum(each.rows for each in found),
+            differing=_sum(each.differing for each in found),
+            suspects=[suspect for each in found for suspect in each.suspects],
+        )
+
+
+_IS_MARKER: Final = (
+    "coalesce(startswith(cast(key AS string), '{\"__truncate\":') AND value IS NOT NULL AND "
+    'endswith(substring_index(cast(value AS string), \'","ts_ms":\', 2), \',"op":"t\'), false) AS is_marker'
+)
+
+
+def with_markers(frame: DataFrame) -> DataFrame:
+    return frame.selectExpr("*", _IS_MARKER)
+
+
+def _call(calls: Sequence[Callable[[], Iterable[Any]]], number: int) -> Iterable[Any]:
+    """In the worker."""
+    gc.set_threshold(*_GC_THRESHOLDS)
+    return calls[number]()
+
+
+def _as_record(row: Any) -> tuple[int, tuple[str, bytes]]:
+    return row[0], (row[1], bytes(row[2]))
+
+
+def _sum(counts: Iterable[Mapping[str, int]]) -> dict[str, int]:
+    total: dict[str, int] = {}
+    for each in counts:
+        for side, count in each.items():
+            total[side] = total.get(side, 0) + count
+    return total
+
+
+def _raise_trouble(troubles: Sequence[SideError]) -> None:
+    if not troubles:
+        return
+    worst: TailraceError = troubles[0].error()
+    for trouble in troubles:
+        if trouble.kind == "changed":
+            raise ChangedMeanwhileError(trouble.message)
+        if trouble.kind == "refused":
+            worst = trouble.error()
+    raise worst

@@ -1,0 +1,159 @@
+"""`tailrace bootstrap`: a new generation of a store, from the compacted topics alone. The source may be switched off.
+
+The serving generation is not touched until the switch; a bootstrap that dies leaves it was, and the next one
+takes away what was left half built. A running sync feeds the serving generation meanwhile, and follows the switch.
+"""
+
+from __future__ import annotations
+
+import time
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+from cdc.config import Config, IcebergConfig
+from cdc.errors import RefusedError, UsageError
+from cdc.logs import get_logger
+from cdc.names import Control, control_topic
+from cdc.positions.progress import read_progress
+from cdc.positions.store_notes import end_refusal
+from sinks.contract import Position
+from sinks.registry import open_store
+from spark_jobs.bootstrap.completeness import Completeness
+from spark_jobs.bootstrap.generation_build import BuildOptions, GenerationBuild, Show
+from spark_jobs.bootstrap.topic_state import Sources
+from spark_jobs.session.spark_session import spark_session, start_workers, warehouse_session
+from spark_jobs.shape.store_tables import fed_tables
+from spark_jobs.sync.progress_follower import Ledger
+from spark_jobs.sync.store_sync import checked_store
+from spark_jobs.sync.sync import chosen_stores, driver_config, sync_config
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+__all__ = ["BootstrapPlan", "BootstrapReport", "BuildOptions", "plan_bootstrap", "run_bootstrap", "switch_generation"]
+
+log = get_logger("bootstrap")
+
+_NEARLY_THERE_BYTES = 16 << 20
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BootstrapPlan:
+    """What there is to do, as `--dry-run` shows it."""
+
+    store: str
+    serving: int | None
+    lsn: int
+    tables: list[str]
+    records: int
+    reasons: list[str] = field(default_factory=list)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BootstrapReport:
+    plan: BootstrapPlan
+    generation: int
+    verdict: Completeness
+    switched: bool
+    seconds: float
+
+
+def plan_bootstrap(config: Config, name: str) -> BootstrapPlan:
+    chosen_stores(config, [name])
+    with Ledger(config) as ledger:
+        return _plan(config, name, Sources.read(config, name, ledger))
+
+
+def run_bootstrap(
+    config: Config, name: str, options: BuildOptions, show: Show = lambda _: None, spark: SparkSession | None = None
+) -> BootstrapReport:
+    """`spark`: a session to use and leave running; without it, one is started and stopped."""
+    chosen_stores(config, [name])
+    began = time.monotonic()
+    with Ledger(config) as ledger:
+        sources = Sources.read(config, name, ledger)
+        plan = _plan(config, name, sources)
+        if plan.reasons and not options.anyway:
+            raise RefusedError(
+                f"What is built from the topics now could not be complete: {'; '.join(plan.reasons)}.",
+                remedy="Mend that first, or say --anyway.",
+            )
+        session = spark or spark_session(_spark_config(config, name).spark, f"tailrace-bootstrap {name}")
+        settings = config.stores[name]
+        if not isinstance(settings, IcebergConfig):  # whose rows never pass through Python
+            start_workers(session)
+        store = open_store(name, settings, config.kafka.prefix)
+        try:
+            own = warehouse_session(session, settings) if isinstance(settings, IcebergConfig) else session
+            fed = fed_tables(config, name, own, sources.tables)
+            checked_store(name, store)
+            build = GenerationBuild(config, name, store, ledger, sources, fed, show)
+            verdict, switched = build.run(options)
+        finally:
+            store.close()
+            if spark is None:
+                session.stop()
+    generation = build.generation.number
+    return BootstrapReport(
+        plan=plan, generation=generation, verdict=verdict, switched=switched, seconds=time.monotonic() - began
+    )
+
+
+def switch_generation(config: Config, name: str, number: int, *, keep_old: bool = False) -> None:
+    """Readers see a generation that was built before and has been fed since."""
+    chosen_stores(config, [name])
+    store = open_store(name, config.stores[name], config.kafka.prefix)
+    try:
+        old = store.serving()
+        new = next((each for each in store.list_generations() if each.number == number), None)
+        if new is None:
+            raise UsageError(f"Store {name} has no generation {number}.")
+        _refuse_behind(config, name, store.position(new), store.position(old) if old is not None else None, number)
+        store.switch(new)
+        log.info("switched", store=name, generation=number)
+        end_refusal(config, f"store {name}")
+        if old is not None and old.number != number and not keep_old:
+            store.drop(old)
+    finally:
+        store.close()
+
+
+def _spark_config(config: Config, name: str) -> Config:
+    """Rows that Spark itself looks at are many here: Java is to compile well what it does with them."""
+    return sync_config(config, [name]) if config.stores[name].shape else driver_config(config, [name])
+
+
+def _refuse_behind(config: Config, name: str, new: Position | None, old: Position | None, number: int) -> None:
+    """A generation that another pipeline built is never behind, nor ahead."""
+    progress = read_progress(config.kafka.client_options(), control_topic(config.kafka.prefix, Control.PROGRESS))
+    pipeline_id = progress.pipeline_id if progress is not None else ""
+    if new is not None and new.pipeline_id not in ("", pipeline_id):
+        raise RefusedError(
+            f"Generation {number} of {name} was built from another pipeline.",
+            remedy=f"Build another one: tailrace bootstrap {name}",
+        )
+    if old is not None and old.pipeline_id not in ("", pipeline_id):
+        return
+    behind = (old.lsn if old is not None else 0) - (new.lsn if new is not None else 0)
+    if behind > _NEARLY_THERE_BYTES:
+        raise RefusedError(
+            f"Generation {number} of {name} is {behind:,} bytes of the log behind the one that serves.",
+            remedy=f"Feed it first: tailrace sync {name} --generation {number}",
+        )
+
+
+def _plan(config: Config, name: str, sources: Sources) -> BootstrapPlan:
+    store = open_store(name, config.stores[name], config.kafka.prefix)
+    try:
+        serving = store.serving()
+    finally:
+        store.close()
+    records = sum(sum(facts.ends) - sum(facts.starts) for facts in sources.facts.values())
+    return BootstrapPlan(
+        store=name,
+        serving=serving.number if serving is not None else None,
+        lsn=sources.point.lsn,
+        tables=[str(table) for table in sources.tables.values()],
+        records=records,
+        reasons=sources.reasons,
+    )

@@ -1,0 +1,156 @@
+"""A Spark job that writes a part of every topic into a generation, and counts the rows that must be there."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import dataclass, replace
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+from cdc.config import Config
+from cdc.errors import TransientError
+from spark_jobs.shape.store_tables import FedTables
+from spark_jobs.sync.batches import has_expressions
+from spark_jobs.sync.topic_stream import offsets_json, read_topic_stream
+from spark_jobs.tasks.apply_tasks import ANSWER, MARKERS_PROPERTY, Applying, markers_text
+from spark_jobs.tasks.key_groups import Grouped, count_group_rows, grouped
+from spark_jobs.tasks.range_tasks import RangeTask
+from spark_jobs.tasks.task_results import Answers
+from spark_jobs.tasks.topic_range import cut
+from spark_jobs.warehouse.apply import WarehouseBatches
+
+if TYPE_CHECKING:
+    from pyspark import RDD
+
+Offsets = Mapping[str, Sequence[int]]
+
+# Offsets of one task: enough to be worth its start, few enough that progress is seen and all end at about one time.
+_FEWEST_OFFSETS, _MOST_OFFSETS = 50_000, 500_000
+_TASKS = 400
+# Keys that are counted at once, about: some 100 MB of memory.
+_KEYS_PER_GROUP = 1_000_000
+_LOOK_SECONDS = 1.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LoadProgress:
+    tasks_done: int
+    tasks: int
+    events: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Loaded:
+    """`rows`: live rows by topic, counted from what the tasks saw, once for each key."""
+
+    answers: Answers
+    rows: dict[str, int]
+
+
+class Loading:
+    """`between` is called about every second while a job runs."""
+
+    def __init__(self, fed: FedTables, config: Config, between: Callable[[LoadProgress], None]) -> None:
+        self._fed = fed
+        self._spark = fed.spark
+        self._config = config
+        self._between = between
+
+    def load(
+        self,
+        applying: Applying | WarehouseBatches,
+        start: Offsets,
+        end: Offsets,
+        markers: Mapping[str, bytes],
+        *,
+        count: bool,
+    ) -> Loaded:
+        """Everything from `start` up to `end`. Rows below a marker are left out or made deletes."""
+        moved = {topic: offsets for topic, offsets in end.items() if list(offsets) != list(start[topic])}
+        if not moved:
+            return Loaded(answers=Answers({}, {}), rows={})
+        events = sum(sum(end[topic]) - sum(start[topic]) for topic in moved)
+        with ThreadPoolExecutor(1, thread_name_prefix="tailrace-load") as pool:
+            job = pool.submit(
+                self._run, applying, {topic: start[topic] for topic in moved}, moved, markers, events, count
+            )
+            self._watch(job, events)
+            return job.result()
+
+    def _run(
+        self,
+        applying: Applying | WarehouseBatches,
+        start: Offsets,
+        end: Offsets,
+        markers: Mapping[str, bytes],
+        events: int,
+        count: bool,
+    ) -> Loaded:
+        if not isinstance(applying, Applying):
+            raise TypeError("the warehouse loads in its own way")
+        groups = -(-events // _KEYS_PER_GROUP) if count else 0
+        applying = replace(applying, key_groups=groups, ahead_of_markers=True)
+        try:
+            answers = self._answers(applying, start, end, markers, events)
+            if groups:
+                answers = answers.partitionBy(groups, int).mapPartitions(count_group_rows)
+            found: list[Grouped] = answers.collect()
+        except Exception as error:
+            if type(error).__module__.startswith(("pyspark", "py4j")):
+                raise TransientError(f"The load failed: {str(error).splitlines()[0][:300]}") from error
+            raise
+        result = Answers.of(answer for _, answer in found)
+        rows: dict[str, int] = {}
+        for _, answer in found:
+            if answer["kind"] == "rows":
+                rows[answer["topic"]] = rows.get(answer["topic"], 0) + answer["rows"]
+        return Loaded(answers=result, rows=rows)
+
+    def _answers(
+        self, applying: Applying, start: Offsets, end: Offsets, markers: Mapping[str, bytes], events: int
+    ) -> RDD[Any]:
+        """By group. Tasks read for themselves; only rows that Spark has to look at are read by Spark."""
+        context = self._spark.sparkContext
+        if not has_expressions(self._fed):
+            task = RangeTask(applying, markers, [[each] for each in cut(start, end, _task_offsets(events))])
+            numbers = context.parallelize(range(len(task.shares)), len(task.shares))
+            return numbers.mapPartitions(task).flatMap(partial(grouped, applying.key_groups))
+        context.setLocalProperty(MARKERS_PROPERTY, markers_text(markers))
+        source = read_topic_stream(
+            self._spark.read,
+            self._config,
+            start,
+            endingOffsets=offsets_json(end),
+            minPartitions=str(max(1, events // _task_offsets(events))),
+        )
+        answers = self._fed.evaluated(source).mapInArrow(applying, ANSWER)  # type: ignore[arg-type]
+        return answers.rdd.map(lambda row: row.asDict()).flatMap(partial(grouped, applying.key_groups))
+
+    def _watch(self, job: Future[Loaded], events: int) -> None:
+        tracker = self._spark.sparkContext.statusTracker()
+        most = 0
+        while not job.done():
+            stages = [
+                info for stage in tracker.getActiveStageIds() if (info := tracker.getStageInfo(stage)) is not None
+            ]
+            tasks = sum(info.numTasks for info in stages)
+            if tasks >= most:  # the count that follows has fewer, and takes a moment
+                most, done = tasks, sum(info.numCompletedTasks for info in stages)
+                self._between(LoadProgress(tasks_done=done, tasks=tasks, events=events))
+            else:
+                self._between(LoadProgress(tasks_done=most, tasks=most, events=events))
+            _wait(job)
+
+
+def _task_offsets(events: int) -> int:
+    return max(_FEWEST_OFFSETS, min(_MOST_OFFSETS, events // _TASKS))
+
+
+def _wait(job: Future[Loaded]) -> None:
+    try:
+        job.exception(_LOOK_SECONDS)
+    except TimeoutError:
+        return
+    except Exception:  # noqa: S110 - its result says it
+        pass

@@ -1,0 +1,270 @@
+"""Builds one generation of a store from the topics: load, count, catch up, judge, switch.
+
+The serving generation is not touched before the switch. Whatever ends this in between leaves a generation in state
+"loading" behind, which the next one takes away.
+"""
+
+from __future__ import annotations
+
+import os
+import socket
+import time
+import uuid
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import msgspec
+
+from cdc.config import Config
+from cdc.errors import TransientError
+from cdc.logs import get_logger
+from cdc.lsn import LSN, Version
+from cdc.names import Control, control_topic
+from cdc.positions.offset_index import Point
+from cdc.positions.store_notes import BuildNotes, end_refusal
+from cdc.tables.state_reader import read_recorded_states
+from sinks.contract import Generation, Position, Store, TableSchema, TopicPosition, caught_up_at
+from sinks.iceberg.store import IcebergStore
+from spark_jobs.bootstrap.bulk_load import Loading, LoadProgress
+from spark_jobs.bootstrap.completeness import Completeness, reasons_after, why_too_slow
+from spark_jobs.bootstrap.topic_state import Sources, ends_for
+from spark_jobs.bootstrap.warehouse_load import WarehouseLoading
+from spark_jobs.bootstrap.warehouse_takeover import take_over_history
+from spark_jobs.shape.store_tables import FedTables
+from spark_jobs.sync.progress_follower import Ledger
+from spark_jobs.sync.start_position import of_this_pipeline
+from spark_jobs.sync.store_sync import BOOTSTRAP_OWNER, drop_lost
+from spark_jobs.sync.sync_session import applying_for
+from spark_jobs.sync.topic_facts import read_topic_facts
+from spark_jobs.tasks.apply_tasks import Applying
+from spark_jobs.tasks.parked_rows import read_parked
+from spark_jobs.warehouse.apply import WarehouseBatches
+
+if TYPE_CHECKING:
+    pass
+
+log = get_logger("bootstrap")
+
+_SAVE_SECONDS = 10.0
+_MOST_ROUNDS = 50
+# So few records behind, a sync is there in a moment.
+_NEARLY_THERE = 2_000
+_LARGEST = Version((1 << 64) - 1, (1 << 32) - 1)
+
+Show = Callable[[LoadProgress], None]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BuildOptions:
+    keep_old: bool = False
+    #: Leave the switch to somebody else: feed the generation with `sync --generation N` meanwhile.
+    switch: bool = True
+    #: Build it although the topics are no whole copy.
+    anyway: bool = False
+
+
+class GenerationBuild:
+    def __init__(
+        self,
+        config: Config,
+        name: str,
+        store: Store,
+        ledger: Ledger,
+        sources: Sources,
+        fed: FedTables,
+        show: Show,
+    ) -> None:
+        self._config = config
+        self._name = name
+        self._store = store
+        self._ledger = ledger
+        self._sources = sources
+        self._show = show
+        self._markers: dict[str, bytes] = {}
+        self._fed = fed
+        loading = WarehouseLoading if isinstance(store, IcebergStore) else Loading
+        self._loading = loading(fed, config, self._between)
+        self._saved_at = time.monotonic()
+        self._parked: dict[str, int] = {}
+        self._notes: BuildNotes | None = None
+        self.generation: Generation
+        self._position: Position
+
+    def run(self, options: BuildOptions) -> tuple[Completeness, bool]:
+        old = self._store.serving()
+        before = self._of_this_pipeline(old)
+        self._drop_half_built()
+        pipeline_id = self._sources.progress.pipeline_id
+        self.generation = self._store.create_generation(self._fed.schemas.values(), pipeline_id)
+        log.info("generation_created", store=self._name, generation=self.generation.number)
+        self._notes = BuildNotes(self._config, self._name, self.generation.number)
+        owner = f"{BOOTSTRAP_OWNER}{socket.gethostname()}:{os.getpid()}:{uuid.uuid4().hex[:12]}"
+        self._position = self._store.take(self.generation, owner)
+        expected = self._load_everything()
+        found = self._count()
+        self._catch_up()
+        too_slow = self._why_too_slow()
+        verdict = self._judge(expected, found, too_slow)
+        if self._store.rebuilds_in_place:
+            self._sweep_ghosts()
+        switch = options.switch and too_slow is None
+        if switch:
+            self._hand_over_history(before)
+            self._switch(old, keep_old=options.keep_old)
+            if self._store.rebuilds_in_place:
+                self._sweep_left_out(before)
+        else:
+            self._store.settle(self.generation)
+        return verdict, switch
+
+    def _of_this_pipeline(self, serving: Generation | None) -> Position | None:
+        """Where the serving generation stands; None where another pipeline built it: nothing of it is gone on with."""
+        position = self._store.position(serving) if serving is not None else None
+        if position is None:
+            return None
+        known = of_this_pipeline(position, self._sources.facts, self._sources.progress)
+        if known is None:
+            log.info("another_pipeline_found", store=self._name)
+        return known
+
+    def _drop_half_built(self) -> None:
+        """What an earlier bootstrap left when it died; a settled generation is somebody's on purpose."""
+        serving = self._store.serving()
+        for generation in self._store.list_generations():
+            position = self._store.position(generation)
+            half_built = generation.state == "loading" and (
+                position is None or position.owner.startswith(BOOTSTRAP_OWNER)
+            )
+            if half_built and generation.number != (serving.number if serving else None):
+                log.info("half_built_dropped", store=self._name, generation=generation.number)
+                self._store.drop(generation)
+
+    def _load_everything(self) -> dict[str, int]:
+        point = self._sources.point
+        start = {topic: facts.starts for topic, facts in self._sources.facts.items()}
+        rows = self._load(start, ends_for(point, start), count=True)
+        self._save(point, self._sources.caught_up_ms)
+        log.info("loaded", store=self._name, lsn=str(LSN(point.lsn)), rows=sum(rows.values()))
+        return rows
+
+    def _applying(self) -> Applying | WarehouseBatches:
+        parked_topic = control_topic(self._config.kafka.prefix, Control.PARKED)
+        return applying_for(self._name, self._config, self._store, self.generation, self._fed, parked_topic)
+
+    def _hand_over_history(self, before: Position | None) -> None:
+        """Only a warehouse has one; it is kept from generation to generation."""
+        if isinstance(self._store, IcebergStore):
+            take_over_history(self._store, self.generation, self._applying(), self._fed, before, self._sources)
+
+    def _load(self, start: dict[str, list[int]], end: dict[str, list[int]], *, count: bool) -> dict[str, int]:
+        loaded = self._loading.load(self._applying(), start, end, self._markers, count=count)
+        for topic, each in loaded.answers.counts.items():
+            self._parked[topic] = self._parked.get(topic, 0) + each.parked
+        self._sweep(loaded.answers.markers)
+        return {topic: loaded.rows.get(topic, 0) for topic in start}
+
+    def _sweep(self, markers: dict[str, bytes]) -> None:
+        """Rows below a TRUNCATE that were written before the marker was met."""
+        if not markers:
+            return
+        writer = self._store.writer_factory(self.generation)()
+        try:
+            for topic, stamp in markers.items():
+                writer.truncate(self._sources.tables[topic], Version.parse(stamp.decode()))
+                self._markers[topic] = stamp
+        finally:
+            writer.close()
+
+    def _catch_up(self) -> None:
+        """Until what is left is little. Tables that come meanwhile are the sync's."""
+        for _ in range(_MOST_ROUNDS):
+            looked_ms = self._ledger.broker_ms()
+            self._ledger.catch_up()
+            has_read_all = self._ledger.has_read_all()
+            newest = self._ledger.newest()
+            if newest is None:
+                return
+            start = {topic: list(place.next_offsets) for topic, place in self._position.topics.items()}
+            end = ends_for(newest, start)
+            behind = sum(sum(end[topic]) - sum(start[topic]) for topic in start)
+            if behind:
+                self._load(start, end, count=False)
+                self._save(newest, looked_ms if has_read_all else newest.broker_ms)
+            if behind <= _NEARLY_THERE:
+                return
+        raise TransientError("The new generation does not catch up: more is written than it can take.")
+
+    def _judge(self, expected: dict[str, int], found: dict[str, int], too_slow: str | None) -> Completeness:
+        """A parked row may be in the store in an earlier state, or not at all."""
+        wanted = {topic: range(rows - self._parked.get(topic, 0), rows + 1) for topic, rows in expected.items()}
+        reasons = reasons_after(read_recorded_states(self._config), too_slow=too_slow, expected=wanted, found=found)
+        parked = sum(self._parked.values()) + sum(
+            not row.store and row.topic in wanted for row in read_parked(self._config)
+        )
+        return Completeness(
+            lsn=self._sources.point.lsn,
+            rows=sum(found.values()) if found else sum(expected.values()),
+            parked=parked,
+            reasons=[*self._sources.reasons, *reasons],
+        )
+
+    def _why_too_slow(self) -> str | None:
+        after = read_topic_facts(self._config, self._sources.tables)
+        seen = [*self._sources.facts.values(), *after.values()]
+        elapsed_ms = self._ledger.broker_ms() - self._sources.began_ms
+        return why_too_slow(elapsed_ms, min(facts.delete_retention_ms for facts in seen))
+
+    def _count(self) -> dict[str, int]:
+        """Nobody else writes to a generation that is built aside; rows that readers see move while they are counted."""
+        if self._store.rebuilds_in_place:
+            return {}
+        return {topic: self._store.count(self.generation, table) for topic, table in self._fed.schemas.items()}
+
+    def _sweep_ghosts(self) -> None:
+        for table in self._sources.tables.values():
+            self._sweep_ghosts_of(table, self._sources.point.version)
+
+    def _sweep_left_out(self, before: Position | None) -> None:
+        """Tables that the store had and does not get any more: all of their rows, and after a sync has let go."""
+        for topic, table in self._sources.others.items():
+            if before is not None and topic in before.topics:
+                self._sweep_ghosts_of(table, _LARGEST)
+
+    def _sweep_ghosts_of(self, table: TableSchema, below: Version) -> None:
+        swept = self._store.sweep_ghosts(self.generation, table, below)
+        if swept:
+            log.info("ghosts_swept", store=self._name, table=str(table), rows=swept)
+
+    def _switch(self, old: Generation | None, *, keep_old: bool) -> None:
+        self._store.switch(self.generation)
+        if self._notes is not None:
+            self._notes.end()
+        log.info("switched", store=self._name, generation=self.generation.number)
+        end_refusal(self._config, f"store {self._name}")
+        if keep_old:
+            return
+        if old is not None:
+            self._store.drop(old)
+        for lost in drop_lost(self._store, self.generation):
+            log.info("lost_generation_dropped", store=self._name, generation=lost.number)
+
+    def _save(self, point: Point, caught_up_ms: int) -> None:
+        """`caught_up_ms`: the point covers everything that the broker appended before this time."""
+        start = {topic: facts.starts for topic, facts in self._sources.facts.items()}
+        ends = ends_for(point, start)
+        topics = {
+            topic: TopicPosition(facts.topic.id, tuple(ends[topic]), self._fed.texts[topic])
+            for topic, facts in self._sources.facts.items()
+        }
+        position = msgspec.structs.replace(self._position, topics=topics, version=point.version, lsn=point.lsn)
+        self._position = self._store.save_position(self.generation, caught_up_at(position, caught_up_ms))
+
+    def _between(self, progress: LoadProgress) -> None:
+        self._show(progress)
+        if self._notes is not None:
+            self._notes.step(progress.events * progress.tasks_done // max(1, progress.tasks), progress.events)
+        if time.monotonic() - self._saved_at > _SAVE_SECONDS:
+            # A sign of life, so that a sync that is started meanwhile leaves this generation alone.
+            self._position = self._store.save_position(self.generation, self._position)
+            self._saved_at = time.monotonic()

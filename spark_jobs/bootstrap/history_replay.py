@@ -1,0 +1,156 @@
+"""`tailrace bootstrap STORE --from history --as-of …`: another store, filled with a past state of the warehouse.
+
+It is a new generation of that store, built beside the serving one and switched to. Such a store shows the past and is
+not fed on: a sync refuses it, and an ordinary bootstrap brings it back to the present.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator
+from contextlib import closing
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Final
+
+import msgspec
+import orjson
+
+from cdc.config import Config, IcebergConfig
+from cdc.errors import RefusedError, TailraceError, UsageError
+from cdc.logs import get_logger
+from cdc.lsn import Version
+from sinks.contract import Change, Position, TableSchema, TopicPosition, WriterFactory
+from sinks.iceberg import naming, statements
+from sinks.iceberg.contents import json_row
+from sinks.iceberg.schemas import WarehouseColumn
+from sinks.iceberg.store import IcebergStore
+from sinks.iceberg.tables import types_of
+from sinks.registry import open_store
+from sinks.rows import row_id_of
+from spark_jobs.sync.progress_follower import Ledger
+from spark_jobs.sync.store_sync import checked_store
+from spark_jobs.warehouse.query import AsOf
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+    from pyspark.sql import SparkSession
+
+log = get_logger("bootstrap")
+
+_SLICE: Final = 2_000
+_ANSWER: Final = "rows long, rejected long, trouble string"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Replayed:
+    generation: int
+    rows: int
+    rejected: int
+    seconds: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Writing:
+    """Picklable; runs in tasks."""
+
+    table: TableSchema
+    columns: list[WarehouseColumn]
+    kinds: dict[str, str]
+    factory: WriterFactory
+
+    def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        import pyarrow as pa  # noqa: PLC0415 - half a second, and only a task needs it
+
+        rows = rejected = 0
+        trouble: str | None = None
+        writer = self.factory()
+        try:
+            for batch in batches:
+                for first in range(0, batch.num_rows, _SLICE):
+                    changes = [self._change(row) for row in batch.slice(first, _SLICE).to_pylist()]
+                    rejected += len(writer.apply(self.table, changes))
+                    rows += len(changes)
+        except TailraceError as error:
+            trouble = error.message
+        finally:
+            writer.close()
+        yield pa.RecordBatch.from_pydict(
+            {
+                "rows": pa.array([rows], pa.int64()),
+                "rejected": pa.array([rejected], pa.int64()),
+                "trouble": pa.array([trouble], pa.string()),
+            }
+        )
+
+    def _change(self, row: dict[str, Any]) -> Change:
+        values = json_row(self.table, self.columns, self.kinds, row)
+        key = orjson.dumps({name: values[name] for name in self.table.key})
+        version = Version(row[naming.POSITION], row[naming.SEQ])
+        return Change(row_id_of(key), key, version, orjson.dumps(values))
+
+
+def run_replay(
+    config: Config, name: str, warehouse: str, as_of: AsOf, spark: SparkSession, show: Callable[[str], None]
+) -> Replayed:
+    """`spark` has the warehouse's catalog."""
+    began = time.monotonic()
+    settings = config.stores[warehouse]
+    if not isinstance(settings, IcebergConfig) or isinstance(config.stores[name], IcebergConfig):
+        raise UsageError("A history is replayed from a warehouse into a store of another kind.")
+    with Ledger(config) as ledger:
+        ledger.catch_up()
+        tables = ledger.tables()
+    with (
+        closing(IcebergStore(warehouse, settings, config.kafka.prefix)) as source,
+        closing(open_store(name, config.stores[name], config.kafka.prefix)) as store,
+    ):
+        checked_store(name, store)
+        old = store.serving()
+        if store.rebuilds_in_place and old is not None:
+            raise RefusedError(
+                f"Store {name} is rebuilt in place, and what it has is newer than the past.",
+                remedy="Give the past a store of its own: another [stores.NAME] with a `prefix` of its own.",
+            )
+        generation = store.create_generation(tables.values())
+        store.take(generation, f"history:{as_of.text}")
+        factory = store.writer_factory(generation)
+        rows = rejected = 0
+        for table in tables.values():
+            history = source.tables.load(naming.history_table(table))
+            if history is None:
+                continue
+            columns = source.tables.columns(table)
+            writing = _Writing(table=table, columns=columns, kinds=types_of(history, columns), factory=factory)
+            past = spark.sql(_past(table, columns, as_of))
+            for answer in past.mapInArrow(writing, _ANSWER).collect():  # type: ignore[arg-type]
+                if answer["trouble"] is not None:
+                    raise RefusedError(f"{table} could not be replayed: {answer['trouble']}")
+                rows, rejected = rows + answer["rows"], rejected + answer["rejected"]
+            show(f"{table}: replayed")
+        _save(config, store, generation, tables, as_of)
+        store.switch(generation)
+        if old is not None:
+            store.drop(old)
+    log.info("history_replayed", store=name, generation=generation.number, as_of=as_of.text, rows=rows)
+    return Replayed(
+        generation=generation.number, rows=rows, rejected=rejected, seconds=round(time.monotonic() - began, 3)
+    )
+
+
+def _past(table: TableSchema, columns: list[WarehouseColumn], as_of: AsOf) -> str:
+    named = [*(column.name for column in columns), naming.POSITION, naming.SEQ]
+    history = naming.history_table(table)
+    if as_of.position is not None:
+        return statements.as_of_position(history, named, as_of.position)
+    return statements.as_of_time(history, named, as_of.at_us or 0)
+
+
+def _save(config: Config, store: Any, generation: Any, tables: dict[str, TableSchema], as_of: AsOf) -> None:
+    """Places in topics that there are not: no sync may go on from here as if nothing had been left out."""
+    nowhere = tuple([0] * config.kafka.partitions)
+    position = msgspec.structs.replace(
+        store.position(generation) or Position(),
+        topics={topic: TopicPosition(f"history as of {as_of.text}", nowhere) for topic in tables},
+        lsn=as_of.position or 0,
+    )
+    store.save_position(generation, position)

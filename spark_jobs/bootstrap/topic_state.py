@@ -1,0 +1,85 @@
+"""What a bootstrap is built from: everything the topics say at one moment. Reads Kafka only."""
+
+from __future__ import annotations
+
+import time
+from dataclasses import dataclass
+
+from cdc.config import Config
+from cdc.errors import RefusedError
+from cdc.kafka.topics import Topics
+from cdc.lsn import Version
+from cdc.positions.offset_index import Point
+from cdc.positions.progress import Progress
+from sinks.contract import TableSchema
+from spark_jobs.bootstrap.completeness import reasons_before
+from spark_jobs.shape.store_tables import chosen_tables
+from spark_jobs.sync.progress_follower import Ledger
+from spark_jobs.sync.start_position import TopicFacts
+from spark_jobs.sync.topic_facts import read_topic_facts
+
+_FIRST_PROGRESS_SECONDS = 30.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Sources:
+    """`point` is the progress record that it will be complete as of; `reasons`: why it could not be."""
+
+    progress: Progress
+    point: Point
+    tables: dict[str, TableSchema]
+    #: Tables that are published, and that the store does not get.
+    others: dict[str, TableSchema]
+    facts: dict[str, TopicFacts]
+    reasons: list[str]
+    #: By the broker's clock, as is `caught_up_ms`: everything that was appended before it is covered by `point`.
+    began_ms: int
+    caught_up_ms: int
+
+    @classmethod
+    def read(cls, config: Config, name: str, ledger: Ledger) -> Sources:
+        give_up_at = time.monotonic() + _FIRST_PROGRESS_SECONDS
+        while ledger.progress() is None and time.monotonic() < give_up_at:
+            time.sleep(0.05)
+        progress = ledger.progress()
+        if progress is None:
+            raise RefusedError("Capture has published nothing yet.", remedy="Start it first: tailrace capture")
+        began_ms = ledger.broker_ms()
+        ledger.catch_up()
+        has_read_all = ledger.has_read_all()
+        progress = ledger.progress() or progress
+        streaming = ledger.newest() if progress.state == "streaming" else None
+        known = ledger.tables()
+        if not known:
+            raise RefusedError("Capture has published no table yet.", remedy="Start it first: tailrace capture")
+        tables = chosen_tables(config.stores[name], known)
+        if not tables:
+            raise RefusedError(f"None of the tables that store {name} lists is published.")
+        facts = read_topic_facts(config, tables)
+        topics = Topics(config.kafka)
+        try:
+            policies = topics.cleanup_policies(tables)
+        finally:
+            topics.close()
+        return cls(
+            progress=progress,
+            point=streaming or _whatever_is_there(facts),
+            tables=tables,
+            others={topic: table for topic, table in known.items() if topic not in tables},
+            facts=facts,
+            reasons=reasons_before(progress, facts, policies),
+            began_ms=began_ms,
+            caught_up_ms=streaming.broker_ms if streaming is not None and not has_read_all else began_ms,
+        )
+
+
+def ends_for(point: Point, start: dict[str, list[int]]) -> dict[str, list[int]]:
+    return {
+        topic: [max(each) for each in zip(offsets, point.end_offsets.get(topic, offsets), strict=True)]
+        for topic, offsets in start.items()
+    }
+
+
+def _whatever_is_there(facts: dict[str, TopicFacts]) -> Point:
+    """While a first copy is under way, nothing says which LSN the topics stand for."""
+    return Point(0, Version(0, 0), {name: each.ends for name, each in facts.items()}, 0, 0)

@@ -1,0 +1,124 @@
+"""Bulk load of a generation's tables: the topics' rows are appended once, then kept up by MERGE until the switch."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING
+
+from cdc.errors import TransientError
+from cdc.lsn import Version
+from sinks.iceberg import naming, statements
+from sinks.iceberg.schemas import CURRENT_OWN, WarehouseColumn
+from sinks.iceberg.statements import Marker
+from spark_jobs.bootstrap.bulk_load import Loaded, Loading, Offsets
+from spark_jobs.shape.typed_rows import events_of, quoted, typed_events
+from spark_jobs.sync.topic_stream import offsets_json, read_topic_stream
+from spark_jobs.tasks.apply_tasks import Applying, Count
+from spark_jobs.tasks.task_results import Answers
+from spark_jobs.warehouse.apply import WarehouseBatches, require_all, run_statement
+from spark_jobs.warehouse.batch import FIT, loaded, newest, typed
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, Observation
+
+_TASK_OFFSETS = 200_000
+_THERE = f"{naming.OP} <> 'd'"
+
+
+class WarehouseLoading(Loading):
+    def _run(
+        self,
+        applying: Applying | WarehouseBatches,
+        start: Offsets,
+        end: Offsets,
+        markers: Mapping[str, bytes],  # noqa: ARG002 - a sweep of a table is over when it returns
+        events: int,  # noqa: ARG002 - each topic is read by itself
+        count: bool,
+    ) -> Loaded:
+        if not isinstance(applying, WarehouseBatches):
+            raise TypeError("the warehouse's own batches are wanted here")
+        # A plan that is changed while it runs may lose what is observed in it, when a topic turns out to be empty.
+        self._spark.conf.set("spark.sql.adaptive.enabled", "false")
+        try:
+            if not count:
+                return Loaded(answers=applying.without_history().apply(self._records(start, end)), rows={})
+            loaded = {topic: self._append(applying, topic, start[topic], end[topic]) for topic in end}
+        except Exception as error:
+            if type(error).__module__.startswith(("pyspark", "py4j")):
+                raise TransientError(f"The load failed: {str(error).splitlines()[0][:300]}") from error
+            raise
+        counts = {topic: each for topic, (each, _) in loaded.items()}
+        return Loaded(answers=Answers(counts, {}), rows={topic: rows for topic, (_, rows) in loaded.items()})
+
+    def _records(self, start: Offsets, end: Offsets) -> DataFrame:
+        records = sum(sum(end[topic]) - sum(start[topic]) for topic in end)
+        return read_topic_stream(
+            self._spark.read,
+            self._config,
+            start,
+            endingOffsets=offsets_json(end),
+            minPartitions=str(max(1, records // _TASK_OFFSETS)),
+        )
+
+    def _append(
+        self, applying: WarehouseBatches, topic: str, start: Sequence[int], end: Sequence[int]
+    ) -> tuple[Count, int]:
+        """Into a table that nobody reads yet and that is empty. Gives the rows that must be there."""
+        from pyspark.sql import Observation as Observed  # noqa: PLC0415 - takes half a second: only a job needs it
+        from pyspark.sql import functions as f  # noqa: PLC0415 - as above
+
+        table = self._fed.schemas[topic]
+        target, columns = applying.target(table)
+        seen, kept = Observed(), Observed()
+        rows = self._rows(topic, columns, start, end, seen)
+        counted = rows.observe(
+            kept,
+            f.count_if(f.expr(f"{_THERE} AND {FIT}")).alias("fit"),
+            f.count_if(f.expr(f"{_THERE} AND NOT ({FIT})")).alias("unfit"),
+            f.count_if(f.expr(f"NOT ({_THERE})")).alias("gone"),
+            f.count("*").alias("keys"),
+            f.coalesce(f.sum(naming.RECORDS), f.lit(0)).alias("records"),
+        )
+        names = [*(column.name for column in columns), *CURRENT_OWN]
+        fit = counted.where(f"{_THERE} AND {FIT}").select(*(f.col(quoted(name)) for name in names))
+        fit.writeTo(statements.full_name(target.current)).append()
+        count = Count(events=seen.get["events"], written=kept.get["fit"], parked=kept.get["unfit"])
+        require_all(target, count.events, seen.get["markers"] + kept.get["records"])
+        require_all(target, kept.get["keys"], count.written + count.parked + kept.get["gone"])
+        if count.parked:
+            applying.park(table, rows.where(_THERE))
+        live = count.written
+        if seen.get["marker"] is not None:
+            found = Version.parse(seen.get["marker"])
+            line = Marker(found.position, found.seq, 0)
+            dead = self._spark.table(statements.full_name(target.current)).where(statements.is_older(line)).count()
+            run_statement(fit, statements.sweep_current(target, [line]))
+            live -= dead
+        return count, live + count.parked
+
+    def _rows(
+        self,
+        topic: str,
+        columns: Sequence[WarehouseColumn],
+        start: Sequence[int],
+        end: Sequence[int],
+        seen: Observation,
+    ) -> DataFrame:
+        """The last version of each row, those that are gone among them. An event is parsed before it is moved to those
+        of its key: typed, it is a fraction of its text; only expressions of a shape need that."""
+        from pyspark.sql import functions as f  # noqa: PLC0415 - as above
+
+        shape = self._fed.shapes.get(topic)
+        records = self._records({topic: start}, {topic: end})
+        wanted = {column.name: column.type for column in columns}
+        as_text = shape is not None and shape.row.evaluated
+        read = events_of(records) if as_text else typed_events(records, {each.source: each.type for each in columns})
+        marker = f.when(f.col("op") == "t", f.col("version"))
+        events = read.observe(
+            seen,
+            f.count("*").alias("events"),
+            f.count_if(f.col("op") == "t").alias("markers"),
+            f.max(marker).alias("marker"),
+        )
+        spread = newest(events.repartition(max(2, (sum(end) - sum(start)) // _TASK_OFFSETS), "key"))
+        return typed(spread, columns, wanted, shape) if as_text else loaded(spread, columns)

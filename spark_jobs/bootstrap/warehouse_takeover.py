@@ -1,0 +1,90 @@
+"""What becomes of the history when another generation of the current tables takes the place of the serving one.
+
+If the history was fed until a moment ago, the next sync goes on from where that stood, and nothing is missing. If not,
+versions have gone by that the compacted topic need not have any more: the history is brought to the rebuilt state, and
+the gap is written down. A history that another pipeline wrote is set aside under another name, and a new one begins:
+positions of two pipelines cannot be compared.
+"""
+
+from __future__ import annotations
+
+import time
+from typing import Final
+
+from cdc.logs import get_logger
+from cdc.lsn import Version
+from sinks.contract import Generation, Position, TableSchema
+from sinks.iceberg import naming, statements
+from sinks.iceberg.state import Gap
+from sinks.iceberg.statements import Marker
+from sinks.iceberg.store import IcebergStore
+from spark_jobs.bootstrap.topic_state import Sources
+from spark_jobs.shape.store_tables import FedTables
+from spark_jobs.tasks.apply_tasks import Applying
+from spark_jobs.warehouse.apply import WarehouseBatches, run_in
+
+log = get_logger("bootstrap")
+
+# So recent a record is in a segment that Kafka still writes to, and no compaction has seen it.
+_RECENT_MS: Final = 10 * 60_000
+
+
+def take_over_history(
+    store: IcebergStore,
+    generation: Generation,
+    applying: Applying | WarehouseBatches,
+    fed: FedTables,
+    before: Position | None,
+    sources: Sources,
+) -> None:
+    """`before`: where the serving generation stood as the build began, if this pipeline built it; `sources`: what the
+    new one was loaded from."""
+    if not isinstance(applying, WarehouseBatches):
+        return
+    _begin_history(store, generation, fed, before)
+    if before is not None and before.topics and 0 <= sources.began_ms - before.caught_up_broker_ms < _RECENT_MS:
+        store.resume_history(generation)
+        return
+    point = sources.point
+    markers = store.state().markers
+    end = Marker(point.version.position, point.version.seq, point.commit_time_us)
+    gaps = []
+    for topic, table in fed.schemas.items():
+        history = store.tables.load(naming.history_table(table))
+        if history is not None and history.current_snapshot() is None:
+            run_in(fed.spark, statements.fill_history(applying.target(table)[0]))
+        else:
+            _reconcile(applying, fed, table, end, markers.get(topic))
+        since = before.version.position if before is not None and topic in before.topics else 0
+        gaps.append(Gap(topic=topic, from_position=since, to_position=end.position, until_ms=_now_ms()))
+    store.note_gaps(gaps)
+    log.info("history_taken_over", store=store.name, tables=len(gaps))
+
+
+def _begin_history(store: IcebergStore, generation: Generation, fed: FedTables, before: Position | None) -> None:
+    """Where the histories are another pipeline's."""
+    position = store.position(generation)
+    pipeline_id = position.pipeline_id if position is not None else ""
+    if not pipeline_id:
+        return
+    aside = store.set_histories_aside(pipeline_id, unnamed=pipeline_id if before is not None else "")
+    for table in fed.schemas.values():
+        store.tables.ensure_history(table, pipeline_id)
+    if aside:
+        log.info("histories_set_aside", store=store.name, tables=[".".join(name) for name in aside])
+
+
+def _reconcile(applying: WarehouseBatches, fed: FedTables, table: TableSchema, end: Marker, stamp: str | None) -> None:
+    target, _ = applying.target(table)
+    swept = Version.parse(stamp) if stamp is not None else None
+    marker = Marker(swept.position, swept.seq, 0) if swept is not None else None
+    for statement in (
+        statements.close_superseded(target),
+        statements.close_vanished(target, end),
+        statements.insert_unknown(target, marker),
+    ):
+        run_in(fed.spark, statement)
+
+
+def _now_ms() -> int:
+    return time.time_ns() // 1_000_000

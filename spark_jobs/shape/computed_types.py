@@ -1,0 +1,66 @@
+"""Computed values: the JSON form of each Spark type, and the Postgres type that stands for it in a table's schema.
+
+The forms are those of docs/reference/types.md, so that a store's reader does not see which column was computed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Final
+
+from sinks.contract import SchemaColumn as TableColumn
+
+if TYPE_CHECKING:
+    from pyspark.sql import Column
+    from pyspark.sql.types import DataType
+
+_PLAIN: Final = {
+    "boolean": "bool",
+    "tinyint": "int2",
+    "smallint": "int2",
+    "int": "int4",
+    "bigint": "int8",
+    "float": "float4",
+    "double": "float8",
+    "string": "text",
+    "binary": "bytea",
+    "date": "date",
+    "timestamp": "timestamptz",
+    "timestamp_ntz": "timestamp",
+}
+
+
+def column_of(name: str, kind: DataType) -> TableColumn | None:
+    """The column that holds such values; None where there is no form for them."""
+    from pyspark.sql.types import ArrayType, CharType, DecimalType, StringType, VarcharType  # noqa: PLC0415
+
+    if isinstance(kind, ArrayType):
+        element = column_of(name, kind.elementType)
+        if element is None or isinstance(kind.elementType, ArrayType):
+            return element  # as Postgres has it: `_int4` says nothing of how deep an array is
+        return TableColumn(name, f"_{element.type}", element.modifier)
+    if isinstance(kind, DecimalType):
+        return TableColumn(name, "numeric", ((kind.precision << 16) | kind.scale) + 4)
+    if isinstance(kind, StringType | CharType | VarcharType):
+        return TableColumn(name, "text", -1)
+    plain = _PLAIN.get(kind.simpleString())
+    return None if plain is None else TableColumn(name, plain, -1)
+
+
+def json_form(value: Column, kind: DataType) -> Column:
+    """What `to_json` writes in the form of docs/reference/types.md."""
+    from pyspark.sql import functions as f  # noqa: PLC0415 - takes half a second: only a job needs it
+    from pyspark.sql.types import ArrayType, DecimalType  # noqa: PLC0415 - as above
+
+    if isinstance(kind, ArrayType):
+        element = kind.elementType
+        return f.transform(value, lambda each: json_form(each, element))
+    if isinstance(kind, DecimalType):
+        return value.cast("string")
+    forms: dict[str, Callable[[], Column]] = {
+        "binary": lambda: f.base64(value),
+        "date": lambda: f.concat(value.cast("string"), f.lit("Z")),
+        "timestamp": lambda: f.date_format(value, "yyyy-MM-dd'T'HH:mm:ss.SSSSSS'Z'"),
+        "timestamp_ntz": lambda: f.concat(f.replace(value.cast("string"), f.lit(" "), f.lit("T")), f.lit("Z")),
+    }
+    return forms.get(kind.simpleString(), lambda: value)()

@@ -1,0 +1,30 @@
+"""A Spark session for a short job: the one that runs in this process already, or one that is started and stopped."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+from cdc.config import Config
+from spark_jobs.session.spark_session import spark_session
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+
+@contextmanager
+def borrowed_session(config: Config, app_name: str) -> Iterator[SparkSession]:
+    """In this process, whatever master the config names: there is little to do."""
+    from pyspark.sql import SparkSession as Session  # noqa: PLC0415 - takes half a second: only a job needs it
+
+    running = Session._instantiatedSession
+    if running is not None:
+        yield running
+        return
+    session = spark_session(replace(config.spark, master="local[1]"), app_name)
+    try:
+        yield session
+    finally:
+        session.stop()

@@ -1,0 +1,1 @@
+"""The Spark drivers of the initial and the incremental snapshot."""

@@ -1,0 +1,112 @@
+"""Which copies are due, and one after the other until none is: the first one, then tables that are incomplete."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Collection
+from functools import partial
+
+from cdc.config import Config
+from cdc.errors import TransientError, UsageError
+from cdc.logs import get_logger
+from cdc.snapshot.records import CopyProgress
+from cdc.snapshot.requests import read_requests, write_requests
+from cdc.snapshot.table_status import read_status
+from cdc.tables.recorded_state import TableStates
+from cdc.tables.state_reader import read_recorded_states
+from spark_jobs.snapshot.incremental import CANCELLED, LaterDriver
+from spark_jobs.snapshot.initial import Session, Sessions, SnapshotReport, SnapshotView, copy_first, one_session
+from spark_jobs.snapshot.initial_driver import CopyRun
+
+log = get_logger("copy")
+
+_RETRY_SECONDS = 2.0
+# A table that is rewritten again and again cannot be copied; somebody should look.
+_MOST_ROUNDS = 10
+
+
+def copy_what_is_due(
+    config: Config,
+    view: SnapshotView,
+    stop: threading.Event,
+    *,
+    tables: Collection[str] = (),
+    where: str = "",
+    sessions: Sessions | None = None,
+) -> SnapshotReport:
+    """`tables`: copy these again, whether that is due or not; otherwise those that are incomplete."""
+    with (sessions or partial(one_session, config))() as session:
+        report = copy_first(config, view, stop, lambda: _Given(session))
+        if report.status is None or report.status["state"] != "streaming" or stop.is_set():
+            return report
+        later = _Later(config, view, stop, session)
+        progress = later.named(tables, where) if tables else later.incomplete()
+    return SnapshotReport(status=read_status(config), progress=progress or report.progress, stopped=stop.is_set())
+
+
+class _Given:
+    """A session that is somebody else's to end."""
+
+    def __init__(self, session: Session) -> None:
+        self._session = session
+
+    def __enter__(self) -> Session:
+        return self._session
+
+    def __exit__(self, *_: object) -> None:
+        return None
+
+
+class _Later:
+    def __init__(self, config: Config, view: SnapshotView, stop: threading.Event, session: Session) -> None:
+        self._config = config
+        self._view = view
+        self._stop = stop
+        self._session = session
+
+    def incomplete(self) -> CopyProgress | None:
+        """Until none is left: a table may have been rewritten while it was copied."""
+        last: CopyProgress | None = None
+        for _ in range(_MOST_ROUNDS):
+            states = self._states()
+            wanted = states.due(first=self._config.copy.first) - read_requests(self._config.kafka).cancelled.keys()
+            due = {oid for oid, state in states.tables.items() if state.topic in wanted}
+            if not due or self._stop.is_set():
+                break
+            run = self._copy(due, "")
+            last = last if run is None else run.progress
+        return last
+
+    def named(self, names: Collection[str], where: str) -> CopyProgress | None:
+        states = self._states()
+        oids = {f"{state.schema}.{state.table}": oid for oid, state in states.tables.items()}
+        wanted = [name if "." in name else f"public.{name}" for name in names]
+        for name in wanted:
+            if name not in oids:
+                raise UsageError(
+                    f"Table {name} is not captured.", remedy=f"Captured are: {', '.join(sorted(oids)) or 'none'}."
+                )
+        requests = read_requests(self._config.kafka)
+        topics = [states.tables[oids[name]].topic for name in wanted]
+        if not requests.cancelled.keys().isdisjoint(topics):
+            write_requests(self._config.kafka, requests.wanting(topics))
+        for _ in range(_MOST_ROUNDS):
+            run = self._copy({oids[name] for name in wanted}, where)
+            if run is None or set(run.left_out.values()) <= {CANCELLED}:
+                break
+        return None if run is None else run.progress
+
+    def _copy(self, oids: Collection[str], where: str) -> CopyRun | None:
+        self._view.waiting("capture to pass the copy's marks (it must be running)")
+        while not self._stop.is_set():
+            try:
+                driver = LaterDriver(self._config, watch=self._view.progress, stop=self._stop)
+                with driver:
+                    return driver.copy_tables(oids, where, self._session)
+            except TransientError as error:
+                log.warning("retrying", reason=str(error), in_seconds=_RETRY_SECONDS)
+                self._stop.wait(_RETRY_SECONDS)
+        return None
+
+    def _states(self) -> TableStates:
+        return read_recorded_states(self._config) or TableStates()

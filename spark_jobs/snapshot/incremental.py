@@ -1,0 +1,306 @@
+"""Later copies: tables that are incomplete, or that a person names, are read again while the stream goes on.
+
+The driver has chunks read on Spark; capture publishes their rows when it passes their marks, and says on the copies'
+log whether they held. So a copy needs a running capture, survives the death of either, and goes on where it was.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+import uuid
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import partial
+from typing import TYPE_CHECKING
+
+import msgspec
+import psycopg
+from psycopg import sql
+
+from cdc.config import Config
+from cdc.errors import TransientError, UsageError
+from cdc.logical_messages.signed import read_secret
+from cdc.logs import get_logger
+from cdc.names import Control, control_topic
+from cdc.positions.progress import read_progress
+from cdc.postgres import catalog
+from cdc.postgres.connection import explain
+from cdc.snapshot.chunk_plan import Limits, plan_chunks, read_block_bytes, read_sizes, readers
+from cdc.snapshot.incremental import watermarks
+from cdc.snapshot.incremental.chunk import IncrementalChunkTask, refuse_other_settings
+from cdc.snapshot.initial_chunk import Attempt, Ending
+from cdc.snapshot.log import CopyLog
+from cdc.snapshot.meter import Meter
+from cdc.snapshot.records import ChunkState, CopyState
+from cdc.snapshot.requests import RequestWatch
+from cdc.snapshot.table_description import DescribedTable, describe_tables
+from cdc.tables.event_settings import event_settings_digests, other_settings
+from spark_jobs.snapshot.chunk_queue import ChunkQueue, run_on_spark
+from spark_jobs.snapshot.initial_driver import CopyDriver, CopyRun, Watcher
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+log = get_logger("copy")
+
+# Capture holds the keys that change while a chunk is read, so its chunks are smaller than those of a first copy.
+_CHUNK_MB = 8
+_LOOK_SECONDS = 0.2
+_COMMIT_SECONDS = 60.0
+_WHERE_TIMEOUT = "10s"
+CANCELLED = "its copy was cancelled"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Later:
+    copy: CopyState
+    chunks: tuple[ChunkState, ...]
+    tables: Mapping[str, DescribedTable]
+
+
+class LaterDriver(CopyDriver):
+    """`run_chunk` reads one chunk; on Spark, unless a test reads it itself."""
+
+    def __init__(self, config: Config, *, watch: Watcher, stop: threading.Event) -> None:
+        small = replace(config.copy, chunk_mb=min(config.copy.chunk_mb, _CHUNK_MB))
+        super().__init__(replace(config, copy=small), watch=watch, stop=stop)
+        self._outcomes = _Outcomes(config)
+        self._requests = RequestWatch(config.kafka)
+
+    def close(self) -> None:
+        self._outcomes.close()
+        super().close()
+
+    def copy_tables(self, oids: Collection[str], where: str, session: Callable[[], SparkSession]) -> CopyRun:
+        """One copy of these tables, or the rest of one that was begun before. Returns when capture is past its end."""
+        later = self._begin(oids, where)
+        unfinished = [chunk for chunk in later.chunks if not chunk.done]
+        log.info("copy_begun", copy=later.copy.id, chunks=len(later.chunks), unfinished=len(unfinished))
+        meter = Meter(later.copy, later.chunks)
+        ending = self._run(later, unfinished, meter, session) if unfinished else Ending.DONE
+        if ending is Ending.DONE and meter.is_through:
+            if later.tables and set(meter.left_out) == set(later.tables) == self._cancelled(later):
+                self._give_up(later.copy, CANCELLED)
+            else:
+                self._end(later, meter.left_out)
+        self._record(meter, now=True)
+        names = {oid: str(table.shape) for oid, table in later.tables.items()}
+        return CopyRun(
+            progress=meter.progress(self._wal_held()),
+            left_out={names.get(oid, oid): reason for oid, reason in meter.left_out.items()},
+            lost=False,
+            stopped=not meter.is_through,
+        )
+
+    # -- begin and end ---------------------------------------------------------------------------------------
+
+    def _begin(self, oids: Collection[str], where: str) -> _Later:
+        self._publisher.fence(_COMMIT_SECONDS)
+        known = self._log.refresh_to_end()
+        began = catalog.current_lsn(self._connection)
+        tables = describe_tables(self._connection, self._config, sorted(oids))
+        refuse_other_settings(self._config, tables)
+        settings = event_settings_digests(self._config, {oid: table.name for oid, table in tables.items()})
+        if where:
+            self._check_where(tables, where)
+        base = self._outcomes.base()
+        earlier = [copy for copy in known.copies.values() if copy.kind == "later" and copy.state == "planned"]
+        for copy in earlier:
+            is_same = set(copy.tables) == set(tables) and copy.where == where and copy.base == base
+            if is_same and copy.settings == settings:
+                chunks = known.chunks.get(copy.id, {})
+                return _Later(copy=copy, chunks=tuple(chunks[number] for number in sorted(chunks)), tables=tables)
+        for copy in earlier:
+            self._give_up(copy, "another copy was begun")
+        return self._plan_later(tables, settings, int(began), base, where)
+
+    def _plan_later(
+        self, tables: Mapping[str, DescribedTable], settings: dict[str, str], began: int, base: int, where: str
+    ) -> _Later:
+        sizes = read_sizes(self._connection, tables.values())
+        total = sum(size.heap_bytes + size.toast_bytes for size in sizes.values())
+        copy_id = uuid.uuid4().hex[:12]
+        limits = Limits.of(self._config.copy, total, read_block_bytes(self._connection))
+        chunks = plan_chunks(copy_id, list(tables.values()), sizes, limits)
+        copy = CopyState(
+            id=copy_id,
+            kind="later",
+            state="planned",
+            tables=sorted(tables),
+            snapshot="",
+            point=began,
+            base=base,
+            chunks=len(chunks),
+            size_bytes=total,
+            started_ms=time.time_ns() // 1_000_000,
+            where=where,
+            settings=settings,
+        )
+        records: list[ChunkState | CopyState] = [*chunks, copy]
+        for record in records:
+            self._publisher.send(self._topic, record.key, record.encode(), [])
+        self._publisher.commit(_COMMIT_SECONDS)
+        return _Later(copy=copy, chunks=tuple(chunks), tables=tables)
+
+    def _give_up(self, copy: CopyState, reason: str) -> None:
+        given_up = msgspec.structs.replace(copy, state="abandoned", reason=reason, ended_ms=time.time_ns() // 1_000_000)
+        self._publisher.send(self._topic, given_up.key, given_up.encode(), [])
+        self._publisher.commit(_COMMIT_SECONDS)
+        log.info("copy_given_up", copy=copy.id, reason=reason)
+
+    def give_up_planned(self, reason: str) -> None:
+        """Where nobody is at work on them (that is why this object could be entered)."""
+        self._publisher.fence(_COMMIT_SECONDS)
+        for copy in self._log.refresh_to_end().copies.values():
+            if copy.kind == "later" and copy.state == "planned":
+                self._give_up(copy, reason)
+
+    def _check_where(self, tables: Mapping[str, DescribedTable], where: str) -> None:
+        """Prepared, so that it is one expression and no second statement; planned, never run."""
+        for table in tables.values():
+            for leaf in table.leaves[:1]:
+                name = sql.Identifier(leaf.relation.schema, leaf.relation.table)
+                query = sql.SQL("explain select from only {} where ({})").format(name, sql.SQL(where))
+                try:
+                    with self._connection.transaction():
+                        self._connection.execute(f"set local statement_timeout = '{_WHERE_TIMEOUT}'")
+                        self._connection.execute("set transaction read only")
+                        self._connection.execute(query, prepare=True)
+                except psycopg.Error as error:
+                    raise UsageError(
+                        f"--where does not fit {table.shape}: {explain(error)}",
+                        remedy="Give an SQL condition over the table's columns, as behind WHERE.",
+                    ) from None
+
+    def _end(self, later: _Later, left_out: Mapping[str, str]) -> None:
+        whole = {} if later.copy.where else {oid: later.copy.point for oid in later.tables if oid not in left_out}
+        mark = watermarks.End(
+            pipeline=watermarks.pipeline_of(self._config), copy=later.copy, whole=whole, settings=later.copy.settings
+        )
+        at = watermarks.emit_watermark(self._connection, mark, read_secret(self._config.kafka))
+        while not self._stop.wait(_LOOK_SECONDS):
+            state = self._outcomes.copy(later.copy.id)
+            if state is not None and state.state == "complete":
+                return
+            if state is not None and state.state == "abandoned":
+                raise other_settings(state.reason)
+            if self._outcomes.has_passed(at) and self._outcomes.copy(later.copy.id) == state:
+                raise TransientError("Capture went past the end of the copy without a word.")
+
+    # -- chunks ----------------------------------------------------------------------------------------------
+
+    def _run(
+        self, later: _Later, unfinished: Sequence[ChunkState], meter: Meter, session: Callable[[], SparkSession]
+    ) -> Ending:
+        while self._is_held() and not self._cancelled(later) and not self._stop.wait(_LOOK_SECONDS):
+            self._record(meter)  # before Spark is started
+        if self._stop.is_set():
+            return Ending.STOPPED
+        spark = session()
+        queue = ChunkQueue[IncrementalChunkTask](
+            partial(self._read_and_wait, spark),
+            at_once=readers(self._config.copy),
+            tick=lambda: self._record(meter),
+            stop=self._stop.is_set,
+            cancel=spark.sparkContext.cancelAllJobs,
+            hold=self._is_held,
+            skip=partial(self._is_cancelled, later),
+        )
+        for attempt in queue.attempts([partial(self._task, later, chunk) for chunk in unfinished]):
+            ending = self._judge(_left_out(attempt), meter)
+            if ending is not Ending.DONE:
+                return ending
+        return Ending.DONE
+
+    def _is_held(self) -> bool:
+        self._paused = self._requests.look().paused
+        return self._paused
+
+    def _cancelled(self, later: _Later) -> set[str]:
+        """Those of its tables that somebody wants left alone."""
+        cancelled = self._requests.look().cancelled
+        return {oid for oid, table in later.tables.items() if table.shape.topic in cancelled}
+
+    def _is_cancelled(self, later: _Later, chunk: ChunkState) -> bool:
+        return {piece.table for piece in chunk.pieces} <= self._cancelled(later)
+
+    def _task(self, later: _Later, chunk: ChunkState) -> IncrementalChunkTask:
+        return IncrementalChunkTask(
+            config=self._config,
+            chunk=chunk,
+            attempt=time.time_ns() // 1000,  # unlike that of any earlier reading, also by another driver
+            tables={piece.table: later.tables[piece.table] for piece in chunk.pieces},
+            where=later.copy.where or None,
+            rows_per_second=self._config.copy.rows_per_second / readers(self._config.copy),
+        )
+
+    def _read_and_wait(self, spark: SparkSession, task: IncrementalChunkTask) -> Attempt:
+        read = run_on_spark(spark, task)
+        if read.ending is not Ending.DONE:
+            return read
+        while not self._stop.wait(_LOOK_SECONDS):
+            passed = self._outcomes.has_passed(read.high)
+            chunk = self._outcomes.chunk(task.chunk, task.attempt)
+            if chunk is not None and chunk.done:
+                return Attempt(number=chunk.number, ending=Ending.DONE, chunk=chunk)
+            if chunk is not None and chunk.refused:
+                refusal = other_settings(chunk.repeat)
+                return Attempt(
+                    number=chunk.number, ending=Ending.REFUSED, message=refusal.message, remedy=refusal.remedy
+                )
+            if chunk is not None:
+                return Attempt(number=chunk.number, ending=Ending.FAILED, message=chunk.repeat)
+            if passed:
+                return Attempt(
+                    number=task.chunk.number, ending=Ending.FAILED, message="capture went past it without a word"
+                )
+        return Attempt(number=task.chunk.number, ending=Ending.STOPPED, message="asked to stop")
+
+
+def _left_out(attempt: Attempt) -> Attempt:
+    """A chunk that was skipped counts, without rows: its tables are left out."""
+    if attempt.ending is not Ending.SKIPPED or attempt.chunk is None:
+        return attempt
+    tables = dict.fromkeys((piece.table for piece in attempt.chunk.pieces), CANCELLED)
+    chunk = msgspec.structs.replace(attempt.chunk, rows=0, left_out=tables)
+    return Attempt(number=attempt.number, ending=Ending.DONE, chunk=chunk)
+
+
+class _Outcomes:
+    """What capture has said, shared by the threads that wait for it."""
+
+    def __init__(self, config: Config) -> None:
+        self._kafka = config.kafka
+        self._progress_topic = control_topic(config.kafka.prefix, Control.PROGRESS)
+        self._log = CopyLog(config.kafka)
+        self._lock = threading.Lock()
+        self._looked_at = 0.0
+        self._confirmed = 0
+
+    def close(self) -> None:
+        with self._lock:
+            self._log.close()
+
+    def chunk(self, chunk: ChunkState, attempt: int) -> ChunkState | None:
+        with self._lock:
+            found = self._log.refresh().chunks.get(chunk.copy, {}).get(chunk.number)
+        return found if found is not None and found.attempt == attempt else None
+
+    def copy(self, copy_id: str) -> CopyState | None:
+        with self._lock:
+            return self._log.refresh().copies.get(copy_id)
+
+    def base(self) -> int:
+        """Of the versions that capture gives now; a copy that was begun under another one is of no use."""
+        progress = read_progress(self._kafka.client_options(), self._progress_topic)
+        return 0 if progress is None else progress.base
+
+    def has_passed(self, lsn: int) -> bool:
+        """Asked before the log is read: what capture wrote when it passed is there then."""
+        with self._lock:
+            if time.monotonic() - self._looked_at > 1:
+                self._looked_at = time.monotonic()
+                progress = read_progress(self._kafka.client_options(), self._progress_topic)
+                self._confirmed = 0 if progress is None else progress.confirm_lsn
+        return self._confirmed > lsn

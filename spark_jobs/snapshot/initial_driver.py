@@ -1,0 +1,240 @@
+"""The driver of the first copy: plans it, has its chunks run on Spark, and says how far it is. It owns no data.
+
+Everything that must survive is on the copies' log, so a driver may be killed at any point: the next one goes on with
+the chunks that have no final record. Capture holds the snapshot and judges the outcome
+(`cdc/startup/initial_snapshot.py`).
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import partial
+from typing import TYPE_CHECKING, Protocol
+
+import msgspec
+import psycopg
+
+from cdc.config import Config
+from cdc.errors import RefusedError, TransientError
+from cdc.logs import get_logger
+from cdc.names import Control, control_topic
+from cdc.postgres import catalog
+from cdc.postgres.connection import connect, explain
+from cdc.publishing.publisher import Publisher
+from cdc.snapshot.chunk_plan import Limits, plan_chunks, read_block_bytes, read_sizes, readers
+from cdc.snapshot.initial_chunk import Attempt, ChunkTask, Ending
+from cdc.snapshot.log import CopyLog
+from cdc.snapshot.meter import Meter
+from cdc.snapshot.records import ChunkState, CopyProgress, CopyState, driver_transactional_id
+from cdc.snapshot.row_sampling import USUAL, Manner, manners
+from cdc.snapshot.source_reader import SnapshotLostError, at_snapshot
+from cdc.snapshot.table_description import DescribedTable, describe_tables
+from cdc.tables.event_settings import refuse_other
+from spark_jobs.snapshot.chunk_queue import ChunkQueue, run_on_spark
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+log = get_logger("copy")
+
+_FENCE_SECONDS = 60.0
+_RECORD_SECONDS = 2.0
+
+
+class Watcher(Protocol):
+    """Told how far the copy is, about twice a second."""
+
+    def __call__(self, progress: CopyProgress) -> None: ...
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PreparedCopy:
+    """A planned copy, with all that its tasks need. `log_offset`: up to there, its chunks' records are known."""
+
+    config: Config
+    copy: CopyState
+    chunks: tuple[ChunkState, ...]
+    tables: Mapping[str, DescribedTable]
+    database: str
+    log_offset: int
+    manners: Mapping[str, Manner]  # by table; the others' is the usual one
+
+    def task(self, chunk: ChunkState) -> ChunkTask:
+        settings = self.config.copy
+        return ChunkTask(
+            config=self.config,
+            copy=self.copy,
+            chunk=chunk,
+            tables={piece.table: self.tables[piece.table] for piece in chunk.pieces},
+            database=self.database,
+            log_offset=self.log_offset,
+            rows_per_second=settings.rows_per_second / readers(settings),
+            manner=self._manner(chunk),
+        )
+
+    def _manner(self, chunk: ChunkState) -> Manner:
+        found = {self.manners.get(piece.table, USUAL) for piece in chunk.pieces}
+        return found.pop() if len(found) == 1 else USUAL
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CopyRun:
+    """What one run of the driver came to. `lost`: the snapshot went away, so what is unfinished cannot be finished."""
+
+    progress: CopyProgress
+    left_out: Mapping[str, str]  # table -> why
+    lost: bool = False
+    stopped: bool = False
+
+
+class CopyDriver:
+    """Runs one copy that capture has opened. Use as a context manager: it is the only driver meanwhile."""
+
+    def __init__(self, config: Config, *, watch: Watcher, stop: threading.Event) -> None:
+        self._config = config
+        self._watch = watch
+        self._stop = stop
+        self._topic = control_topic(config.kafka.prefix, Control.COPIES)
+        self._log = CopyLog(config.kafka)
+        self._connection = connect(config.source.conninfo(), application_name="tailrace snapshot")
+        self._publisher = Publisher(
+            config.kafka.client_options(),
+            transactional_id=driver_transactional_id(config.kafka.prefix, config.source.slot),
+            transaction_timeout_seconds=60,
+            max_message_bytes=config.kafka.max_message_bytes,
+            parked_topic=control_topic(config.kafka.prefix, Control.PARKED),
+        )
+        self._recorded_at = 0.0
+        self._wal_held_bytes: int | None = None
+        self._paused = False
+
+    def __enter__(self) -> CopyDriver:
+        name = f"tailrace:{self._config.source.slot}:copy"
+        row = self._connection.execute("select pg_try_advisory_lock(hashtextextended(%s, 0))", [name]).fetchone()
+        if row is None or not row[0]:
+            self.close()
+            raise TransientError("Another `tailrace snapshot` is at work on this pipeline.", remedy="Let it finish.")
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def close(self) -> None:
+        self._publisher.abandon()
+        self._connection.close()
+        self._log.close()
+
+    def prepare(self, copy_id: str) -> PreparedCopy | None:
+        """Plan it, unless that was done. None where the copy can no longer be worked on: no snapshot, or given up."""
+        self._publisher.fence(_FENCE_SECONDS)
+        copy = self._log.refresh_to_end().copies.get(copy_id)
+        if copy is None or copy.state not in ("open", "planned"):
+            return None
+        try:
+            with at_snapshot(self._config.source.conninfo(), copy.snapshot) as connection:
+                tables = describe_tables(connection, self._config, copy.tables)
+                refuse_other(self._config, copy.settings, {oid: table.name for oid, table in tables.items()})
+                if copy.state == "open":
+                    copy = self._plan(copy, connection, tables)
+                chunks = self._log.refresh_to_end().chunks.get(copy.id, {})
+                found = manners(connection, tables, chunks.values())
+        except SnapshotLostError as error:
+            log.warning("snapshot_lost", copy=copy.id, reason=str(error))
+            return None
+        return PreparedCopy(
+            config=self._config,
+            copy=copy,
+            chunks=tuple(chunks[number] for number in sorted(chunks)),
+            tables=tables,
+            database=catalog.database_name(self._connection),
+            log_offset=self._log.next_offset,
+            manners=found,
+        )
+
+    def run(self, prepared: PreparedCopy, session: Callable[[], SparkSession]) -> CopyRun:
+        """Run what is unfinished of it."""
+        unfinished = [chunk for chunk in prepared.chunks if not chunk.done]
+        copy = prepared.copy
+        log.info(
+            "copy_begun",
+            copy=copy.id,
+            chunks=copy.chunks,
+            unfinished=len(unfinished),
+            bytes=copy.size_bytes,
+            uncompressed=[
+                str(prepared.tables[table].shape) for table, manner in prepared.manners.items() if not manner.compress
+            ],
+        )
+        spark = session() if unfinished else None
+        meter = Meter(copy, prepared.chunks)
+        ending = Ending.DONE if spark is None else self._run_chunks(prepared, unfinished, meter, spark)
+        self._record(meter, now=True)
+        names = {oid: str(table.shape) for oid, table in prepared.tables.items()}
+        return CopyRun(
+            progress=meter.progress(self._wal_held()),
+            left_out={names.get(oid, oid): reason for oid, reason in meter.left_out.items()},
+            lost=ending in (Ending.LOST, Ending.STOPPED),
+            stopped=self._stop.is_set() and not meter.is_through,
+        )
+
+    def _plan(self, copy: CopyState, connection: psycopg.Connection, tables: Mapping[str, DescribedTable]) -> CopyState:
+        """All of the plan or nothing: one Kafka transaction."""
+        sizes = read_sizes(connection, tables.values())
+        total = sum(size.heap_bytes + size.toast_bytes for size in sizes.values())
+        limits = Limits.of(self._config.copy, total, read_block_bytes(connection))
+        chunks = plan_chunks(copy.id, list(tables.values()), sizes, limits)
+        planned = msgspec.structs.replace(copy, state="planned", chunks=len(chunks), size_bytes=total)
+        records: list[ChunkState | CopyState] = [*chunks, planned]
+        for record in records:
+            self._publisher.send(self._topic, record.key, record.encode(), [])
+        self._publisher.commit(_FENCE_SECONDS)
+        log.info("copy_planned", copy=copy.id, chunks=len(chunks), bytes=total, tables=len(tables))
+        return planned
+
+    def _run_chunks(
+        self, prepared: PreparedCopy, unfinished: Sequence[ChunkState], meter: Meter, spark: SparkSession
+    ) -> Ending:
+        queue = ChunkQueue(
+            partial(run_on_spark, spark),
+            at_once=readers(self._config.copy),
+            tick=lambda: self._record(meter),
+            stop=self._stop.is_set,
+            cancel=spark.sparkContext.cancelAllJobs,
+        )
+        for attempt in queue.attempts([partial(prepared.task, chunk) for chunk in unfinished]):
+            ending = self._judge(attempt, meter)
+            if ending is not Ending.DONE:
+                return ending
+        return Ending.DONE
+
+    def _judge(self, attempt: Attempt, meter: Meter) -> Ending:
+        if attempt.ending is Ending.REFUSED:
+            raise RefusedError(attempt.message, remedy=attempt.remedy)
+        if attempt.chunk is not None:
+            meter.add(attempt.chunk)
+            for table, reason in attempt.chunk.left_out.items():
+                log.warning("table_left_out", table=table, chunk=attempt.number, reason=reason)
+        else:
+            log.warning("copy_stopped", chunk=attempt.number, ending=attempt.ending.value, reason=attempt.message)
+        return attempt.ending
+
+    def _record(self, meter: Meter, *, now: bool = False) -> None:
+        """Shown each time, written down every other second."""
+        is_due = now or time.monotonic() - self._recorded_at > _RECORD_SECONDS
+        if is_due:
+            self._wal_held_bytes = self._wal_held()
+        progress = meter.progress(self._wal_held_bytes, paused=self._paused)
+        self._watch(progress)
+        if is_due:
+            self._recorded_at = time.monotonic()
+            self._publisher.send(self._topic, progress.key, progress.encode(), [])
+            self._publisher.commit(_FENCE_SECONDS)
+
+    def _wal_held(self) -> int | None:
+        try:
+            return catalog.wal_held(self._connection, self._config.source.slot)[0]
+        except psycopg.Error as error:
+            raise TransientError(f"Postgres went away: {explain(error)}") from error

@@ -1,0 +1,1 @@
+"""`tailrace sync`: reads the topics from a store's position on, batch by batch."""

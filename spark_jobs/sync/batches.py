@@ -1,0 +1,106 @@
+"""One batch of a store's stream, read in one of three ways, and applied by tasks.
+
+Tasks read for themselves wherever they can: a small batch is mostly overhead, and Spark's own reading is most of that.
+Spark reads what it has to look at: rows of a shape with expressions, and all of a warehouse's.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Final, Protocol
+
+from spark_jobs.shape.store_tables import FedTables
+from spark_jobs.tasks.apply_tasks import ANSWER, MARKERS_PROPERTY, Applying, markers_text
+from spark_jobs.tasks.range_tasks import RangeTask, shared
+from spark_jobs.tasks.task_results import Answers, read_answers
+from spark_jobs.tasks.topic_range import TopicRange, cut
+from spark_jobs.warehouse.apply import WarehouseBatches
+
+if TYPE_CHECKING:
+    from pyspark import RDD
+    from pyspark.sql import DataFrame
+
+#: Where each partition of each topic stands.
+Ends = Mapping[str, Sequence[int]]
+# So many records are worth another task.
+_TASK_RECORDS: Final = 5_000
+_ANY_SIZE: Final = 1 << 62
+
+
+class StoreBatch(Protocol):
+    def apply(self, markers: Mapping[str, bytes]) -> Answers:
+        """`markers`: the TRUNCATEs that the store has been swept for. May be called again, with more of them."""
+
+
+class Reading:
+    """How a stream's batches are read; by `parallelism` tasks at most, so that a slow store leaves room for others."""
+
+    def __init__(self, fed: FedTables, applying: Applying | WarehouseBatches, parallelism: int) -> None:
+        self._fed = fed
+        self._applying = applying
+        self._parallelism = parallelism
+        # By the number of tasks. Kept, since to make one takes as long as a small batch.
+        self._numbers: dict[int, RDD[int]] = {}
+
+    def frame(self, source: DataFrame) -> DataFrame:
+        """What Spark's stream is made of. Where tasks read for themselves nobody runs it."""
+        if isinstance(self._applying, WarehouseBatches):
+            return self._fed.evaluated(source)
+        if not has_expressions(self._fed):
+            return source.select("offset")
+        # Spark gives a partition of a topic to one task, in order; `coalesce` gives several of them to one.
+        shaped = self._fed.evaluated(source).coalesce(self._parallelism)
+        return shaped.mapInArrow(self._applying, ANSWER)  # type: ignore[arg-type]
+
+    def batch(self, frame: DataFrame, start: Ends, end: Ends) -> StoreBatch:
+        if isinstance(self._applying, WarehouseBatches):
+            return _OfWarehouse(frame, self._applying)
+        if has_expressions(self._fed):
+            return _ReadBySpark(frame)
+        return _ReadByTasks(self, self._applying, start, end)
+
+    def share_out(self, records: int, ranges: Sequence[TopicRange]) -> tuple[RDD[int], list[list[TopicRange]]]:
+        """What each task is to read, and the tasks' numbers."""
+        shares = shared(ranges, min(self._parallelism, 1 + records // _TASK_RECORDS))
+        tasks = len(shares)
+        if tasks not in self._numbers:
+            self._numbers[tasks] = self._fed.spark.sparkContext.parallelize(range(tasks), tasks)
+        return self._numbers[tasks], shares
+
+
+def has_expressions(fed: FedTables) -> bool:
+    return any(shape.row.evaluated for shape in fed.shapes.values())
+
+
+@dataclass(frozen=True, slots=True)
+class _OfWarehouse:
+    frame: DataFrame
+    applying: WarehouseBatches
+
+    def apply(self, markers: Mapping[str, bytes]) -> Answers:  # noqa: ARG002 - its sweeps are over when they return
+        return self.applying.apply(self.frame)
+
+
+@dataclass(frozen=True, slots=True)
+class _ReadBySpark:
+    frame: DataFrame
+
+    def apply(self, markers: Mapping[str, bytes]) -> Answers:
+        self.frame.sparkSession.sparkContext.setLocalProperty(MARKERS_PROPERTY, markers_text(markers))
+        return read_answers(self.frame)
+
+
+@dataclass(frozen=True, slots=True)
+class _ReadByTasks:
+    reading: Reading
+    applying: Applying
+    start: Ends
+    end: Ends
+
+    def apply(self, markers: Mapping[str, bytes]) -> Answers:
+        ranges = cut(self.start, self.end, _ANY_SIZE)
+        if not ranges:
+            return Answers({}, {})
+        numbers, shares = self.reading.share_out(sum(each.end - each.start for each in ranges), ranges)
+        return Answers.of(numbers.mapPartitions(RangeTask(self.applying, markers, shares)).collect())

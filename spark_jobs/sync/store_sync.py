@@ -1,0 +1,308 @@
+"""Keeps one store in step, life after life: its own thread, its own query, its own trouble."""
+
+from __future__ import annotations
+
+import os
+import socket
+import threading
+import time
+import uuid
+from collections.abc import Callable
+from typing import TYPE_CHECKING
+
+from cdc.config import Config
+from cdc.config.stores import Fed, IcebergConfig
+from cdc.errors import RefusedError, TailraceError, TransientError, UsageError
+from cdc.logs import get_logger
+from cdc.lsn import LSN
+from cdc.names import Control, control_topic
+from cdc.positions.progress import Progress
+from cdc.positions.store_notes import end_refusal, note_refusal
+from sinks.contract import (
+    Generation,
+    Position,
+    PositionLostError,
+    Store,
+    StoreCheck,
+    TableSchema,
+    TakenOverError,
+    caught_up_at,
+)
+from sinks.registry import open_store
+from spark_jobs.session.spark_session import warehouse_session
+from spark_jobs.shape.store_tables import FedTables, chosen_tables, fed_tables
+from spark_jobs.sync.batches import Reading
+from spark_jobs.sync.past_points import appended_ms
+from spark_jobs.sync.progress_follower import Ledger
+from spark_jobs.sync.start_position import starting_position
+from spark_jobs.sync.sync_session import Feeding, TablesChangedError, applying_for
+from spark_jobs.sync.topic_facts import read_topic_facts
+from spark_jobs.sync.topic_stream import TopicStream
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+BOOTSTRAP_OWNER = "bootstrap:"
+# A bootstrap writes its position about every ten seconds while it lives.
+_BOOTSTRAP_SILENCE_SECONDS = 60.0
+_TICK_SECONDS = 0.5
+_SHORTEST_PAUSE_SECONDS, _LONGEST_PAUSE_SECONDS = 0.5, 30.0
+
+
+class MovedError(TransientError):
+    """Readers see another generation now: follow them."""
+
+
+class PausedError(TransientError):
+    """Somebody wants this store to rest."""
+
+
+class StoreSync:
+    """`number`: feed this generation, whatever serves; None: the serving one, and the next when it is switched."""
+
+    def __init__(
+        self,
+        name: str,
+        settings: Fed,
+        config: Config,
+        *,
+        spark: SparkSession,
+        ledger: Ledger,
+        stop: threading.Event,
+        number: int | None,
+        is_paused: Callable[[], bool] = lambda: False,
+        is_refused: Callable[[], bool] = lambda: False,
+    ) -> None:
+        """`is_refused`: whether a note says that this store's sync has refused."""
+        self.name = name
+        self._is_paused = is_paused
+        self._is_refused = is_refused
+        self.refused: RefusedError | None = None
+        self._config = config
+        self._settings = settings
+        self._spark = warehouse_session(spark, settings) if isinstance(settings, IcebergConfig) else spark
+        self._ledger = ledger
+        self._stop = stop
+        self._number = number
+        self._log = get_logger("sync").bind(store=name)
+        self._owner = f"{socket.gethostname()}:{os.getpid()}:{uuid.uuid4().hex[:12]}"
+        self._pause_seconds = _SHORTEST_PAUSE_SECONDS
+        self._warned: set[StoreCheck] = set()
+        self._told_due: set[str] = set()
+        self._bootstrap_seen: tuple[Position, float] | None = None
+        self.thread = threading.Thread(target=self._run, name=f"tailrace-sync-{name}", daemon=True)
+
+    def _run(self) -> None:
+        while not self._stop.is_set():
+            self._rest_while_paused()
+            try:
+                self._live()
+            except PausedError:
+                continue
+            except (TablesChangedError, MovedError) as change:
+                self._log.info("starting_over", reason=change.message)
+            except (RefusedError, UsageError) as error:
+                self.refused = error if isinstance(error, RefusedError) else RefusedError(error.message)
+                taken_over = isinstance(error, TakenOverError)
+                self._log.error("refused", reason=error.message, remedy=error.remedy, taken_over=taken_over)
+                if not taken_over and self._number is None:
+                    note_refusal(self._config, f"store {self.name}", error)
+                return
+            except TailraceError as error:
+                self._retry(str(error))
+            except Exception as error:  # a library's own: this store must go on, and the others do not notice
+                self._retry(f"{type(error).__name__}: {error}".splitlines()[0][:300])
+
+    def _rest_while_paused(self) -> None:
+        if not self._is_paused():
+            return
+        self._log.info("paused", remedy=f"tailrace resume {self.name}")
+        while self._is_paused() and not self._stop.is_set():
+            self._stop.wait(_TICK_SECONDS)
+        self._log.info("resumed")
+
+    def _retry(self, reason: str) -> None:
+        if self._stop.is_set():
+            return
+        self._log.warning("retrying", reason=reason, seconds=self._pause_seconds)
+        self._stop.wait(self._pause_seconds)
+        self._pause_seconds = min(self._pause_seconds * 2, _LONGEST_PAUSE_SECONDS)
+
+    def _live(self) -> None:
+        tables = self._wait_for_tables()
+        if tables is None:
+            return
+        store = open_store(self.name, self._settings, self._config.kafka.prefix)
+        try:
+            for warning in checked_store(self.name, store):
+                if warning not in self._warned:
+                    self._warned.add(warning)
+                    self._log.warning("store_check", what=warning.what, remedy=warning.remedy)
+            generation = self._choose(store, tables)
+            if generation is not None:
+                self._feed(store, generation)
+        finally:
+            store.close()
+
+    def _wait_for_tables(self) -> dict[str, TableSchema] | None:
+        told = False
+        while not self._stop.is_set():
+            if chosen_tables(self._settings, self._ledger.tables()):
+                self._ledger.catch_up()
+                return self._ledger.tables()
+            if not told:
+                self._log.info("waiting_for_capture")
+                told = True
+            self._stop.wait(0.2)
+        return None
+
+    def _choose(self, store: Store, tables: dict[str, TableSchema]) -> Generation | None:
+        """The one to feed; None while somebody else builds the first one."""
+        existing = store.list_generations()
+        if self._number is not None:
+            found = next((each for each in existing if each.number == self._number), None)
+            if found is None:
+                raise UsageError(f"Store {self.name} has no generation {self._number}.")
+            return found
+        serving = store.serving()
+        if serving is not None:
+            return serving
+        if existing:
+            newest = existing[-1]
+            position = store.position(newest)
+            if position is not None and self._is_bootstrap_alive(position):
+                self._log.info("waiting_for_bootstrap", generation=newest.number)
+                self._stop.wait(1.0)
+                return None
+            if position is not None:
+                return newest
+        fed = fed_tables(self._config, self.name, self._spark, tables)
+        return store.create_generation(fed.schemas.values(), self._progress().pipeline_id)
+
+    def _is_bootstrap_alive(self, position: Position) -> bool:
+        """It writes its position again and again. Its own clock may be wrong, so only a change counts."""
+        if not position.owner.startswith(BOOTSTRAP_OWNER):
+            return False
+        if self._bootstrap_seen is None or self._bootstrap_seen[0] != position:
+            self._bootstrap_seen = position, time.monotonic()
+        return time.monotonic() - self._bootstrap_seen[1] < _BOOTSTRAP_SILENCE_SECONDS
+
+    def _feed(self, store: Store, generation: Generation) -> None:
+        progress = self._progress()
+        if progress.state == "recovering":
+            raise TransientError("The pipeline is being recovered.", remedy="Let `tailrace recover` end.")
+        taken = store.take(generation, self._owner)
+        fed = fed_tables(self._config, self.name, self._spark, self._ledger.tables(), taken)
+        self._tell_due(fed)
+        now_ms = self._ledger.broker_ms()
+        facts = read_topic_facts(self._config, fed.source)
+        position = starting_position(self.name, self._with_evidence(taken), facts, progress, now_ms=now_ms)
+        parked_topic = control_topic(self._config.kafka.prefix, Control.PARKED)
+        applying = applying_for(self.name, self._config, store, generation, fed, parked_topic)
+        feeding = Feeding(
+            name=self.name,
+            config=self._config,
+            store=store,
+            generation=generation,
+            position=fed.placed(position),
+            ledger=self._ledger,
+            fed=fed,
+            applying=applying,
+            retention_ms=min(each.delete_retention_ms for each in facts.values()),
+        )
+        feeding.begin()
+        starting = {topic: place.next_offsets for topic, place in position.topics.items()}
+        stream = TopicStream(
+            self._config,
+            fed.spark,
+            Reading(fed, applying, self._settings.parallelism),
+            name=applying.id,
+            starting=starting,
+            events_per_batch=self._settings.max_events_per_batch,
+            trigger_milliseconds=self._settings.trigger_milliseconds,
+            on_batch=feeding.batch,
+        )
+        try:
+            self._log.info("syncing", generation=generation.number, lsn=str(LSN(position.lsn)), tables=len(fed.source))
+            self._attend(store, feeding, stream)
+        finally:
+            stream.close()
+
+    def _with_evidence(self, position: Position) -> Position:
+        """The broker's time of the progress record that it stands for, where an older Tailrace wrote the position."""
+        if position.caught_up_broker_ms or not position.topics:
+            return position
+        return caught_up_at(position, appended_ms(self._config, (position.version, position.lsn)))
+
+    def _progress(self) -> Progress:
+        found = self._ledger.progress()
+        if found is None:  # it was there when the tables were
+            raise TransientError("The progress record is gone.")
+        return found
+
+    def _tell_due(self, fed: FedTables) -> None:
+        for what in fed.due:
+            if what not in self._told_due:
+                self._told_due.add(what)
+                self._log.warning("bootstrap_due", reason=what, remedy=f"tailrace bootstrap {self.name}")
+
+    def _attend(self, store: Store, feeding: Feeding, stream: TopicStream) -> None:
+        """Until it is stopped, or there is trouble."""
+        serves = self._number is not None
+        is_noted = False
+
+        def look() -> None:
+            nonlocal serves
+            feeding.between_batches()
+            if not serves:
+                serves = store.serving() is not None or self._serve_first(store, feeding)
+            elif self._number is None and _serving_moved(store, feeding.generation):
+                raise MovedError("Readers see another generation now.")
+
+        while not self._stop.wait(_TICK_SECONDS):
+            if self._is_paused():
+                raise PausedError("It is paused.")
+            if self._is_refused() and not is_noted:
+                is_noted = True
+                end_refusal(self._config, f"store {self.name}")
+            stream.idle(look)
+            trouble = stream.trouble()
+            if trouble is not None:
+                raise trouble
+            if feeding.is_caught_up:
+                self._pause_seconds = _SHORTEST_PAUSE_SECONDS
+
+    def _serve_first(self, store: Store, feeding: Feeding) -> bool:
+        """A store that nobody reads yet is shown when it is whole."""
+        if not feeding.is_caught_up:
+            return False
+        store.switch(feeding.generation)
+        self._log.info("serving", generation=feeding.generation.number)
+        for lost in drop_lost(store, feeding.generation):
+            self._log.info("lost_generation_dropped", generation=lost.number)
+        return True
+
+
+def checked_store(name: str, store: Store) -> list[StoreCheck]:
+    """What to warn of. A store that must not be written as it is, is not, until somebody has mended it."""
+    found = store.check()
+    failed = next((each for each in found if each.level == "fail"), None)
+    if failed is not None:
+        raise TransientError(f"Store {name} cannot be written as it is: {failed.what}.", remedy=failed.remedy)
+    return [each for each in found if each.level == "warn"]
+
+
+def drop_lost(store: Store, serving: Generation) -> list[Generation]:
+    """Remove generations that have no position: no sync can go on with them."""
+    others = [each for each in store.list_generations() if each.number != serving.number]
+    lost = [each for each in others if store.position(each) is None]
+    for each in lost:
+        store.drop(each)
+    return lost
+
+
+def _serving_moved(store: Store, generation: Generation) -> bool:
+    serving = store.serving()
+    if serving is None:
+        raise PositionLostError("The store serves nothing any more.")
+    return serving.number != generation.number

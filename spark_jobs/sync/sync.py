@@ -1,0 +1,160 @@
+"""`tailrace sync`: one Spark driver, one query per store; a store's trouble is its own."""
+
+from __future__ import annotations
+
+import os
+import threading
+from collections.abc import Sequence
+from dataclasses import replace
+from functools import partial
+from typing import TYPE_CHECKING
+
+from cdc.config import Config, IcebergConfig
+from cdc.config.stores import Fed
+from cdc.errors import TransientError, UsageError
+from cdc.logs import get_logger
+from cdc.positions.store_notes import PauseWatch
+from cdc.secrets import SecretOptions
+from sinks.registry import KINDS
+from spark_jobs.session.spark_session import spark_session, start_workers
+from spark_jobs.shape.store_tables import refuse_bad_shapes
+from spark_jobs.sync.progress_follower import Ledger
+from spark_jobs.sync.store_sync import StoreSync
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+_EXIT_REFUSED = 3
+# A batch is small and comes several times a second: what Spark does per batch beside the work is what readers wait for.
+_QUICK = {
+    "spark.sql.adaptive.enabled": "false",
+    "spark.sql.shuffle.partitions": "4",
+    "spark.sql.execution.arrow.maxRecordsPerBatch": "5000",
+    "spark.sql.execution.arrow.maxBytesPerBatch": "16m",
+    "spark.sql.streaming.numRecentProgressUpdates": "2",
+    "spark.sql.streaming.pollingDelay": "20ms",
+    "spark.sql.ui.explainMode": "simple",  # written down for each batch, and read by nobody
+    # One store's tasks must not stand in the line of another's.
+    "spark.scheduler.mode": "FAIR",
+}
+# See worker_daemon.
+_MODULES = "TAILRACE_WORKER_MODULES"
+_TASK_MODULES = ("spark_jobs.tasks.row_counts", "spark_jobs.tasks.range_tasks")
+_JAVA_OPTIONS = "spark.driver.extraJavaOptions"
+# Java's second compiler takes half of the driver's processor time for its first minutes, while rows wait; what it makes
+# faster is little here, where Python and the stores do the work. (A warehouse's merges are Java's own work.)
+_QUICK_JAVA = "-XX:TieredStopAtLevel=1"
+
+
+def run_sync(config: Config, names: Sequence[str], stop: threading.Event, *, generation: int | None = None) -> int:
+    """Until `stop`, or until every store has refused; the exit code."""
+    chosen = chosen_stores(config, names)
+    if generation is not None and len(chosen) != 1:
+        raise UsageError("--generation is for one store.")
+    log = get_logger("sync")
+    spark = spark_session(driver_config(config, chosen).spark, "tailrace-sync " + " ".join(chosen))
+    if not all(isinstance(config.stores[name], IcebergConfig) for name in chosen):
+        start_workers(spark)
+    try:
+        with Ledger(config) as ledger, PauseWatch(config) as pauses:
+            _refuse_bad_shapes(config, chosen, spark, ledger)
+            syncs = [
+                StoreSync(
+                    name,
+                    feed_settings(config, name),
+                    config,
+                    spark=spark,
+                    ledger=ledger,
+                    stop=stop,
+                    number=generation,
+                    is_paused=partial(pauses.is_paused, name),
+                    is_refused=partial(pauses.is_refused, f"store {name}"),
+                )
+                for name in chosen
+            ]
+            for sync in syncs:
+                sync.thread.start()
+            try:
+                while not stop.wait(0.5) and any(sync.thread.is_alive() for sync in syncs):
+                    _refuse_dead(spark)
+            finally:
+                stop.set()
+                for sync in syncs:
+                    sync.thread.join(60)
+    finally:
+        spark.stop()
+    refused = [sync.name for sync in syncs if sync.refused is not None]
+    log.info("stopped", refused=refused)
+    return _EXIT_REFUSED if refused else 0
+
+
+def _refuse_bad_shapes(config: Config, names: Sequence[str], spark: SparkSession, ledger: Ledger) -> None:
+    """What is wrong in the config is said before anything runs, as far as it can be known by then."""
+    shaped = [name for name in names if config.stores[name].shape]
+    if not shaped:
+        return
+    try:
+        ledger.catch_up()
+        tables = ledger.tables()
+    except TransientError:  # before capture's first start, or while Kafka does not answer: the stores look again
+        tables = {}
+    refuse_bad_shapes(config, shaped, spark, tables)
+
+
+def _refuse_dead(spark: SparkSession) -> None:
+    """A driver without its JVM cannot mend itself: whoever started it starts it again."""
+    try:
+        stopped = spark.sparkContext._jsc.sc().isStopped()
+    except Exception as error:
+        raise TransientError(f"Spark has died: {type(error).__name__}.") from error
+    if stopped:
+        raise TransientError("Spark has stopped.")
+
+
+def chosen_stores(config: Config, names: Sequence[str]) -> list[str]:
+    """Those that are named; all of them, where none is."""
+    for name in names:
+        if name not in config.stores:
+            known = ", ".join(config.stores) or "none"
+            raise UsageError(f"There is no [stores.{name}] in the config.", remedy=f"Stores there: {known}.")
+    chosen = list(dict.fromkeys(names)) or list(config.stores)
+    if not chosen:
+        raise UsageError("The config has no [stores.NAME].", remedy="docs/reference/config.md shows how to add one.")
+    for name in chosen:
+        feed_settings(config, name)
+    return chosen
+
+
+def feed_settings(config: Config, name: str) -> Fed:
+    settings = config.stores[name]
+    if not isinstance(settings, Fed):
+        raise UsageError(f"Store `{name}` has kind {settings.kind}, which cannot be synced here yet.")
+    return settings
+
+
+def sync_config(config: Config, names: Sequence[str]) -> Config:
+    """With room for all stores' tasks at once: one whose tasks hang must not take the place of another's."""
+    slots = max(os.cpu_count() or 1, sum(feed_settings(config, name).parallelism for name in names))
+    master = f"local[{slots}]" if config.spark.master == "local[*]" else config.spark.master
+    options = SecretOptions({**_QUICK, **_worker_modules(config, names), **config.spark.options})
+    return replace(config, spark=replace(config.spark, master=master, options=options))
+
+
+def _worker_modules(config: Config, names: Sequence[str]) -> dict[str, str]:
+    """What the stores' tasks need; a warehouse's and a shape's are Spark's own."""
+    settings = [config.stores[name] for name in names]
+    if any(isinstance(each, IcebergConfig) or each.shape for each in settings):
+        return {}
+    stores = sorted({KINDS[each.kind].partition(":")[0] for each in settings if each.kind in KINDS})
+    return {f"spark.executorEnv.{_MODULES}": " ".join([*_TASK_MODULES, *stores])}
+
+
+def driver_config(config: Config, names: Sequence[str]) -> Config:
+    """For a driver that runs small batches for a long time."""
+    config = sync_config(config, names)
+    if any(isinstance(config.stores[name], IcebergConfig) for name in names):
+        return config
+    java = f"{_QUICK_JAVA} {config.spark.options.get(_JAVA_OPTIONS, '')}".strip()
+    return replace(
+        config, spark=replace(config.spark, options=SecretOptions({**config.spark.options, _JAVA_OPTIONS: java}))
+    )

@@ -1,0 +1,73 @@
+"""Asks Kafka what a store's reader must know of the topics."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from concurrent import futures
+
+from confluent_kafka import IsolationLevel, KafkaException, TopicPartition
+from confluent_kafka.admin import AdminClient, OffsetSpec  # type: ignore[attr-defined]
+
+from cdc.config import Config
+from cdc.errors import TransientError
+from cdc.kafka.failures import unreachable
+from cdc.kafka.topics import Topics
+from spark_jobs.sync.start_position import TopicFacts
+
+_ANSWER_SECONDS = 20.0
+
+
+def read_topic_facts(config: Config, names: Iterable[str]) -> dict[str, TopicFacts]:
+    """Of each topic."""
+    wanted = sorted(names)
+    topics = Topics(config.kafka)
+    try:
+        described = topics.describe(wanted)
+        settings = topics.settings(wanted, "delete.retention.ms")
+    finally:
+        topics.close()
+    missing = [name for name in wanted if name not in described or name not in settings]
+    if missing:
+        # A table that is being removed loses its topic a moment before capture says so.
+        raise TransientError(
+            f"Topic {missing[0]} is gone.",
+            remedy="If it was deleted, capture refuses to go on: run `tailrace recover`, which makes it again.",
+        )
+    starts, ends = offsets(config, {name: topic.partitions for name, topic in described.items()})
+    return {
+        name: TopicFacts(topic=topic, starts=starts[name], ends=ends[name], delete_retention_ms=int(settings[name]))
+        for name, topic in described.items()
+    }
+
+
+def committed_ends(config: Config, partitions: dict[str, int]) -> dict[str, list[int]]:
+    """Where each partition ends for a reader of committed records."""
+    with AdminClient({**config.kafka.client_options(), "log_level": 0}) as admin:
+        return _asked(admin, partitions, OffsetSpec.latest())  # type: ignore[no-untyped-call]
+
+
+def offsets(config: Config, partitions: dict[str, int]) -> tuple[dict[str, list[int]], dict[str, list[int]]]:
+    """Where each partition begins and ends for a reader of committed records."""
+    earliest, latest = OffsetSpec.earliest(), OffsetSpec.latest()  # type: ignore[no-untyped-call]
+    # Not left to the garbage collector: it may run in a thread of the client's own, which librdkafka aborts on.
+    with AdminClient({**config.kafka.client_options(), "log_level": 0}) as admin:
+        try:
+            return _asked(admin, partitions, earliest), _asked(admin, partitions, latest)
+        except TransientError as error:
+            raise unreachable(config.kafka.client_options(), error.message) from error
+
+
+def _asked(admin: AdminClient, partitions: dict[str, int], spec: OffsetSpec) -> dict[str, list[int]]:
+    places = {TopicPartition(name, number): spec for name, count in partitions.items() for number in range(count)}
+    found = {name: [0] * count for name, count in partitions.items()}
+    if not places:
+        return found
+    answers = admin.list_offsets(places, isolation_level=IsolationLevel.READ_COMMITTED, request_timeout=_ANSWER_SECONDS)
+    try:
+        for place, answer in answers.items():
+            found[place.topic][place.partition] = answer.result(_ANSWER_SECONDS).offset
+    except KafkaException as error:
+        raise TransientError(f"Kafka did not answer: {error.args[0].str()}.") from error
+    except futures.TimeoutError as error:
+        raise TransientError("Kafka did not answer in time.") from error
+    return found

@@ -1,0 +1,289 @@
+"""What a Spark task does with its share of a batch: reduce it, write it, park what cannot be written.
+
+A task answers with a few small rows. Trouble travels in them as well, with its kind: an exception that crosses Spark's
+border is a text with a traceback, repeated by Spark and printed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from concurrent.futures import Future, ThreadPoolExecutor, wait
+from dataclasses import dataclass, field
+from itertools import repeat
+from typing import TYPE_CHECKING, Any, Final
+
+from cdc.errors import RefusedError, TailraceError, TransientError
+from sinks.contract import PositionLostError, TableSchema, TakenOverError, Writer, WriterFactory
+from spark_jobs.shape.shaped_rows import RowShape, Troubled, shaped_row
+from spark_jobs.tasks.latest_per_key import Held, Record, Reduction, changes_of
+from spark_jobs.tasks.parking import ParkedRow, Parking
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+#: What a task says, in small rows: per topic ("events"), per marker, for trouble; keys by group, where they are wanted.
+Answer = dict[str, Any]
+ANSWER: Final = (
+    "kind string, topic string, events long, written long, deleted long, parked long, stamp string, grp int,"
+    " data binary, message string, remedy string"
+)
+#: Local property of a Spark job: the markers that the store has been swept for, `topic=version` by commas.
+MARKERS_PROPERTY: Final = "tailrace.markers"
+_TROUBLE: Final[dict[str, type[TailraceError]]] = {
+    "taken over": TakenOverError,
+    "lost": PositionLostError,
+    "refused": RefusedError,
+    "transient": TransientError,
+}
+
+
+@dataclass(slots=True)
+class Count:
+    events: int = 0
+    written: int = 0
+    deleted: int = 0
+    parked: int = 0
+
+    def add(self, other: Count) -> None:
+        self.events += other.events
+        self.written += other.written
+        self.deleted += other.deleted
+        self.parked += other.parked
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Applying:
+    """Picklable: all that a task needs. It holds secrets, so it goes nowhere but into tasks.
+
+    `id` names what the writer is for; a worker process keeps its writers from task to task by it.
+    """
+
+    id: str
+    store: str
+    tables: Mapping[str, TableSchema]
+    writer_factory: WriterFactory
+    kafka_options: dict[str, str] = field(repr=False)
+    parked_topic: str
+    #: By topic: those whose rows the store has in a shape of its own.
+    shapes: Mapping[str, RowShape] = field(default_factory=dict)
+    slice_bytes: int = 16_000_000
+    #: Report keys, in so many groups, so that the rows that the store must have can be counted (a bootstrap).
+    key_groups: int = 0
+    #: Write past a marker that is not swept for yet (a bootstrap sweeps when all is written).
+    ahead_of_markers: bool = False
+
+    def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        """For `mapInArrow`. Columns: topic, partition, offset, key, value, stamp; shaped, where there are shapes."""
+        for answer in self.answers(map(_records, batches), _markers()):
+            yield _as_batch(answer)
+
+    def answers(self, batches: Iterable[Iterable[Record]], markers: Mapping[str, bytes]) -> Iterator[Answer]:
+        """Apply all of them. `markers`: those that the store has been swept for."""
+        task = _Task(self, markers)
+        try:
+            for batch in batches:
+                task.reduction.add(batch)
+                if task.reduction.size_bytes >= self.slice_bytes:
+                    yield from task.flush()
+            yield from task.flush()
+            yield from task.finish()
+            yield from task.summary()
+        except TailraceError as error:
+            task.give_up()
+            _forget(self.id)
+            yield _of_trouble(error)
+
+
+class _Task:
+    def __init__(self, applying: Applying, markers: Mapping[str, bytes]) -> None:
+        self.applying = applying
+        self.reduction = Reduction(markers, leave_out_dead=applying.ahead_of_markers)
+        self.counts: dict[str, Count] = {}
+        self._writer_id = f"{applying.id} {sorted(markers.items())}"
+        self._under_way: Future[list[Answer]] | None = None
+
+    def flush(self) -> Iterator[Answer]:
+        """Begin to write what has come together, once what was begun before is written; meanwhile more is read."""
+        found = self.reduction.found
+        taken = [each for each in self.reduction.take() if each[0] not in found or self.applying.ahead_of_markers]
+        yield from self.finish()
+        if taken:
+            self._under_way = _sender().submit(self._write, taken)
+
+    def finish(self) -> Iterator[Answer]:
+        under_way, self._under_way = self._under_way, None
+        if under_way is not None:
+            yield from under_way.result()
+
+    def give_up(self) -> None:
+        """Nothing is written any more when this returns."""
+        if self._under_way is not None:
+            wait([self._under_way])
+
+    def _write(self, taken: list[tuple[str, dict[bytes, Held]]]) -> list[Answer]:
+        """In the sender's thread."""
+        answers: list[Answer] = []
+        for topic, last in taken:
+            held = self._shaped(topic, last)
+            self._apply(topic, held)
+            if self.applying.key_groups:
+                answers += _of_keys(topic, held, self.applying.key_groups)
+        return answers
+
+    def summary(self) -> Iterator[Answer]:
+        for topic, events in self.reduction.events.items():
+            self.counts.setdefault(topic, Count()).events += events
+        for topic, count in self.counts.items():
+            yield {
+                "kind": "events",
+                "topic": topic,
+                "events": count.events,
+                "written": count.written,
+                "deleted": count.deleted,
+                "parked": count.parked,
+            }
+        for topic, stamp in self.reduction.found.items():
+            yield {"kind": "marker", "topic": topic, "stamp": stamp.decode()}
+
+    def _shaped(self, topic: str, held: dict[bytes, Held]) -> dict[bytes, Held]:
+        """As the store is to have them: a row that it is not to have is a delete. What fails is parked, not written."""
+        shape = self.applying.shapes.get(topic)
+        if shape is None:
+            return held
+        found: dict[bytes, Held] = {}
+        troubled: list[tuple[bytes, str]] = []
+        for key, last in held.items():
+            if last.row is None:
+                found[key] = last
+                continue
+            row = shaped_row(shape, last.row, last.shaped)
+            if isinstance(row, Troubled):
+                troubled.append((key, row.reason))
+            else:
+                found[key] = last._replace(row=row)
+        if troubled:
+            self.counts.setdefault(topic, Count()).add(Count(0, 0, 0, len(troubled)))
+            self._park(topic, held, troubled)
+        return found
+
+    def _apply(self, topic: str, held: dict[bytes, Held]) -> None:
+        if not held:
+            return
+        table = self.applying.tables[topic]
+        changes = changes_of(held, one_column=len(table.key) == 1)
+        rejected = _writer(self._writer_id, self.applying).apply(table, changes)
+        deleted = sum([change.row is None for change in changes])
+        written = len(changes) - deleted - len(rejected)
+        self.counts.setdefault(topic, Count()).add(Count(0, written, deleted, len(rejected)))
+        if rejected:
+            self._park(topic, held, [(each.change.key, each.reason) for each in rejected])
+
+    def _park(self, topic: str, held: dict[bytes, Held], rejected: list[tuple[bytes, str]]) -> None:
+        parking = _parking(self.applying)
+        parking.park(
+            ParkedRow(
+                store=self.applying.store,
+                topic=topic,
+                partition=held[key].partition,
+                offset=held[key].offset,
+                key=key,
+                version=held[key].stamp.decode(),
+                reason=reason,
+            )
+            for key, reason in rejected
+        )
+
+
+# -- what a worker process keeps ------------------------------------------------------------------------------------
+
+_senders: list[ThreadPoolExecutor] = []
+_writers: dict[str, Writer] = {}
+_parkings: dict[str, Parking] = {}
+_KEPT_WRITERS: Final = 16
+
+
+def _sender() -> ThreadPoolExecutor:
+    """One thread: what was given first is written first."""
+    if not _senders:
+        _senders.append(ThreadPoolExecutor(1, thread_name_prefix="tailrace-sender"))
+    return _senders[0]
+
+
+def _writer(key: str, applying: Applying) -> Writer:
+    writer = _writers.get(key)
+    if writer is None:
+        while len(_writers) >= _KEPT_WRITERS:
+            _writers.pop(next(iter(_writers))).close()
+        writer = _writers[key] = applying.writer_factory()
+    return writer
+
+
+def _forget(applying_id: str) -> None:
+    """After trouble: a new connection may be what mends it."""
+    for key in [key for key in _writers if key.startswith(applying_id)]:
+        _writers.pop(key).close()
+
+
+def _parking(applying: Applying) -> Parking:
+    parking = _parkings.get(applying.parked_topic)
+    if parking is None:
+        parking = _parkings[applying.parked_topic] = Parking(applying.kafka_options, applying.parked_topic)
+    return parking
+
+
+# -- to and from Spark ----------------------------------------------------------------------------------------------
+
+
+def markers_text(markers: Mapping[str, bytes]) -> str:
+    return ",".join(f"{topic}={stamp.decode()}" for topic, stamp in markers.items())
+
+
+def _markers() -> dict[str, bytes]:
+    from pyspark import TaskContext  # noqa: PLC0415 - only in a task
+
+    context = TaskContext.get()
+    text = context.getLocalProperty(MARKERS_PROPERTY) if context is not None else None
+    pairs = (each.partition("=") for each in (text or "").split(",") if each)
+    return {topic: stamp.encode() for topic, _, stamp in pairs}
+
+
+def _records(batch: pa.RecordBatch) -> Iterable[Record]:
+    names = ("topic", "partition", "offset", "key", "value", "stamp")
+    columns = [batch.column(name).to_pylist() for name in names]
+    shaped = batch.column("shaped").to_pylist() if "shaped" in batch.schema.names else repeat(None)
+    return zip(*columns, shaped, strict=False)
+
+
+def _of_keys(topic: str, held: dict[bytes, Held], groups: int) -> Iterator[Answer]:
+    from spark_jobs.tasks.row_counts import packed  # noqa: PLC0415 - numpy: a sync does not need it
+
+    states = held.values()
+    for group, data in packed(
+        held,
+        [state.partition for state in states],
+        [state.offset for state in states],
+        [state.stamp for state in states],
+        [state.row is not None for state in states],
+        groups,
+    ):
+        yield {"kind": "keys", "topic": topic, "grp": group, "data": data}
+
+
+def _of_trouble(error: TailraceError) -> Answer:
+    kind = next((name for name, kind in _TROUBLE.items() if isinstance(error, kind)), "refused")
+    return {"kind": kind, "message": error.message, "remedy": error.remedy}
+
+
+def trouble_of(kind: str, message: str, remedy: str | None) -> TailraceError | None:
+    """The error that a task's answer stands for; None where the row is no trouble."""
+    error: Callable[..., TailraceError] | None = _TROUBLE.get(kind)
+    return error(message, remedy=remedy) if error is not None else None
+
+
+def _as_batch(answer: Answer) -> pa.RecordBatch:
+    import pyarrow as pa  # noqa: PLC0415 - half a second, and only a task needs it
+
+    kinds = {"string": pa.string(), "int": pa.int32(), "long": pa.int64(), "binary": pa.binary()}
+    columns = [column.split() for column in ANSWER.split(",")]
+    arrays = [pa.array([answer.get(name)], kinds[kind]) for name, kind in columns]
+    return pa.RecordBatch.from_arrays(arrays, names=[name for name, _ in columns])

@@ -1,0 +1,46 @@
+"""What the tasks of a batch have answered, in small rows; the first trouble among them is raised."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from spark_jobs.tasks.apply_tasks import Answer, Count, trouble_of
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame
+
+
+@dataclass(frozen=True, slots=True)
+class Answers:
+    """By topic. `markers`: TRUNCATEs that the store has not been swept for yet."""
+
+    counts: dict[str, Count]
+    markers: dict[str, bytes]
+
+    @classmethod
+    def of(cls, rows: Iterable[Answer]) -> Answers:
+        """Of all tasks. Raises the first trouble among them."""
+        found = cls({}, {})
+        for row in rows:
+            trouble = trouble_of(row["kind"], row.get("message", ""), row.get("remedy"))
+            if trouble is not None:
+                raise trouble
+            if row["kind"] == "marker":
+                found.markers[row["topic"]] = max(row["stamp"].encode(), found.markers.get(row["topic"], b""))
+            elif row["kind"] == "events":
+                count = Count(row["events"], row["written"], row["deleted"], row["parked"])
+                found.counts.setdefault(row["topic"], Count()).add(count)
+        return found
+
+    def total(self) -> Count:
+        total = Count()
+        for count in self.counts.values():
+            total.add(count)
+        return total
+
+
+def read_answers(answers: DataFrame) -> Answers:
+    """Runs the job. A few rows per task come to the driver, never a table's row."""
+    return Answers.of(row.asDict() for row in answers.collect())
