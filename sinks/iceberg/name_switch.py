@@ -2,6 +2,9 @@
 
 In a catalog that is a database all names are exchanged in one transaction: no reader finds a table missing, or tables
 of two generations. Other catalogs rename table by table; a name is missing for the moment in between.
+
+Several processes may exchange the same names at once, since each client that finds an unfinished switch ends it. The
+table at the new name is only touched while the table that replaces it still has its old name.
 """
 
 from __future__ import annotations
@@ -20,16 +23,13 @@ Aside = Callable[[str], str]
 
 
 class TableMovedError(TransientError):
-    """Another client has moved a table between the listing and the exchange. Nothing was exchanged."""
+    """A table is no longer where it was to be moved from: another client has moved it."""
 
 
 def exchange_tables(
     catalog: Catalog, pairs: Sequence[tuple[Identifier, Identifier]], *, aside: Aside | None = None
 ) -> None:
-    """Each (from, to): what is at `from` is found at `to`; what was there goes to `aside(namespace)`, or is dropped.
-
-    Raises `TableMovedError` where there is no table at `from`: the caller lists the tables again.
-    """
+    """Each (from, to): what is at `from` is found at `to`; what was there goes to `aside(namespace)`, or is dropped."""
     names = {to[0] for _, to in pairs} | ({aside(to[0]) for _, to in pairs} if aside is not None else set())
     with iceberg_trouble():
         for name in sorted(names):
@@ -52,7 +52,7 @@ def _update(
 
     with engine.begin() as connection:
         for source, target in pairs:
-            # An update that changes nothing: it takes the database's write lock before anything is looked at.
+            # An update that changes nothing: it locks the row, so that no other client moves the table.
             found = connection.execute(update(Names).where(at(source)).values(table_namespace=source[0]))
             if found.rowcount != 1:
                 raise _moved(source)
@@ -64,15 +64,24 @@ def _update(
 
 
 def _rename(catalog: Catalog, pairs: Sequence[tuple[Identifier, Identifier]], aside: Aside | None) -> None:
+    from pyiceberg.exceptions import NoSuchTableError, TableAlreadyExistsError  # noqa: PLC0415 - see catalog.py
+
     for source, target in pairs:
-        if not catalog.table_exists(source):
-            raise _moved(source)
-        if catalog.table_exists(target):
-            if aside is None:
-                catalog.drop_table(target)
-            else:
-                catalog.rename_table(target, (aside(target[0]), target[1]))
-        catalog.rename_table(source, target)
+        try:
+            if catalog.table_exists(target):
+                _make_room(catalog, source, target, aside)
+            catalog.rename_table(source, target)
+        except (NoSuchTableError, TableAlreadyExistsError) as error:
+            raise _moved(source) from error
+
+
+def _make_room(catalog: Catalog, source: Identifier, target: Identifier, aside: Aside | None) -> None:
+    if not catalog.table_exists(source):
+        raise _moved(source)
+    if aside is None:
+        catalog.drop_table(target)
+    else:
+        catalog.rename_table(target, (aside(target[0]), target[1]))
 
 
 def _moved(source: Identifier) -> TableMovedError:

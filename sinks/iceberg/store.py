@@ -144,15 +144,27 @@ class IcebergStore(Store):
         self._finish_switch()
 
     def _finish_switch(self) -> None:
-        state = self.read_state()
-        if state is None or state.switching is None:
-            return
-        number, old = state.switching, state.serving
-        if number != old:
+        """Other clients, readers included, may end the same switch at the same time."""
+        for attempt in range(_TRIES):
+            state = self.read_state()
+            if state is None or state.switching is None:
+                return
             try:
-                self._exchange(number, old)
-            except TableMovedError:  # another client ends the same switch
-                self._exchange(number, old)
+                self._exchange_and_record(state, state.switching)
+                return
+            except TableMovedError:
+                time.sleep(min(0.02 * 2**attempt, 1.0))
+        raise TransientError("Other clients keep moving the warehouse's tables.")
+
+    def _exchange_and_record(self, state: WarehouseState, number: int) -> None:
+        old = state.serving
+        pairs = [
+            ((name, table), (name.rpartition("__g")[0], table))
+            for name in self._namespaces(number)
+            for _, table in self.catalog.list_tables(name)
+        ]
+        if number != old:
+            exchange_tables(self.catalog, pairs, aside=None if old is None else lambda base: f"{base}__g{old}")
 
         def change(state: WarehouseState) -> WarehouseState:
             if state.switching != number:
@@ -162,15 +174,6 @@ class IcebergStore(Store):
             return msgspec.structs.replace(settled, serving=number, switching=None)
 
         self.change(change)
-
-    def _exchange(self, number: int, old: int | None) -> None:
-        """Tables that are still under the generation's own names go to the readers' names."""
-        pairs = [
-            ((name, table), (name.rpartition("__g")[0], table))
-            for name in self._namespaces(number)
-            for _, table in self.catalog.list_tables(name)
-        ]
-        exchange_tables(self.catalog, pairs, aside=None if old is None else lambda base: f"{base}__g{old}")
 
     def _namespaces(self, number: int) -> list[str]:
         names = [name[0] for name in self.catalog.list_namespaces()]
