@@ -1,4 +1,4 @@
-"""Checks every internal link of the documents, anchors included, and every path of a document in the code.
+"""Checks every internal link of the documents, anchors included, and every path to a document or module.
 
 Run by `make lint` (`python -m tests.harness.links`); needs no network. Anchors are GitHub's; `mkdocs build --strict`
 checks the same links for the site.
@@ -17,7 +17,8 @@ _FENCE = re.compile(r"^(`{3,}).*?^\1`*$", re.DOTALL | re.MULTILINE)
 _CODE = re.compile(r"(`+)(?!`).+?(?<!`)\1(?!`)", re.DOTALL)
 _HEADING = re.compile(r"^#{1,6} (.+?)\s*$", re.MULTILINE)
 _LINK = re.compile(r"\]\(([^)\s]+)\)")
-_MENTION = re.compile(r"(?<![\w/.])docs/[\w/-]+\.(?:md|png)")
+_DOCUMENT = re.compile(r"(?<![\w/.])docs/[\w/-]+\.(?:md|png)")
+_MODULE = re.compile(r"(?<![\w/.])(?:cdc|deploy|sinks|spark_jobs)/[\w/]+\.(?:py|pyx)\b")
 _ELSEWHERE = re.compile(r"[a-z]+:", re.IGNORECASE)
 
 
@@ -52,12 +53,13 @@ def problems(files: list[Path]) -> Iterator[str]:
         if file.suffix == ".md":
             yield from (f"{file.relative_to(ROOT)}: no such link: {target}" for target in broken_links(file))
         try:
-            mentioned = set(_MENTION.findall(file.read_text(encoding="utf-8")))
+            text = file.read_text(encoding="utf-8")
         except UnicodeDecodeError:
             continue
+        mentioned = set(_DOCUMENT.findall(text)) | set(_MODULE.findall(text) if file.suffix == ".md" else ())
         for path in sorted(mentioned):
-            if not (ROOT / path).exists():
-                yield f"{file.relative_to(ROOT)}: no such document: {path}"
+            if "NAME" not in path and not (ROOT / path).exists():
+                yield f"{file.relative_to(ROOT)}: no such file: {path}"
 
 
 def tracked() -> list[Path]:
