@@ -161,7 +161,10 @@ def run_spark(warehouse: IcebergConfig) -> Iterator[SparkSession]:
     """The run's one Spark session; tests ask for `spark`."""
     from spark_jobs.session.spark_session import spark_session  # noqa: PLC0415 - most tests run without Spark
 
-    quick = SecretOptions({"spark.sql.shuffle.partitions": "2", "spark.default.parallelism": "2"})
+    # One session lives through hundreds of tests, some with texts of 20 million characters. On an OutOfMemoryError in a
+    # task Spark ends the whole JVM, and every later test fails with it.
+    memory = {"spark.driver.memory": "2g"}
+    quick = SecretOptions({"spark.sql.shuffle.partitions": "2", "spark.default.parallelism": "2"} | memory)
     session = spark_session(SparkConfig(master="local[2]", options=quick), "tailrace-tests", warehouse=warehouse)
     yield session
     session.stop()

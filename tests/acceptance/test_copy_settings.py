@@ -23,8 +23,8 @@ from tests.harness.contents import read_raw, topics_under
 from tests.harness.first_copy import FIRST, chunks, wait_for_hold
 from tests.harness.pipeline import MakePipeline, Pipeline
 from tests.harness.process import StartProcess
+from tests.harness.table_states import marks as incomplete
 from tests.harness.table_states import wait_for_look
-from tests.harness.table_states import watermarks as incomplete
 
 SECRET = "s3cr3t-of-somebody"
 EMAIL, ID = '[mask]\n"public.people.email" = "hash"\n', '[mask]\n"public.people.id" = "hash"\n'

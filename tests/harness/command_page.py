@@ -1,7 +1,12 @@
-"""Writes docs/reference/commands.md from the commands' own help: `python -m tests.harness.command_page`."""
+"""Prints docs/reference/commands.md, made from the commands' own help.
+
+click keeps the first help option that a command was asked for, so the page is right only in a process of its own:
+`python -m tests.harness.command_page > docs/reference/commands.md`
+"""
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Final
@@ -81,4 +86,4 @@ def _section(command: click.Command, context: click.Context, rank: str) -> Itera
 
 
 if __name__ == "__main__":
-    PAGE.write_text(page(), encoding="utf-8")
+    sys.stdout.write(page())

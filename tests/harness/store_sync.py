@@ -112,7 +112,9 @@ class StorePipeline:
         """Of what the store holds, through nothing of Spark."""
 
         def read(table: Table) -> dict[Key, Row]:
-            schema = self.tables()[self.pipeline.topic(f"{table.schema}.{table.name}")]
+            schema = self.tables().get(self.pipeline.topic(f"{table.schema}.{table.name}"))
+            if schema is None:  # capture records a table's schema with its first event: no event yet, no rows
+                return {}
             with self.opened(name) as (store, generation):
                 rows = [canonical.loads(row.row) for row in store.contents(generation, schema) if row.row is not None]
             read_rows = [_canonical(table, row) for row in rows]

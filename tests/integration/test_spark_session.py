@@ -81,10 +81,10 @@ def test_workers_run_this_python(spark: SparkSession) -> None:
 def test_the_session_is_quiet_and_tells_no_secrets(start_process: StartProcess) -> None:
     """Starting and using a session prints nothing but the JVM's own line, and no option shows on a command line."""
     script = (
-        "import psutil; from cdc.config import Spark; from cdc.secrets import Options;"
+        "import psutil; from cdc.config import SparkConfig; from cdc.secrets import SecretOptions;"
         "from spark_jobs.session.spark_session import spark_session;"
-        "options = Options({'spark.hadoop.fs.s3a.secret.key': 'h=i:d den'});"
-        "spark = spark_session(Spark(master='local[1]', options=options), 'quiet');"
+        "options = SecretOptions({'spark.hadoop.fs.s3a.secret.key': 'h=i:d den'});"
+        "spark = spark_session(SparkConfig(master='local[1]', options=options), 'quiet');"
         "assert spark.range(3).count() == 3;"
         "assert spark.conf.get('spark.hadoop.fs.s3a.secret.key') == 'h=i:d den';"
         "alive = [p for p in psutil.Process().children(recursive=True) if p.status() != psutil.STATUS_ZOMBIE];"

@@ -125,10 +125,10 @@ def test_the_api_is_as_its_description_says(locked: PageServer) -> None:
     schemas = friend.get("/api/openapi.json").json["components"]["schemas"]
     state = friend.get("/api/state").json
     assert set(state) == set(schemas["State"]["properties"])
-    assert set(state["record"]) == set(schemas["Record"]["properties"])
-    for name, kind in (("source", "Source"), ("slot", "Slot"), ("topics", "Topics")):
+    assert set(state["record"]) == set(schemas["PipelineStatus"]["properties"])
+    for name, kind in (("source", "SourceStatus"), ("slot", "SlotStatus"), ("topics", "TopicsStatus")):
         assert set(state["record"][name]) == set(schemas[kind]["properties"])
-    assert set(state["record"]["stores"][0]) == set(schemas["Store"]["properties"])
+    assert set(state["record"]["stores"][0]) == set(schemas["StoreStatus"]["properties"])
     assert set(schemas["State"]["properties"]) >= {"record", "journal", "actions"}
     assert schemas["Health"]["properties"]["state"]["enum"] == [each.value for each in HealthLevel]
     assert [friend.get(f"/api/history?minutes={minutes}").status for minutes in ("x", "0", "1e9")] == [400] * 3
