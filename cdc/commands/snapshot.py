@@ -87,7 +87,7 @@ def snapshot(
     with _view(as_json=as_json) as view:
         report = copy_what_is_due(config, view, stop, tables=tables, where=where)
     click.echo(_json(report) if as_json else "\n".join(_lines(report)))
-    return 0 if _is_done(report, first=config.copy.first) else 1
+    return 0 if _is_done(report, first=config.snapshot.initial) else 1
 
 
 def _is_done(report: SnapshotReport, *, first: bool) -> bool:

@@ -2,7 +2,7 @@
 
 docs/reference/config.md lists every key.
 
-Importing this is cheap on purpose (no driver, no Spark): every command imports it. Nothing here connects anywhere.
+Importing it is cheap (no driver, no Spark), because every command imports it. Nothing here opens a connection.
 """
 
 from cdc.config.audit import AuditConfig

@@ -1,4 +1,4 @@
-"""`[audit]`: how much of the stores is compared with the source all the time."""
+"""`[audit]`: the rate of the continuous comparison of stores with the source."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ class AuditConfig:
     rows_per_second: int = field(
         default=0,
         metadata=about(
-            "Rows a second that `tailrace run` compares with the source, at random, all the time; 0 is none",
+            "Random rows per second that `tailrace run` compares with the source; 0: none",
             between(0, 100_000),
         ),
     )

@@ -1,4 +1,4 @@
-"""What is wrong with a connection string, said without quoting it: libpq's own messages quote parts of passwords."""
+"""Validation of connection strings. Messages never quote the string: libpq's own messages quote parts of passwords."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ _OPTIONS = (
 
 
 def dsn_parameters(dsn: Dsn) -> dict[str, str]:
-    """The DSN's parameters by libpq's names; raises `psycopg.Error` for a DSN that `dsn_problem` would refuse."""
+    """Return the DSN's parameters by libpq's names. Raises `psycopg.Error` for a DSN that libpq cannot parse."""
     return {name: str(value) for name, value in conninfo_to_dict(dsn.reveal()).items() if value is not None}
 
 
@@ -41,7 +41,7 @@ def _syntax_problem(error: Error) -> str:
     text = str(error).strip()
     unknown = _UNKNOWN_OPTION.match(text)
     if unknown is not None:
-        # Only known words are shown: what libpq takes for an option's name may be the tail of a password.
+        # Show only known option names: what libpq takes for an option's name may be the end of a password.
         near = difflib.get_close_matches(unknown[1], _OPTIONS, n=1, cutoff=0.8)
         return "has an unknown connection option" + (f"; did you mean {near[0]}?" if near else "")
     if isinstance(error, ProgrammingError) and 'missing "="' in text:
@@ -50,11 +50,11 @@ def _syntax_problem(error: Error) -> str:
 
 
 def _parameter_problem(given: dict[str, str], *, url: bool) -> str | None:
-    # An @ can open a host (an abstract socket) and be in a database's name, but then not bare in a URL.
+    # A host may begin with @ (an abstract socket). A database name may contain @, but a URL must encode it.
     if "@" in given.get("host", "")[1:] or (url and "@" in given.get("dbname", "")):
         return (
-            "has an @ or / in the wrong place; in a URL such characters of a password are percent-encoded "
-            "(or give the password as [source] password)"
+            "has an @ or / in the wrong place; percent-encode such characters of a password in a URL "
+            "(or set the password as [source] password)"
         )
     for port in given.get("port", "").split(","):
         if port and not (port.isascii() and port.isdigit() and 0 < int(port) < 65536):
@@ -62,5 +62,5 @@ def _parameter_problem(given: dict[str, str], *, url: bool) -> str | None:
     if given.get("sslmode", "disable") not in _SSL_MODES:
         return f"has an unknown sslmode; it is one of {', '.join(_SSL_MODES)}"
     if "replication" in given:
-        return "must not set `replication`: capture does so itself"
+        return "must not set `replication`: capture sets it"
     return None

@@ -1,4 +1,4 @@
-"""One connection to Kafka in the words of three clients: librdkafka, kafka-python, and the Java client inside Spark."""
+"""Connection options of three Kafka clients: librdkafka, kafka-python, and the Java client inside Spark."""
 
 from __future__ import annotations
 
@@ -9,13 +9,13 @@ if TYPE_CHECKING:
     from cdc.config.kafka import SaslConfig
     from cdc.config.tls import TlsConfig
 
-# How long a client waits for a connection, for the answer to one request, and for a call that may take several. Each
-# client has limits of its own, which change from release to release; these are ours.
+# Time limits for a connection, for one request, and for a call that may need several requests. Set explicitly,
+# because the clients' own defaults differ and change between releases.
 CONNECT_MS: Final = 30_000
 REQUEST_MS: Final = 30_000
 CALL_MS: Final = 60_000
 
-#: librdkafka properties that the delivery promise hangs on, or that have their own key.
+#: librdkafka properties that users may not set: exactly-once delivery depends on them, or they have their own key.
 OWN_SETTINGS = frozenset(
     {
         "acks",
@@ -31,7 +31,7 @@ OWN_SETTINGS = frozenset(
     }
 )
 
-# What a user may set for librdkafka and would expect of the other client too.
+# librdkafka properties that kafka-python's clients take over.
 _PYTHON_NAMES = {
     "client.id": ("client_id", str),
     "reconnect.backoff.ms": ("reconnect_backoff_ms", int),
@@ -48,7 +48,7 @@ def librdkafka(bootstrap: str, protocol: str, tls: TlsConfig | None, sasl: SaslC
     options = {
         "bootstrap.servers": bootstrap,
         "security.protocol": protocol,
-        # Not socket.timeout.ms: librdkafka derives it from the transaction's limit, and each call has one of its own.
+        # socket.timeout.ms is not set: librdkafka derives it from the transaction timeout, and each call has its own.
         "socket.connection.setup.timeout.ms": str(CONNECT_MS),
     }
     if tls is not None:
@@ -107,8 +107,8 @@ def spark(bootstrap: str, protocol: str, tls: TlsConfig | None, sasl: SaslConfig
 
 
 def _java_tls(tls: TlsConfig) -> dict[str, str]:
-    # Certificates travel as text: executors on other machines have no such files, and the Java client takes a
-    # certificate and its key from one file only.
+    # Certificates are passed as text: executors on other machines do not have the files, and the Java client can read a
+    # certificate and its key only from a single file.
     options = {"ssl.endpoint.identification.algorithm": "https" if tls.verify_hostname else ""}
     if tls.ca is not None:
         options["ssl.truststore.type"] = "PEM"

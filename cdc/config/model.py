@@ -1,4 +1,4 @@
-"""`Config`: the whole of `tailrace.toml` as frozen dataclasses; the sections that need room have their own modules."""
+"""`Config`: all of `tailrace.toml` as frozen dataclasses. Larger sections have their own modules."""
 
 from __future__ import annotations
 
@@ -21,20 +21,23 @@ from cdc.secrets import Secret, SecretOptions
 class CaptureConfig:
     batch_milliseconds: int = field(
         default=50,
-        metadata=about("Longest wait for more source transactions to share one Kafka transaction", between(0, 10_000)),
+        metadata=about(
+            "Longest time that capture waits for more source transactions to share one Kafka transaction",
+            between(0, 10_000),
+        ),
     )
     transaction_events: int = field(
         default=100_000,
-        metadata=about("A source transaction up to this many events becomes visible at once", at_least(1)),
+        metadata=about("Most events of a source transaction that becomes visible atomically", at_least(1)),
     )
     transaction_timeout_seconds: int = field(
         default=60,
         metadata=about(
-            "Kafka aborts a transaction that stalls for longer (broker's limit: 15 minutes)", between(5, 900)
+            "Kafka aborts a transaction that is open for longer (the broker's limit is 15 minutes)", between(5, 900)
         ),
     )
     mask_salt: Secret | None = field(
-        default=None, metadata=about("Secret that goes into every hash of `[mask]`, so that nobody can guess values")
+        default=None, metadata=about("Secret key of every hash of `[mask]`; without it, short values can be guessed")
     )
 
 
@@ -49,23 +52,23 @@ AUTHENTICATION_REMEDY = (
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SparkConfig:
     master: str = field(
-        default="local[*]", metadata=about("Where jobs run: `local[N]`, `spark://…`, `k8s://…`", not_empty)
+        default="local[*]", metadata=about("Spark master: `local[N]`, `spark://…`, `k8s://…`", not_empty)
     )
     options: SecretOptions = field(
-        default_factory=SecretOptions, metadata=about("Spark properties, passed on as they are")
+        default_factory=SecretOptions, metadata=about("Spark properties, passed on unchanged")
     )
 
     @property
     def is_local(self) -> bool:
-        """Whether everything runs in the driver's own process."""
+        """Whether Spark runs all tasks in the driver's process."""
         return self.master.startswith("local") and not self.master.startswith("local-cluster")
 
     @property
     def authenticates(self) -> bool:
-        """Whether Spark asks for a secret on its own ports, as far as this config says.
+        """Whether Spark authenticates connections to its own ports, as far as this config shows.
 
-        On one machine, on Kubernetes and on YARN Spark makes a secret for each application. The master and the workers
-        of a standalone cluster are started by the cluster's operator, and have to be given the same secret.
+        On one machine, on Kubernetes and on YARN, Spark generates a secret for each application. In a standalone
+        cluster, the operator starts the master and the workers, and has to configure the same secret for all of them.
         """
         asked = self.options.get("spark.authenticate")
         if asked is not None:
@@ -76,33 +79,37 @@ class SparkConfig:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Config:
     source: SourceConfig = field(metadata=about("The Postgres database"))
-    kafka: KafkaConfig = field(metadata=about("The log"))
-    capture: CaptureConfig = field(default_factory=CaptureConfig, metadata=about("How changes are grouped"))
-    copy: SnapshotConfig = field(default_factory=SnapshotConfig, metadata=about("How tables are copied"))
+    kafka: KafkaConfig = field(metadata=about("The brokers and topics"))
+    capture: CaptureConfig = field(
+        default_factory=CaptureConfig, metadata=about("How capture groups changes into Kafka transactions")
+    )
+    snapshot: SnapshotConfig = field(
+        default_factory=SnapshotConfig, metadata=about("How Tailrace takes snapshots of tables", formerly="copy")
+    )
     mask: Mapping[ColumnName, Mask] = field(
-        default_factory=dict, metadata=about("Columns that leave the database only masked")
+        default_factory=dict, metadata=about("Columns that Tailrace publishes only in masked form")
     )
     columns: Mapping[TableName, tuple[str, ...]] = field(
-        default_factory=dict, metadata=about("Columns of a table that leave the database; the others do not")
+        default_factory=dict, metadata=about("Columns of a table that Tailrace publishes; it publishes no others")
     )
     stores: Mapping[str, Store] = field(
         default_factory=dict,
         metadata=about(
-            "The stores, each by a name",
+            "The derived stores, by name",
             names=matching("[a-z][a-z0-9_-]{0,62}", "a store's name is made of a-z, 0-9, _ and -, a letter first"),
         ),
     )
-    spark: SparkConfig = field(default_factory=SparkConfig, metadata=about("Where and how Spark runs"))
-    audit: AuditConfig = field(default_factory=AuditConfig, metadata=about("What is compared all the time"))
-    lag: LagConfig = field(default_factory=LagConfig, metadata=about("When a hop counts as behind or stalled"))
-    slot: SlotConfig = field(default_factory=SlotConfig, metadata=about("What is done before the slot is lost"))
-    alerts: AlertsConfig = field(default_factory=AlertsConfig, metadata=about("Who is told of trouble"))
-    dashboard: DashboardConfig = field(default_factory=DashboardConfig, metadata=about("Where the page is served"))
-    #: The file that this was read from; not a key.
+    spark: SparkConfig = field(default_factory=SparkConfig, metadata=about("Where Spark runs, and its properties"))
+    audit: AuditConfig = field(default_factory=AuditConfig, metadata=about("Continuous comparison with the source"))
+    lag: LagConfig = field(default_factory=LagConfig, metadata=about("Thresholds for lag"))
+    slot: SlotConfig = field(default_factory=SlotConfig, metadata=about("Protection of the source's disk"))
+    alerts: AlertsConfig = field(default_factory=AlertsConfig, metadata=about("Alert delivery"))
+    dashboard: DashboardConfig = field(default_factory=DashboardConfig, metadata=about("Address of the dashboard"))
+    #: The file that the config was read from. Not a key.
     file: Path | None = None
 
     def masks_of(self, table: TableName) -> dict[str, Mask]:
-        """By column; without those that say `none`."""
+        """Return the table's masks by column, without those of kind `none`."""
         return {
             name.column: mask
             for name, mask in self.mask.items()
@@ -110,7 +117,7 @@ class Config:
         }
 
     def columns_of(self, table: TableName) -> tuple[str, ...] | None:
-        """None: all of them."""
+        """Return the columns of the table that are published; None: all columns."""
         columns = self.columns.get(table)
         return None if columns == ALL_COLUMNS else columns
 

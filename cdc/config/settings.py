@@ -1,4 +1,4 @@
-"""How a key of the config file is declared: an ordinary dataclass field whose metadata says what it is and must be.
+"""Declaration of a config key: a dataclass field whose metadata holds its description and its checks.
 
 `about(doc, *checks)` goes into `field(metadata=…)`. The reader, `tailrace config` and the test of
 docs/reference/config.md all read these declarations; there is no second list of keys.
@@ -14,21 +14,25 @@ from urllib.parse import urlsplit
 
 from cdc.secrets import Url
 
-#: Says what is wrong with a value, without quoting it, or None when it is good.
+#: Returns what is wrong with a value, without quoting the value; None if it is valid.
 Check = Callable[[Any], str | None]
-#: A rule between keys of one section reports `(key, what is wrong)`; the key may be "" for the section itself.
+#: `(key, what is wrong)`, from a rule that covers several keys of a section. The key is "" for the section itself.
 Problem = tuple[str, str]
 
 
 class Location(str):
-    """A folder (taken from the config file's folder when relative) or a URI such as `s3://bucket/path`."""
+    """A folder (relative to the config file's folder) or a URI such as `s3://bucket/path`."""
 
     __slots__ = ()
 
 
-def about(doc: str, *checks: Check, names: Check | None = None) -> dict[str, Any]:
-    """`names` checks the names that users choose themselves (`[stores.NAME]`)."""
-    return {"doc": doc, "checks": checks, "names": names}
+def about(doc: str, *checks: Check, names: Check | None = None, formerly: str | None = None) -> dict[str, Any]:
+    """Return the metadata of a key's field.
+
+    `names` checks the names that users choose themselves (`[stores.NAME]`). `formerly` is the key's name before 0.2.0:
+    a file that still has it gets an error that names the new key.
+    """
+    return {"doc": doc, "checks": checks, "names": names, "formerly": formerly}
 
 
 def is_setting(declared: Field[Any]) -> bool:
@@ -67,6 +71,6 @@ def scheme(*schemes: str) -> Check:
 
 
 def problems_of(section: Any) -> list[Problem]:
-    """What the section's own rules between its keys say; a section without such rules has no `problems` method."""
+    """Return what the section's rules between keys report. A section without such rules has no `problems` method."""
     rules = getattr(section, "problems", None)
     return list(rules()) if rules is not None else []

@@ -1,6 +1,6 @@
-"""What of the source's tables goes to a store: `tables`, and `[stores.NAME.shape."schema.table"]`.
+"""Which tables, columns and rows a store receives: `tables`, and `[stores.NAME.shape."schema.table"]`.
 
-Expressions are Spark SQL; they are kept as text here and understood by `spark_jobs.shape` (docs/guides/shaping.md).
+Expressions are Spark SQL. They are kept as text here; `spark_jobs.shape` parses them (docs/guides/shaping.md).
 """
 
 from __future__ import annotations
@@ -19,14 +19,16 @@ def _not_blank(text: str) -> str | None:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TableShape:
-    """Of one table in one store. `columns` None: all of them, also those that come later."""
+    """The shape of one table in one store. `columns` None: all columns, also those added later."""
 
     columns: tuple[str, ...] | None = field(
-        default=None, metadata=about("Columns that the store gets, beside those of the key; without it all")
+        default=None, metadata=about("Columns that the store receives besides the key; default: all")
     )
     where: str | None = field(
         default=None,
-        metadata=about("Rows that the store has: a Spark SQL expression; a row that leaves it is deleted", _not_blank),
+        metadata=about(
+            "Rows that the store holds, as a Spark SQL expression; a row that no longer matches is deleted", _not_blank
+        ),
     )
     select: Mapping[str, str] = field(
         default_factory=dict, metadata=about("Computed fields, each a Spark SQL expression", names=not_empty)
@@ -40,7 +42,7 @@ class TableShape:
                 yield "select", f"`{name}` must not be empty"
 
     def text(self) -> str:
-        """The same for the same shape: what a store remembers of how its rows were made."""
+        """Return the shape as canonical JSON. A store keeps it, to detect that the config's shape has changed."""
         parts = {
             "columns": None if self.columns is None else sorted(self.columns),
             "where": self.where,
@@ -62,17 +64,17 @@ class TableShape:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Shaped:
-    """Keys that every kind of store has."""
+    """Keys of every kind of store: which tables it receives, and in which form."""
 
     tables: tuple[TableSelector, ...] = field(
-        default=(), metadata=about("Which of the source's tables it gets: `schema.table` or `schema.*`; empty is all")
+        default=(), metadata=about("Tables that the store receives: `schema.table` or `schema.*`; empty: all")
     )
     shape: Mapping[TableName, TableShape] = field(
-        default_factory=dict, metadata=about("What of a table it gets, and in which form")
+        default_factory=dict, metadata=about("Which columns and rows of a table the store receives, and in which form")
     )
 
     def gets(self, schema: str, table: str) -> bool:
-        """Whether it is fed with this table."""
+        """Whether the store receives this table."""
         return not self.tables or any(selector.matches(schema, table) for selector in self.tables)
 
     def shape_of(self, schema: str, table: str) -> TableShape | None:

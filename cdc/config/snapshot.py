@@ -1,4 +1,4 @@
-"""`[copy]`: how tables are copied, so that the copy is quick and the source is not hurt by it."""
+"""`[snapshot]`: how fast initial and incremental snapshots read the source."""
 
 from __future__ import annotations
 
@@ -9,19 +9,20 @@ from cdc.config.settings import about, at_least, between
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SnapshotConfig:
-    first: bool = field(
+    initial: bool = field(
         default=True,
         metadata=about(
-            "Whether a new pipeline begins with a copy of what is in the tables; without, they stay incomplete"
+            "Take an initial snapshot when a pipeline starts for the first time; without it, tables stay incomplete",
+            formerly="first",
         ),
     )
     connections: int = field(
         default=4,
-        metadata=about("Most chunks that are read at the same time, each over one connection", between(1, 256)),
+        metadata=about("Most chunks that Spark reads in parallel, each over its own connection", between(1, 256)),
     )
     chunk_mb: int = field(
-        default=64, metadata=about("What one chunk reads: megabytes of the table with its TOAST", between(1, 4096))
+        default=64, metadata=about("Size of one chunk in megabytes of the table, TOAST included", between(1, 4096))
     )
     rows_per_second: int = field(
-        default=0, metadata=about("Most rows a second, over all connections together; 0 is no limit", at_least(0))
+        default=0, metadata=about("Most rows per second over all connections; 0: no limit", at_least(0))
     )

@@ -1,4 +1,4 @@
-"""`[source]`: the Postgres database, the slot and the tables to read, and the connection string for psycopg."""
+"""`[source]`: the Postgres database, the slot, the publication and the tables to capture."""
 
 from __future__ import annotations
 
@@ -22,19 +22,19 @@ def _dsn_problem(dsn: Dsn) -> str | None:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SourceTlsConfig:
-    """libpq's TLS settings; the DSN may carry them as well (`sslmode=…`), but not both."""
+    """libpq's TLS settings. The DSN may contain them instead (`sslmode=…`), but not both."""
 
-    ca: Path | None = field(default=None, metadata=about("PEM file of the authorities to trust"))
+    ca: Path | None = field(default=None, metadata=about("PEM file of the trusted certificate authorities"))
     cert: Path | None = field(default=None, metadata=about("PEM file of the client's certificate"))
     key: Path | None = field(default=None, metadata=about("PEM file of the client's key"))
     mode: SslMode = field(default="verify-full", metadata=about("libpq's sslmode"))
 
     def problems(self) -> Iterator[Problem]:
         if (self.cert is None) != (self.key is None):
-            yield "cert", "`cert` and `key` go together"
+            yield "cert", "`cert` and `key` must be set together"
 
     def parameters(self) -> dict[str, str]:
-        """libpq's names for these settings."""
+        """Return these settings by libpq's names."""
         files = {"sslrootcert": self.ca, "sslcert": self.cert, "sslkey": self.key}
         return {"sslmode": self.mode, **{name: str(path) for name, path in files.items() if path is not None}}
 
@@ -43,19 +43,19 @@ class SourceTlsConfig:
 class SourceConfig:
     dsn: Dsn = field(metadata=about("Connection string of the primary, as URL or `key=value` pairs", _dsn_problem))
     password: Secret | None = field(
-        default=None, metadata=about("Password, when it is not in the DSN; needs no percent-encoding here")
+        default=None, metadata=about("Password, if the DSN has none; not percent-encoded here")
     )
     slot: str = field(
         default="tailrace",
         metadata=about(
-            "Replication slot",
+            "Name of the replication slot",
             matching("[a-z0-9_]{1,63}", "a slot's name is made of a-z, 0-9 and _, at most 63 of them"),
         ),
     )
     publication: str = field(
         default="tailrace",
         metadata=about(
-            "Publication",
+            "Name of the publication",
             matching("[^\0]{1,63}", "a publication's name has 1 to 63 bytes"),
             lambda name: None if len(name.encode()) <= 63 else "a publication's name has 1 to 63 bytes",
         ),
@@ -66,25 +66,25 @@ class SourceConfig:
     )
     heartbeat_seconds: float = field(
         default=10,
-        metadata=about("How often a heartbeat moves the slot and measures lag", between(0.1, 3600)),
+        metadata=about("Interval between heartbeats, which advance the slot and measure lag", between(0.1, 3600)),
     )
     messages: bool = field(
         default=True,
-        metadata=about("Whether `pg_logical_emit_message(…, 'name', …)` is published to the topic `<prefix>.name`"),
+        metadata=about("Publish `pg_logical_emit_message(…, 'name', …)` to the topic `<prefix>.name`"),
     )
     message_names: tuple[str, ...] = field(
         default=(),
-        metadata=about("Names of messages that are published, `*` for any text; without it all"),
+        metadata=about("Message names to publish, `*` matches any text; empty: all"),
     )
     message_topics: int = field(
         default=100,
         metadata=about(
-            "Most topics that messages make by themselves; further names share `<prefix>.--other`", between(0, 10_000)
+            "Maximum number of topics created for messages; further names share `<prefix>.--other`", between(0, 10_000)
         ),
     )
     allow_publication_filters: bool = field(
         default=False,
-        metadata=about("Accept row filters and column lists in a publication that was made by hand"),
+        metadata=about("Accept row filters and column lists in a publication that Tailrace did not create"),
     )
     tls: SourceTlsConfig | None = field(default=None, metadata=about("TLS settings, instead of ssl… in the DSN"))
 
@@ -93,15 +93,15 @@ class SourceConfig:
 
         given = dsn_parameters(self.dsn)
         if self.password is not None and "password" in given:
-            yield "password", "is in the DSN as well; give it once"
+            yield "password", "is in the DSN as well; set it in one place"
         for name in sorted(set(self.tls.parameters()) & set(given)) if self.tls else ():
-            yield "tls", f"the DSN has {name} as well; give it once"
+            yield "tls", f"the DSN has {name} as well; set it in one place"
 
     def selects(self, schema: str, table: str) -> bool:
         return any(selector.matches(schema, table) for selector in self.tables)
 
     def conninfo(self, **extra: Any) -> str:
-        """The connection string for psycopg, with `extra` libpq parameters; the password is in it."""
+        """Return the connection string for psycopg, with the password and `extra` libpq parameters."""
         from psycopg.conninfo import make_conninfo  # noqa: PLC0415 - as above
 
         own: dict[str, Any] = self.tls.parameters() if self.tls else {}

@@ -14,81 +14,79 @@ from cdc.names import PREFIX_PATTERN, PREFIX_RULE
 from cdc.secrets import Secret, SecretOptions, Url
 
 _PREFIX = matching(PREFIX_PATTERN, PREFIX_RULE)
-# What a row holds is a number, a text, a truth value or a list of them: these types want JSON objects.
+# Elasticsearch types for JSON objects. A row's values are numbers, texts, booleans and arrays of them.
 _OBJECT_TYPES = ("flattened", "nested", "object")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Fed(Shaped):
-    """How `tailrace sync` feeds a store; the same for every kind that is fed row by row."""
+class SyncedStoreConfig(Shaped):
+    """Keys of every kind of store: how `tailrace sync` writes to it."""
 
     trigger_milliseconds: int = field(
-        default=100, metadata=about("Shortest time between the starts of two batches", between(0, 3_600_000))
+        default=100, metadata=about("Shortest interval between the starts of two batches", between(0, 3_600_000))
     )
-    max_events_per_batch: int = field(default=50_000, metadata=about("Most events of one batch", at_least(1)))
+    max_events_per_batch: int = field(default=50_000, metadata=about("Most events in one batch", at_least(1)))
     parallelism: int = field(
-        default=2, metadata=about("Most tasks that write to the store at the same time", between(1, 1000))
+        default=2, metadata=about("Most tasks that write to the store in parallel", between(1, 1000))
     )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class ElasticsearchConfig(Fed):
-    kind: Literal["elasticsearch"] = field(default="elasticsearch", metadata=about("What the store is"))
-    url: Url = field(metadata=about("Where the server answers", scheme("http", "https")))
-    username: str | None = field(default=None, metadata=about("User for basic authentication"))
-    password: Secret | None = field(default=None, metadata=about("That user's password"))
+class ElasticsearchConfig(SyncedStoreConfig):
+    kind: Literal["elasticsearch"] = field(default="elasticsearch", metadata=about("Kind of store"))
+    url: Url = field(metadata=about("Address of the server", scheme("http", "https")))
+    username: str | None = field(default=None, metadata=about("User name for basic authentication"))
+    password: Secret | None = field(default=None, metadata=about("Password of that user"))
     api_key: Secret | None = field(default=None, metadata=about("API key, instead of a user (base64 form)"))
     tls: TlsConfig | None = field(default=None, metadata=about("Certificates; only for https"))
     prefix: str | None = field(
-        default=None, metadata=about("First part of its names, instead of `kafka.prefix`", _PREFIX)
+        default=None, metadata=about("Prefix of its index names, instead of `kafka.prefix`", _PREFIX)
     )
     mapping: Mapping[ColumnName, SecretOptions] = field(
-        default_factory=dict, metadata=about("How a column is indexed, instead of what its type suggests")
+        default_factory=dict, metadata=about("Field mapping of a column, instead of the default for its type")
     )
     shards: int = field(default=1, metadata=about("Primary shards of each index", between(1, 1024)))
     replicas: int | None = field(
         default=None,
-        metadata=about("Copies of each shard; without it one, where the cluster has a second node", between(0, 32)),
+        metadata=about(
+            "Replicas of each shard; default: 1 if the cluster has a second node, otherwise 0", between(0, 32)
+        ),
     )
     refresh_milliseconds: int = field(
-        default=1000, metadata=about("Longest time until a search sees what was written", between(50, 3_600_000))
+        default=1000, metadata=about("Longest time until a search finds a written row", between(50, 3_600_000))
     )
     bulk_bytes: int = field(default=5_000_000, metadata=about("Size of one bulk request", between(100_000, 90_000_000)))
     tombstone_hours: int = field(
-        default=24, metadata=about("How long a deleted row's version is remembered", at_least(1))
+        default=24, metadata=about("How long the store keeps the version of a deleted row", at_least(1))
     )
 
     def problems(self) -> Iterator[Problem]:
         yield from shape_problems(self)
         if self.api_key is not None and self.username is not None:
-            yield "api_key", "give either an API key or a user, not both"
+            yield "api_key", "set either `api_key` or `username`, not both"
         if (self.username is None) != (self.password is None):
-            yield "username", "`username` and `password` go together"
+            yield "username", "`username` and `password` must be set together"
         if self.tls is not None and not self.url.reveal().startswith("https:"):
             yield "tls", "needs an https:// url"
         for column, options in self.mapping.items():
             if "type" not in options:
                 yield "mapping", f"{column} needs a `type`"
             elif options["type"] in _OBJECT_TYPES and options.get("enabled") != "false":
-                yield "mapping", f"{column} cannot be of type {options['type']}: its values are no JSON objects"
+                yield "mapping", f"{column} cannot have type {options['type']}: its values are not JSON objects"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class RedisConfig(Fed):
-    kind: Literal["redis"] = field(default="redis", metadata=about("What the store is"))
-    url: Url = field(metadata=about("Where the server answers, and the database", scheme("redis", "rediss")))
+class RedisConfig(SyncedStoreConfig):
+    kind: Literal["redis"] = field(default="redis", metadata=about("Kind of store"))
+    url: Url = field(metadata=about("Address of the server, with the database number", scheme("redis", "rediss")))
     username: str | None = field(default=None, metadata=about("ACL user"))
-    password: Secret | None = field(default=None, metadata=about("Password, when it is not in the URL"))
+    password: Secret | None = field(default=None, metadata=about("Password, if the URL has none"))
     tls: TlsConfig | None = field(default=None, metadata=about("Certificates; only for rediss"))
-    prefix: str | None = field(
-        default=None, metadata=about("First part of its keys, instead of `kafka.prefix`", _PREFIX)
-    )
+    prefix: str | None = field(default=None, metadata=about("Prefix of its keys, instead of `kafka.prefix`", _PREFIX))
     tombstone_hours: int = field(
-        default=24, metadata=about("How long a deleted row's version is remembered", at_least(1))
+        default=24, metadata=about("How long the store keeps the version of a deleted row", at_least(1))
     )
-    eviction: bool = field(
-        default=False, metadata=about("The server may evict keys: rows can be missing, and are not written again")
-    )
+    eviction: bool = field(default=False, metadata=about("Accept a server that evicts keys: evicted rows stay missing"))
 
     def problems(self) -> Iterator[Problem]:
         yield from shape_problems(self)
@@ -97,43 +95,46 @@ class RedisConfig(Fed):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class IcebergConfig(Fed):
-    kind: Literal["iceberg"] = field(default="iceberg", metadata=about("What the store is"))
-    path: Location = field(metadata=about("Folder or URI of the warehouse's files", not_empty))
+class IcebergConfig(SyncedStoreConfig):
+    kind: Literal["iceberg"] = field(default="iceberg", metadata=about("Kind of store"))
+    path: Location = field(metadata=about("Folder or URI for the warehouse's files", not_empty))
     catalog_uri: Url | None = field(
         default=None,
         metadata=about(
-            "Catalog: a SQLite file at `<path>/catalog.db` unless this names a Postgres or a REST catalog",
+            "Postgres or REST catalog; default: a SQLite file at `<path>/catalog.db`",
             scheme("postgresql", "postgres", "http", "https"),
         ),
     )
-    catalog_username: str | None = field(default=None, metadata=about("User of that catalog"))
-    catalog_password: Secret | None = field(default=None, metadata=about("That user's password"))
+    catalog_username: str | None = field(default=None, metadata=about("User name for the catalog"))
+    catalog_password: Secret | None = field(default=None, metadata=about("Password of that user"))
     options: SecretOptions = field(
         default_factory=SecretOptions,
-        metadata=about("More properties of the Iceberg catalog, such as its object storage's"),
+        metadata=about("Further properties of the Iceberg catalog, such as those of the object storage"),
     )
     string_columns: tuple[ColumnName, ...] = field(
-        default=(), metadata=about("Columns that are kept as text, since their values do not fit a typed column")
+        default=(), metadata=about("Columns to store as text, because their values do not fit a typed column")
     )
     trigger_milliseconds: int = field(
-        default=30_000, metadata=about("Shortest time between the starts of two batches", between(0, 3_600_000))
+        default=30_000, metadata=about("Shortest interval between the starts of two batches", between(0, 3_600_000))
     )
-    max_events_per_batch: int = field(default=500_000, metadata=about("Most events of one batch", at_least(1)))
+    max_events_per_batch: int = field(default=500_000, metadata=about("Most events in one batch", at_least(1)))
     target_file_bytes: int = field(
-        default=128 << 20, metadata=about("Size of the files that are written", between(1 << 20, 2 << 30))
+        default=128 << 20, metadata=about("Target size of data files", between(1 << 20, 2 << 30))
     )
     maintain_hours: float = field(
-        default=24.0, metadata=about("How often `tailrace run` tidies the warehouse up; 0: never", between(0, 8760))
+        default=24.0, metadata=about("Interval between maintenance runs by `tailrace run`; 0: never", between(0, 8760))
     )
-    snapshot_hours: float = field(
-        default=120.0, metadata=about("How long snapshots are kept that are not the newest", between(0, 87_600))
+    snapshot_retention_hours: float = field(
+        default=120.0,
+        metadata=about(
+            "How long Iceberg keeps snapshots other than the newest", between(0, 87_600), formerly="snapshot_hours"
+        ),
     )
 
     def problems(self) -> Iterator[Problem]:
         yield from shape_problems(self)
         if "://" in self.path and self.catalog_uri is None:
-            yield "catalog_uri", "needed when `path` is a URI: a SQLite catalog can only live in a local folder"
+            yield "catalog_uri", "needed when `path` is a URI: a SQLite catalog needs a local folder"
 
 
 Store = ElasticsearchConfig | RedisConfig | IcebergConfig

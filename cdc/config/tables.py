@@ -1,7 +1,7 @@
-"""Tables and columns as the config names them: `public.orders`, `public.*`, `public."Odd.Name"`, and their masks.
+"""Names of tables and columns in the config (`public.orders`, `public.*`, `public."Odd.Name"`), and masks.
 
-Identifiers are written as in SQL, but an unquoted capital is refused instead of folded: `public.Orders` could mean
-either of two tables. Parse errors do not quote the text; the reader adds it.
+Identifiers are written as in SQL. An unquoted capital is an error instead of being folded to lower case, because
+`public.Orders` could mean either of two tables. Parse errors do not quote the text; the config reader adds it.
 """
 
 from __future__ import annotations
@@ -13,11 +13,11 @@ from typing import NamedTuple
 
 _PART = re.compile(r'"((?:[^"]|"")*)"|([^".*\s]+)')
 _BARE = re.compile(r"[a-z_\u0080-\U0010ffff][a-z0-9_$\u0080-\U0010ffff]*")
-_IDENTIFIER_BYTES = 63  # NAMEDATALEN - 1: Postgres cuts longer names, so none such exists
+_IDENTIFIER_BYTES = 63  # NAMEDATALEN - 1: Postgres truncates longer names
 
 
 def quote_identifier(name: str) -> str:
-    """`name` as the config (and SQL) would write it, quoted only where it must be."""
+    """Return `name` as SQL writes it, quoted only where necessary."""
     if _BARE.fullmatch(name) and name == name.lower() and not any(map(str.isspace, name)):
         return name
     return '"' + name.replace('"', '""') + '"'
@@ -25,7 +25,7 @@ def quote_identifier(name: str) -> str:
 
 @dataclass(frozen=True, slots=True)
 class TableSelector:
-    """One table, or with `table` None every table of the schema."""
+    """Selects one table, or every table of the schema if `table` is None."""
 
     schema: str
     table: str | None
@@ -81,7 +81,7 @@ class TableName(NamedTuple):
         return ".".join(map(quote_identifier, self))
 
 
-#: Instead of a table's columns: all of them, said on purpose.
+#: In place of a column list: all columns. It confirms that a column list was removed on purpose.
 ALL_COLUMNS = ("*",)
 
 
@@ -89,13 +89,13 @@ class MaskKind(Enum):
     HASH = "hash"
     NULL = "null"
     FIXED = "fixed"
-    #: No mask, said on purpose: without such a line a mask cannot be removed.
+    #: No mask. It confirms that a mask was removed on purpose.
     NONE = "none"
 
 
 @dataclass(frozen=True, slots=True)
 class Mask:
-    """What leaves the database instead of a column's value; `text` only for FIXED."""
+    """What Tailrace publishes instead of a column's value. `text` is used by FIXED only."""
 
     kind: MaskKind
     text: str = ""
@@ -113,7 +113,7 @@ class Mask:
 
 
 def _split(text: str) -> list[str]:
-    """The identifiers of a dotted name, unquoted."""
+    """Return the identifiers of a dotted name, without quotes."""
     parts, at = [], 0
     while True:
         match = _PART.match(text, at)
@@ -140,5 +140,5 @@ def _identifier(quoted: str | None, bare: str | None) -> str:
     if not name or "\0" in name:
         raise ValueError("has an empty identifier or a zero byte in one")
     if len(name.encode()) > _IDENTIFIER_BYTES:
-        raise ValueError(f"has an identifier of more than {_IDENTIFIER_BYTES} bytes, which Postgres cuts")
+        raise ValueError(f"has an identifier of more than {_IDENTIFIER_BYTES} bytes, which Postgres would truncate")
     return name

@@ -1,4 +1,4 @@
-"""TLS of a client, the same three files for Kafka and for the stores."""
+"""TLS settings of a client, for Kafka and for the stores."""
 
 from __future__ import annotations
 
@@ -12,15 +12,13 @@ from cdc.secrets import Secret
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TlsConfig:
-    """The section's presence turns TLS on; without `ca` the system's authorities are trusted."""
+    """A TLS section; its presence enables TLS. Without `ca`, the client trusts the system's authorities."""
 
-    ca: Path | None = field(default=None, metadata=about("PEM file of the authorities to trust"))
+    ca: Path | None = field(default=None, metadata=about("PEM file of the trusted certificate authorities"))
     cert: Path | None = field(default=None, metadata=about("PEM file of the client's certificate"))
     key: Path | None = field(default=None, metadata=about("PEM file (PKCS#8) of the client's key"))
     key_password: Secret | None = field(default=None, metadata=about("Password of the key file"))
-    verify_hostname: bool = field(
-        default=True, metadata=about("Whether the server's certificate must carry its host name")
-    )
+    verify_hostname: bool = field(default=True, metadata=about("Require the server's host name in its certificate"))
 
     def problems(self) -> Iterator[Problem]:
         if self.cert is not None and self.key is None:

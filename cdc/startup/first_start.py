@@ -86,9 +86,9 @@ class FirstStart:
         progress = self._with_topics(progress, states)
         self._write(progress)
         telling = tell_open_transactions(log, self._connection, self._source.slot)
-        created = stream.create_slot(telling, export=self._config.copy.first)
+        created = stream.create_slot(telling, export=self._config.snapshot.initial)
         log.info("slot_created", slot=self._source.slot, consistent_point=str(created.point))
-        if not self._config.copy.first:
+        if not self._config.snapshot.initial:
             states = self._read_states(publication)
             progress = self._with_base(self._with_topics(progress, states), created.point)
             known = self._uncopied(states, created.point)

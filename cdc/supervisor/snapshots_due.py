@@ -74,7 +74,7 @@ class CopyWatch:
         forgotten = self._forgotten
         try:
             status = self._read(self._config)
-            due = copies_due(status, first=self._config.copy.first)
+            due = copies_due(status, first=self._config.snapshot.initial)
         except TailraceError as error:
             log.debug("copies_due_unknown", reason=error.message)
             return

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from cdc.config import Config, IcebergConfig
-from cdc.config.stores import Fed
+from cdc.config.stores import SyncedStoreConfig
 from cdc.logs import get_logger
 from cdc.monitoring.process_file import parts_path, write_parts
 from cdc.positions.store_notes import PauseWatch
@@ -30,7 +30,7 @@ log = get_logger("run")
 
 def fed_stores(config: Config) -> list[str]:
     """Those that `tailrace sync` can keep in step."""
-    return [name for name, store in config.stores.items() if isinstance(store, Fed)]
+    return [name for name, store in config.stores.items() if isinstance(store, SyncedStoreConfig)]
 
 
 class CopyPart(PipelinePart):

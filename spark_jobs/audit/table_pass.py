@@ -113,7 +113,7 @@ class TablePass:
         """Shares of about the same size, as many as connections are allowed: (bytes, pieces)."""
         sizes = read_sizes(connection, [table])
         total = sum(size.heap_bytes + size.toast_bytes for size in sizes.values())
-        count = readers(self._config.copy)
+        count = readers(self._config.snapshot)
         limits = Limits(
             chunk_bytes=max(_LEAST_BYTES, -(-total // count)),
             chunk_blocks=1 << 32,
@@ -148,7 +148,7 @@ class TablePass:
                 table=table,
                 pieces=tuple(pieces),
                 hashing=hashing,
-                rows_per_second=config.copy.rows_per_second / readers(config.copy),
+                rows_per_second=config.snapshot.rows_per_second / readers(config.snapshot),
             )
             for _, pieces in shares
         ]

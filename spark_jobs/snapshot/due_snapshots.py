@@ -69,7 +69,9 @@ class _Later:
         last: CopyProgress | None = None
         for _ in range(_MOST_ROUNDS):
             states = self._states()
-            wanted = states.due(first=self._config.copy.first) - read_requests(self._config.kafka).cancelled.keys()
+            wanted = (
+                states.due(first=self._config.snapshot.initial) - read_requests(self._config.kafka).cancelled.keys()
+            )
             due = {oid for oid, state in states.tables.items() if state.topic in wanted}
             if not due or self._stop.is_set():
                 break

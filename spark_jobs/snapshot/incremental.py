@@ -63,8 +63,8 @@ class LaterDriver(CopyDriver):
     """`run_chunk` reads one chunk; on Spark, unless a test reads it itself."""
 
     def __init__(self, config: Config, *, watch: Watcher, stop: threading.Event) -> None:
-        small = replace(config.copy, chunk_mb=min(config.copy.chunk_mb, _CHUNK_MB))
-        super().__init__(replace(config, copy=small), watch=watch, stop=stop)
+        small = replace(config.snapshot, chunk_mb=min(config.snapshot.chunk_mb, _CHUNK_MB))
+        super().__init__(replace(config, snapshot=small), watch=watch, stop=stop)
         self._outcomes = _Outcomes(config)
         self._requests = RequestWatch(config.kafka)
 
@@ -121,7 +121,7 @@ class LaterDriver(CopyDriver):
         sizes = read_sizes(self._connection, tables.values())
         total = sum(size.heap_bytes + size.toast_bytes for size in sizes.values())
         copy_id = uuid.uuid4().hex[:12]
-        limits = Limits.of(self._config.copy, total, read_block_bytes(self._connection))
+        limits = Limits.of(self._config.snapshot, total, read_block_bytes(self._connection))
         chunks = plan_chunks(copy_id, list(tables.values()), sizes, limits)
         copy = CopyState(
             id=copy_id,
@@ -200,7 +200,7 @@ class LaterDriver(CopyDriver):
         spark = session()
         queue = ChunkQueue[IncrementalChunkTask](
             partial(self._read_and_wait, spark),
-            at_once=readers(self._config.copy),
+            at_once=readers(self._config.snapshot),
             tick=lambda: self._record(meter),
             stop=self._stop.is_set,
             cancel=spark.sparkContext.cancelAllJobs,
@@ -232,7 +232,7 @@ class LaterDriver(CopyDriver):
             attempt=time.time_ns() // 1000,  # unlike that of any earlier reading, also by another driver
             tables={piece.table: later.tables[piece.table] for piece in chunk.pieces},
             where=later.copy.where or None,
-            rows_per_second=self._config.copy.rows_per_second / readers(self._config.copy),
+            rows_per_second=self._config.snapshot.rows_per_second / readers(self._config.snapshot),
         )
 
     def _read_and_wait(self, spark: SparkSession, task: IncrementalChunkTask) -> Attempt:

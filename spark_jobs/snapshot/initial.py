@@ -178,4 +178,4 @@ def _for_chunks(config: Config) -> SparkConfig:
     options = SecretOptions({**own, **settings.options})
     if settings.master != "local[*]":
         return replace(settings, options=options)
-    return replace(settings, options=options, master=f"local[{max(os.cpu_count() or 1, config.copy.connections)}]")
+    return replace(settings, options=options, master=f"local[{max(os.cpu_count() or 1, config.snapshot.connections)}]")

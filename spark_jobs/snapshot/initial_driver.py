@@ -63,7 +63,7 @@ class PreparedCopy:
     manners: Mapping[str, Manner]  # by table; the others' is the usual one
 
     def task(self, chunk: ChunkState) -> ChunkTask:
-        settings = self.config.copy
+        settings = self.config.snapshot
         return ChunkTask(
             config=self.config,
             copy=self.copy,
@@ -184,7 +184,7 @@ class CopyDriver:
         """All of the plan or nothing: one Kafka transaction."""
         sizes = read_sizes(connection, tables.values())
         total = sum(size.heap_bytes + size.toast_bytes for size in sizes.values())
-        limits = Limits.of(self._config.copy, total, read_block_bytes(connection))
+        limits = Limits.of(self._config.snapshot, total, read_block_bytes(connection))
         chunks = plan_chunks(copy.id, list(tables.values()), sizes, limits)
         planned = msgspec.structs.replace(copy, state="planned", chunks=len(chunks), size_bytes=total)
         records: list[ChunkState | CopyState] = [*chunks, planned]
@@ -199,7 +199,7 @@ class CopyDriver:
     ) -> Ending:
         queue = ChunkQueue(
             partial(run_on_spark, spark),
-            at_once=readers(self._config.copy),
+            at_once=readers(self._config.snapshot),
             tick=lambda: self._record(meter),
             stop=self._stop.is_set,
             cancel=spark.sparkContext.cancelAllJobs,

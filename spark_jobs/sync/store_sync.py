@@ -11,7 +11,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from cdc.config import Config
-from cdc.config.stores import Fed, IcebergConfig
+from cdc.config.stores import IcebergConfig, SyncedStoreConfig
 from cdc.errors import RefusedError, TailraceError, TransientError, UsageError
 from cdc.logs import get_logger
 from cdc.lsn import LSN
@@ -63,7 +63,7 @@ class StoreSync:
     def __init__(
         self,
         name: str,
-        settings: Fed,
+        settings: SyncedStoreConfig,
         config: Config,
         *,
         spark: SparkSession,

@@ -10,7 +10,7 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 from cdc.config import Config, IcebergConfig
-from cdc.config.stores import Fed
+from cdc.config.stores import SyncedStoreConfig
 from cdc.errors import TransientError, UsageError
 from cdc.logs import get_logger
 from cdc.positions.store_notes import PauseWatch
@@ -125,9 +125,9 @@ def chosen_stores(config: Config, names: Sequence[str]) -> list[str]:
     return chosen
 
 
-def feed_settings(config: Config, name: str) -> Fed:
+def feed_settings(config: Config, name: str) -> SyncedStoreConfig:
     settings = config.stores[name]
-    if not isinstance(settings, Fed):
+    if not isinstance(settings, SyncedStoreConfig):
         raise UsageError(f"Store `{name}` has kind {settings.kind}, which cannot be synced here yet.")
     return settings
 

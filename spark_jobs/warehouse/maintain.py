@@ -74,7 +74,8 @@ def _maintain_table(spark: SparkSession, store: IcebergStore, name: Identifier) 
     try:
         _settled(store, lambda: _compact(spark, store, name))
         _settled(store, lambda: _call(spark, "rewrite_position_delete_files", name))
-        _call(spark, "expire_snapshots", name, f"older_than => {_ago(store.settings.snapshot_hours)}, retain_last => 1")
+        oldest = _ago(store.settings.snapshot_retention_hours)
+        _call(spark, "expire_snapshots", name, f"older_than => {oldest}, retain_last => 1")
         _settled(store, lambda: _call(spark, "rewrite_manifests", name))
         _remove_orphans(spark, store, name)
     except Exception as error:

@@ -70,7 +70,7 @@ class TailraceEngine:
         self._config.write_text(
             f'[source]\ndsn = "{dsn}"\nslot = "{self.prefix}"\npublication = "{PUBLICATION}"\n'
             f'[kafka]\nbootstrap = "{bootstrap}"\nprefix = "{self.prefix}"\npartitions = {PARTITIONS}\n'
-            "[copy]\nfirst = false\n"
+            "[snapshot]\ninitial = false\n"
         )
         self._command = [sys.executable, "-m", "cdc", "capture", "--config", str(self._config)]
         self.log = folder / "capture.log"

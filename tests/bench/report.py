@@ -12,7 +12,7 @@ from tests.bench.latency import Latency
 from tests.bench.readers import Drain
 
 OURS, PEER, LIMIT, FLOOR = "tailrace", "debezium", "limit", "floor"
-FIRST = "inserts"
+WITH_INITIAL_SNAPSHOT = "inserts"
 
 Table = dict[str, dict[str, float]]
 
@@ -35,9 +35,9 @@ class Results:
             "rates_from_slot": self._each(lambda drain: drain.rows / drain.seconds_from_slot),
             "ratios_debezium": ratios,
             "ratio_debezium": min(known) if known else None,
-            "ratio_limit": _ratio(rates.get(FIRST, {}), LIMIT),
+            "ratio_limit": _ratio(rates.get(WITH_INITIAL_SNAPSHOT, {}), LIMIT),
             "floor_ratios_debezium": {name: _ratio(by_reader, PEER, FLOOR) for name, by_reader in rates.items()},
-            "floor_ratio_limit": _ratio(rates.get(FIRST, {}), LIMIT, FLOOR),
+            "floor_ratio_limit": _ratio(rates.get(WITH_INITIAL_SNAPSHOT, {}), LIMIT, FLOOR),
             "latency_ms": {reader: asdict(latency) for reader, latency in self.latencies.items()},
             "cpu_seconds_per_million": cpu,
             "peak_memory_mb": {

@@ -261,7 +261,7 @@ class Bench:
             f'[source]\ndsn = "{self._dsn}"\nslot = "{prefix}"\npublication = "{prefix}"\n'
             f"tables = {json.dumps([f'public.{table.name}' for table in part.tables])}\n"
             f'[kafka]\nbootstrap = "{self._bootstrap}"\nprefix = "{prefix}"\n'
-            f"partitions = {PARTITIONS}\n[copy]\nconnections = {CONNECTIONS}\n"
+            f"partitions = {PARTITIONS}\n[snapshot]\nconnections = {CONNECTIONS}\n"
         )
         output = folder / "output"
         command = [sys.executable, "-m", "cdc", "snapshot", "--json", "--config", str(config)]

@@ -21,7 +21,7 @@ _GUIDES: Final = {
     "init": "guides/source-setup.md",
     "check": "reference/check.md",
     "capture": "guides/running.md",
-    "snapshot": "guides/copies.md",
+    "snapshot": "guides/snapshots.md",
     "sync": "guides/sync.md",
     "bootstrap": "guides/bootstrap.md",
     "query": "guides/warehouse.md",

@@ -23,7 +23,7 @@ from tests.harness.waiting import eventually
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-FIRST = {"first": True, "chunk_mb": 1}
+WITH_INITIAL_SNAPSHOT = {"initial": True, "chunk_mb": 1}
 
 
 class Copying:

@@ -61,12 +61,12 @@ class Pipeline:
         source: Section | None = None,
         kafka: Section | None = None,
         capture: Section | None = None,
-        copy: Section | None = None,
+        snapshot: Section | None = None,
         **others: Section,
     ) -> None:
         """Write the config file; the sections' keys override what suits a test. With `proxy`, Postgres is behind it.
 
-        Without `copy` the pipeline begins with changes only: most tests are about those.
+        Without `snapshot` the pipeline begins with changes only: most tests are about those.
         """
         dsn = self.database.dsn
         if proxy is not None:
@@ -77,7 +77,7 @@ class Pipeline:
             "source": {"dsn": dsn, "slot": self.slot_name, "heartbeat_seconds": 0.5, **(source or {})},
             "kafka": {"bootstrap": self.bootstrap, "prefix": self.prefix, "partitions": 2, **(kafka or {})},
             "capture": dict(capture or {}),
-            "copy": {"first": False} if copy is None else dict(copy),
+            "snapshot": {"initial": False} if snapshot is None else dict(snapshot),
             # Several pipelines are tested at once, and there is one default port.
             "dashboard": {"enabled": False},
             **others,

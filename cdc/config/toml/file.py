@@ -1,4 +1,4 @@
-"""Reads `tailrace.toml`: one call gives the whole config, or one error that lists everything wrong with it."""
+"""Reads `tailrace.toml`: returns the whole config, or raises one error that lists every problem."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ else:
 
 DEFAULT_FILE = Path("tailrace.toml")
 _HOW_TO_MAKE_ONE = """\
-Name another one with --config or TAILRACE_CONFIG, or make it; the smallest is:
+Name another file with --config or TAILRACE_CONFIG, or create one. The smallest is:
 
   [source]
   dsn = "postgresql://tailrace@localhost:5432/shop"
@@ -35,12 +35,12 @@ docs/reference/config.md lists every key."""
 
 
 def load_config(path: Path | str = DEFAULT_FILE, environment: Mapping[str, str] | None = None) -> Config:
-    """The config in `path`; `environment` (the process's own unless given) serves `${NAME}`."""
+    """Return the config in `path`. `${NAME}` is looked up in `environment` (default: the process's own)."""
     path = Path(path)
     try:
         text = path.read_bytes().decode()
     except FileNotFoundError:
-        raise UsageError(f"{path}: there is no such config file.", remedy=_HOW_TO_MAKE_ONE) from None
+        raise UsageError(f"{path}: the config file does not exist.", remedy=_HOW_TO_MAKE_ONE) from None
     except OSError as error:
         raise UsageError(f"{path}: cannot be read: {error.strerror}.") from None
     except UnicodeDecodeError as error:
@@ -49,7 +49,7 @@ def load_config(path: Path | str = DEFAULT_FILE, environment: Mapping[str, str] 
 
 
 def parse_config(text: str, *, file: Path, environment: Mapping[str, str]) -> Config:
-    """As `load_config`, from text; relative paths start from the folder of `file`."""
+    """Return the config in `text`. Relative paths start from the folder of `file`."""
     try:
         tree = tomllib.loads(text)
     except tomllib.TOMLDecodeError as error:
@@ -76,7 +76,7 @@ def _interpolated(value: Any, environment: Mapping[str, str], place: Place, prob
 
 
 def _report(text: str, problems: list[tuple[Place, str]]) -> list[tuple[str, str]]:
-    """Problems by line, each once, with its place in words: `line 9, [kafka] partitions`."""
+    """Return the problems in the order of their lines, each once, with its place: `line 9, [kafka] partitions`."""
     seen = dict.fromkeys(problems)
     placed = [(line_of(text, place), place, what) for place, what in seen]
     placed.sort(key=lambda entry: entry[0] or sys.maxsize)

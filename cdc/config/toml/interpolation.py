@@ -1,4 +1,4 @@
-"""`${NAME}` in the config's strings takes the value of an environment variable; `$${` stands for `${` itself."""
+"""Replaces `${NAME}` in the config's strings with the value of an environment variable. `$${` stands for `${`."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ _NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 
 
 class Interpolated(str):
-    """A string that came out of the environment; `template` is how the file writes it, the only form to show."""
+    """A string with values from the environment. Messages show only `template`, the text in the file."""
 
     __slots__ = ("template",)
     template: str
@@ -21,12 +21,12 @@ class Interpolated(str):
         return made
 
 
-#: Stands for a value with an unset variable: already reported, so nothing more is said about it.
+#: Placeholder for a value with an unset variable, whose problem is already reported.
 UNRESOLVED = object()
 
 
 def interpolate(text: str, environment: Mapping[str, str]) -> tuple[str, list[str]]:
-    """`text` with its references replaced, and what could not be replaced."""
+    """Return `text` with its references replaced, and the problems found."""
     if "${" not in text:
         return text, []
     problems: list[str] = []

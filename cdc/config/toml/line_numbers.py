@@ -1,6 +1,6 @@
-"""On which line of a TOML file a key stands, for error messages only: a scan of line starts, not a second parser.
+"""Line numbers of keys in a TOML file, for error messages only. It scans line starts and is not a second parser.
 
-A key that it misses (inside an inline table, say) is reported at the line of what holds it.
+A key that it cannot find (such as one in an inline table) gets the line of the enclosing key.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ _LONG_QUOTES = ('"""', "'''")
 
 
 def line_of(text: str, place: tuple[str | int, ...]) -> int | None:
-    """The line of `place`, or of the nearest thing around it that has one."""
+    """Return the line of `place`, or of the nearest enclosing key."""
     lines = _lines_by_key(text)
     keys = tuple(str(part) for part in place if isinstance(part, str))
     return next((lines[keys[:size]] for size in range(len(keys), 0, -1) if keys[:size] in lines), None)

@@ -1,7 +1,7 @@
-"""Turns parsed TOML into the config's dataclasses, and collects every problem instead of stopping at the first.
+"""Converts parsed TOML into the config's dataclasses. It collects every problem instead of stopping at the first.
 
-What a section may hold is read from its dataclass: field names are the keys, annotations the types, `about(…)` the
-checks. Problems never quote a secret, and quote an interpolated value as it stands in the file (`${NAME}`).
+A section's dataclass defines its keys (field names), types (annotations) and checks (`about(…)`). Problems never quote
+a secret, and quote an interpolated value as the file has it (`${NAME}`).
 """
 
 from __future__ import annotations
@@ -17,12 +17,12 @@ from cdc.config.settings import Check, Location, is_setting, problems_of
 from cdc.config.toml.interpolation import UNRESOLVED, Interpolated
 from cdc.secrets import MASK, Secret, SecretOptions, redact
 
-#: Where a value stands: the keys that lead to it, and the index for a member of an array.
+#: Path to a value: its keys, and the index of an array's member.
 Place = tuple[str | int, ...]
 
 
 class _Bad:
-    """The value was no good; the problem is already on the list."""
+    """Placeholder for an invalid value, whose problem is already reported."""
 
 
 BAD = _Bad()
@@ -37,21 +37,19 @@ _NAMES = {
 
 
 class ConfigReader:
-    """`folder` is what relative paths start from; `problems` fills as sections are read."""
+    """Reads sections. Relative paths start from `folder`. `problems` collects what is wrong."""
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder
         self.problems: list[tuple[Place, str]] = []
 
     def section(self, kind: type, table: object, place: Place) -> Any:
-        """An instance of the dataclass `kind`, or BAD."""
+        """Return an instance of the dataclass `kind`, or BAD."""
         if not isinstance(table, dict):
             return self._wrong(place, "a table", table)
         known = settings_of(kind)
         for key in table.keys() - known.keys():
-            self.problems.append(
-                ((*place, key), ("unknown key" if place else "unknown section") + _suggestion(key, known))
-            )
+            self.problems.append(((*place, key), _unknown(key, known, "key" if place else "section")))
         values = {key: self._member(declared, hint, table, (*place, key)) for key, (declared, hint) in known.items()}
         given = {key: value for key, value in values.items() if value is not dataclasses.MISSING}
         if any(value is BAD for value in given.values()):
@@ -127,7 +125,7 @@ class ConfigReader:
         return BAD if BAD in members else tuple(members)
 
     def _named(self, hints: tuple[Any, ...], raw: object, place: Place, names: Check | None) -> Any:
-        """A table whose keys the user chooses."""
+        """Return the members of a table whose keys the user chooses."""
         if not isinstance(raw, dict):
             return self._wrong(place, "a table", raw)
         key_hint, hint = hints
@@ -138,7 +136,7 @@ class ConfigReader:
             key = self._checked(self._scalar(key_hint, name, here), (names,) if names else (), name, here)
             value = self._value(hint, member, here) if key is not BAD else BAD
             if value is not BAD and key in members:
-                value = self._bad(here, "names the same as a line above")
+                value = self._bad(here, "has the same name as a line above")
             bad = bad or value is BAD
             members[key] = value
         return BAD if bad else members
@@ -188,14 +186,14 @@ class ConfigReader:
 
 
 def settings_of(kind: type) -> dict[str, tuple[dataclasses.Field[Any], Any]]:
-    """The keys of a section: its declared fields and their types."""
+    """Return the keys of a section: their fields and types."""
     hints = typing.get_type_hints(kind)
     declared = [member for member in dataclasses.fields(kind) if is_setting(member)]
     return {member.name: (member, hints[member.name]) for member in declared}
 
 
 def _number(hint: type, raw: object) -> Any:
-    """`raw` as the wanted type, or None; an environment variable's text may stand for a number."""
+    """Return `raw` as the requested type, or None. Text from an environment variable may hold a number."""
     if isinstance(raw, Interpolated):
         if hint is bool:
             return {"true": True, "false": False}.get(raw.lower())
@@ -211,7 +209,7 @@ def _number(hint: type, raw: object) -> Any:
 
 
 def _quoted(value: object, raw: object) -> str:
-    """`raw` for a message; a variable only by its name, and nothing that stands before an @: it may be a password."""
+    """Return `raw` for a message: a variable by its name, and nothing before an @, because it may be a password."""
     if isinstance(value, Secret) or isinstance(raw, bool) or not isinstance(raw, str | int | float):
         return ""
     if not isinstance(raw, str):
@@ -224,7 +222,7 @@ def _quoted(value: object, raw: object) -> str:
 
 
 def _flat(table: Mapping[str, Any], before: str = "") -> Iterator[tuple[str, Any]]:
-    # TOML reads `client.id = "x"` without quotes as nested tables; these names have dots, so join them again.
+    # TOML parses `client.id = "x"` without quotes as nested tables. Join the names again.
     for name, member in table.items():
         if isinstance(member, dict):
             yield from _flat(member, f"{before}{name}.")
@@ -236,8 +234,16 @@ def _lower_first(text: str) -> str:
     return text[:1].lower() + text[1:] if text[1:2].islower() else text
 
 
-def _suggestion(key: str, known: Mapping[str, Any]) -> str:
-    import difflib  # noqa: PLC0415 - only when something is wrong
+def _unknown(key: str, known: Mapping[str, tuple[dataclasses.Field[Any], Any]], what: str) -> str:
+    """Say that the section has no such key, and which one the user may mean."""
+    import difflib  # noqa: PLC0415 - only for an error
 
+    for name, (declared, _) in known.items():
+        if declared.metadata["formerly"] == key:
+            return f"this {what} is called {_shown(name, what)} since 0.2.0: rename it"
     near = difflib.get_close_matches(key, known, n=1)
-    return f"; did you mean `{near[0]}`?" if near else f"; known here: {', '.join(known)}"
+    return f"unknown {what}" + (f"; did you mean `{near[0]}`?" if near else f"; known here: {', '.join(known)}")
+
+
+def _shown(name: str, what: str) -> str:
+    return f"[{name}]" if what == "section" else f"`{name}`"

@@ -1,4 +1,4 @@
-"""The config as plain data and as TOML again, for people: secrets are masked, so neither can be read back in."""
+"""The config as plain data and as TOML, for display. Secrets are masked, so neither form can be loaded again."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _BARE_KEY = re.compile(r"[A-Za-z0-9_-]+")
 
 
 def as_plain(section: Any) -> dict[str, Any]:
-    """Nested dictionaries of the keys that have a value, the defaults included."""
+    """Return nested dictionaries of the keys that have a value, defaults included."""
     values = {
         declared.name: getattr(section, declared.name)
         for declared in dataclasses.fields(section)
@@ -40,7 +40,7 @@ def plain_value(value: Any) -> Any:
         return {str(name): plain_value(member) for name, member in value.items()}
     if isinstance(value, tuple):
         return [plain_value(member) for member in value]
-    # What the user writes as a string (a selector, a mask, a secret) says so by `parse`, and prints as it is written.
+    # Types with a `parse` method (a selector, a mask, a secret) are strings in the file.
     return str(value) if hasattr(value, "parse") else as_plain(value)
 
 
@@ -64,5 +64,5 @@ def _toml_key(name: str) -> str:
 def toml_value(value: Any) -> str:
     if isinstance(value, list):
         return "[" + ", ".join(map(toml_value, value)) + "]"
-    # JSON's strings, numbers and booleans are TOML's, save for DEL, which TOML wants escaped.
+    # JSON's strings, numbers and booleans are valid TOML, except that TOML requires DEL to be escaped.
     return json.dumps(value, ensure_ascii=False).replace("\x7f", "\\u007f")

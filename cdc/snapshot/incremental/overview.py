@@ -76,7 +76,7 @@ def cancel_copies(config: Config, tables: Collection[str]) -> list[str]:
         copies = [copy for copy in log.refresh().copies.values() if copy.kind == "later" and copy.state == "planned"]
     known = {f"{state.schema}.{state.table}": (oid, state.topic) for oid, state in states.tables.items()}
     copied = {oid for copy in copies for oid in copy.tables}
-    due = states.due(first=config.copy.first)
+    due = states.due(first=config.snapshot.initial)
     busy = [name for name, (oid, topic) in known.items() if oid in copied or topic in due]
     wanted = [name if "." in name else f"public.{name}" for name in tables] or busy
     for name in wanted:

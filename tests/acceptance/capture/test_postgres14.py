@@ -6,7 +6,7 @@ from pathlib import Path
 
 from cdc.snapshot.initial_chunk import Ending, run_chunk
 from tests.harness.database import Database
-from tests.harness.initial_snapshot import FIRST, prepared, wait_for_hold
+from tests.harness.initial_snapshot import WITH_INITIAL_SNAPSHOT, prepared, wait_for_hold
 from tests.harness.pipeline import Pipeline
 from tests.harness.process import StartProcess
 
@@ -40,7 +40,7 @@ def test_the_first_copy_works_on_postgres_14(
     pipeline = Pipeline(
         database=old_database, bootstrap=kafka_bootstrap, prefix=prefix, folder=tmp_path, start=tailrace
     )
-    pipeline.configure(copy=FIRST)
+    pipeline.configure(snapshot=WITH_INITIAL_SNAPSHOT)
     old_database.execute("CREATE TABLE t (id int PRIMARY KEY, v text)")
     old_database.execute("INSERT INTO t SELECT i, repeat('x', 200) FROM generate_series(1, 20000) i")
     capture = wait_for_hold(pipeline)

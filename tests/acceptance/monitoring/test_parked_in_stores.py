@@ -13,7 +13,7 @@ from cdc.monitoring.status_record import HealthLevel
 from cdc.snapshot.table_status import read_status
 from spark_jobs.audit.run import AuditOptions, exit_code, run_audit
 from spark_jobs.tasks.parked_rows import read_parked
-from tests.harness.initial_snapshot import FIRST, Copying
+from tests.harness.initial_snapshot import WITH_INITIAL_SNAPSHOT, Copying
 from tests.harness.pipeline import MakePipeline
 from tests.harness.store_sync import StorePipeline
 
@@ -79,7 +79,7 @@ def test_a_row_that_capture_parked_counts_everywhere_until_it_fits(
 
 def test_the_first_copy_parks_what_is_too_large(make_pipeline: MakePipeline, spark: SparkSession) -> None:
     """In the transaction of its chunk: capture knows of it when it begins to stream, and settles it."""
-    pipeline = make_pipeline(kafka={"max_message_bytes": 20_000}, copy=FIRST)
+    pipeline = make_pipeline(kafka={"max_message_bytes": 20_000}, snapshot=WITH_INITIAL_SNAPSHOT)
     pipeline.database.execute("CREATE TABLE t (id int PRIMARY KEY, v text)")
     pipeline.database.execute(f"INSERT INTO t VALUES (1, 'small'), (2, {LARGE}), (3, {LARGE})")
     capture = pipeline.launch()

@@ -275,7 +275,7 @@ def test_nothing_is_dropped_where_nothing_was_captured(make_pipeline: MakePipeli
 @pytest.mark.slow
 def test_a_slot_that_is_lost_during_the_first_copy(make_pipeline: MakePipeline, spark: SparkSession) -> None:
     """Chunks that were copied stand for a moment that nobody streams from: all of it is copied again."""
-    pipeline = make_pipeline(copy={"first": True, "chunk_mb": 1})
+    pipeline = make_pipeline(snapshot={"initial": True, "chunk_mb": 1})
     for statement in _TABLES:
         pipeline.database.execute(statement)
     for table in ("a", "b"):

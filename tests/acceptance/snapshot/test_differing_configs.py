@@ -20,7 +20,7 @@ from cdc.snapshot.incremental.announced import announce
 from cdc.snapshot.log import CopyLog
 from tests.harness.contents import read_raw, topics_under
 from tests.harness.incremental_chunks import Later
-from tests.harness.initial_snapshot import FIRST, chunks, wait_for_hold
+from tests.harness.initial_snapshot import WITH_INITIAL_SNAPSHOT, chunks, wait_for_hold
 from tests.harness.pipeline import MakePipeline, Pipeline
 from tests.harness.process import StartProcess
 from tests.harness.table_states import marks as incomplete
@@ -76,7 +76,7 @@ def test_a_copy_under_another_config_is_refused(make_pipeline: MakePipeline, tai
 
 def test_a_first_copy_under_another_config_is_refused(make_pipeline: MakePipeline, tailrace: StartProcess) -> None:
     """Its chunks go straight into the topics: so they must be made under the settings that the copy's record names."""
-    pipeline = _people(make_pipeline, EMAIL, copy=FIRST)
+    pipeline = _people(make_pipeline, EMAIL, snapshot=WITH_INITIAL_SNAPSHOT)
     pipeline.database.execute("INSERT INTO people VALUES ('1', %s)", [SECRET])
     wait_for_hold(pipeline)
     older = _configure(pipeline, "", "elsewhere.toml")

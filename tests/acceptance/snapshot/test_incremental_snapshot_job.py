@@ -135,7 +135,7 @@ def test_a_copy_that_goes_on_after_a_rewrite_begins_that_table_anew(
 ) -> None:
     """Stopped half-way; meanwhile VACUUM FULL moves rows into blocks that were read already, and a partition goes.
     Going on with the old blocks would miss them, and end by burying them."""
-    pipeline = make_pipeline(copy={"first": False, "chunk_mb": 1, "rows_per_second": 10_000, "connections": 1})
+    pipeline = make_pipeline(snapshot={"initial": False, "chunk_mb": 1, "rows_per_second": 10_000, "connections": 1})
     execute = pipeline.database.execute
     execute("CREATE TABLE t (id int PRIMARY KEY, v text)")
     execute("INSERT INTO t SELECT n, repeat('x', 200) FROM generate_series(1, 20000) n")

@@ -14,7 +14,7 @@ from tests.harness.audit import assert_clean
 from tests.harness.check_runs import as_role, forget_role, role
 from tests.harness.database import Database
 from tests.harness.incremental_snapshot import copy_due
-from tests.harness.initial_snapshot import FIRST, Copying, chunks, copies, prepared, wait_for_hold
+from tests.harness.initial_snapshot import WITH_INITIAL_SNAPSHOT, Copying, chunks, copies, prepared, wait_for_hold
 from tests.harness.pipeline import MakePipeline, Pipeline
 from tests.harness.records import Record, read_topic
 from tests.harness.table_states import marks
@@ -59,7 +59,7 @@ def make_tables(pipeline: Pipeline) -> list[str]:
 def test_copy_and_stream_meet_exactly(make_pipeline: MakePipeline, spark: SparkSession) -> None:
     """Writers hammer the rows that are being copied; a transaction has written before the slot's point and commits
     after it; the result is the source's content, each event once, in one partition per key."""
-    pipeline = make_pipeline(copy=FIRST)
+    pipeline = make_pipeline(snapshot=WITH_INITIAL_SNAPSHOT)
     tables = make_tables(pipeline)
     first, second, third = (pipeline.database.connect() for _ in range(3))
     first.execute("BEGIN; INSERT INTO nothing VALUES (1)")
@@ -133,7 +133,7 @@ def _assert_where_java_puts_them(spark: SparkSession, records: list[Record]) -> 
 def test_what_is_rewritten_meanwhile_is_marked(make_pipeline: MakePipeline, spark: SparkSession) -> None:
     """VACUUM FULL, ALTER TYPE, TRUNCATE, DROP and renamed columns: those tables are due for a later copy, no row of
     them is made up, and everything else is complete."""
-    pipeline = make_pipeline(copy=FIRST)
+    pipeline = make_pipeline(snapshot=WITH_INITIAL_SNAPSHOT)
     database = pipeline.database
     names = ["full_vacuum", "retyped", "emptied", "dropped", "renamed_column", "same", "added_column"]
     for name in names:
@@ -167,7 +167,7 @@ def test_what_is_rewritten_meanwhile_is_marked(make_pipeline: MakePipeline, spar
 def test_dead_capture_leaves_what_is_finished(make_pipeline: MakePipeline, spark: SparkSession) -> None:
     """The snapshot dies with capture in the middle of the copy: finished chunks stand, the table is marked, rows that
     were deleted meanwhile do not linger, and nothing starts from zero."""
-    pipeline = make_pipeline(copy={**FIRST, "rows_per_second": 8000, "connections": 2})
+    pipeline = make_pipeline(snapshot={**WITH_INITIAL_SNAPSHOT, "rows_per_second": 8000, "connections": 2})
     database = pipeline.database
     database.execute("CREATE TABLE large (id int PRIMARY KEY, a text)")
     database.execute("INSERT INTO large SELECT i, repeat('x', 100) FROM generate_series(1, 60000) i")
@@ -199,7 +199,7 @@ def test_login_replication_and_select_are_enough(
 ) -> None:
     """A role that may do nothing else copies; a partition that it may not read is refused with the grant."""
     with role(postgres_url, "LOGIN", "REPLICATION") as reader:
-        pipeline = make_pipeline(source={"dsn": as_role(database.dsn, reader)}, copy=FIRST)
+        pipeline = make_pipeline(source={"dsn": as_role(database.dsn, reader)}, snapshot=WITH_INITIAL_SNAPSHOT)
         for statement in (
             "CREATE TABLE t (id int PRIMARY KEY, v text)",
             "INSERT INTO t SELECT i, 'v' FROM generate_series(1, 100) i",
@@ -225,7 +225,7 @@ def test_login_replication_and_select_are_enough(
 def test_tables_that_only_the_publication_has_are_copied_too(make_pipeline: MakePipeline, spark: SparkSession) -> None:
     """Somebody has put more into the publication than the config selects: it is captured, so it is copied, into a
     topic like any other; and it holds up nobody."""
-    pipeline = make_pipeline(copy=FIRST, source={"tables": ["public.chosen"]})
+    pipeline = make_pipeline(snapshot=WITH_INITIAL_SNAPSHOT, source={"tables": ["public.chosen"]})
     for name in ("chosen", "other"):
         pipeline.database.execute(f"CREATE TABLE {name} (id int PRIMARY KEY, v text)")
         pipeline.database.execute(f"INSERT INTO {name} SELECT i, 'v' FROM generate_series(1, 100) i")
@@ -244,7 +244,7 @@ def test_connections_and_rate_are_kept_to(make_pipeline: MakePipeline, spark: Sp
     Meanwhile the dashboard's own reader sees how far it is.
     """
     rows, rate = 20_000, 5_000
-    pipeline = make_pipeline(copy={**FIRST, "connections": 2, "rows_per_second": rate})
+    pipeline = make_pipeline(snapshot={**WITH_INITIAL_SNAPSHOT, "connections": 2, "rows_per_second": rate})
     pipeline.database.execute("CREATE TABLE t (id int PRIMARY KEY, v text)")
     pipeline.database.execute("INSERT INTO t SELECT i, repeat('x', 200) FROM generate_series(1, %s) i", [rows])
     capture = wait_for_hold(pipeline)
@@ -273,7 +273,7 @@ def test_rows_that_a_policy_would_hide_are_refused(
 ) -> None:
     """Row-level security without BYPASSRLS: a person must decide; some of the rows would be worse than none."""
     with role(postgres_url, "LOGIN", "REPLICATION") as reader:
-        pipeline = make_pipeline(source={"dsn": as_role(database.dsn, reader)}, copy=FIRST)
+        pipeline = make_pipeline(source={"dsn": as_role(database.dsn, reader)}, snapshot=WITH_INITIAL_SNAPSHOT)
         for statement in (
             "CREATE TABLE t (id int PRIMARY KEY, v text)",
             "INSERT INTO t VALUES (1, 'a')",

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.harness.initial_snapshot import FIRST, copies, wait_for_hold
+from tests.harness.initial_snapshot import WITH_INITIAL_SNAPSHOT, copies, wait_for_hold
 from tests.harness.pipeline import MakePipeline
 from tests.harness.process import Process, StartProcess
 from tests.harness.spark_cluster import SparkCluster
@@ -27,7 +27,9 @@ def test_an_executor_killed_on_the_way(
 ) -> None:
     """Its chunks run again on another one; every row is there once. The cluster asks for the secret that the config
     names; neither that nor the driver's password is in any log."""
-    pipeline = make_pipeline(source={"password": PASSWORD}, copy={**FIRST, "rows_per_second": 8000, "connections": 2})
+    pipeline = make_pipeline(
+        source={"password": PASSWORD}, snapshot={**WITH_INITIAL_SNAPSHOT, "rows_per_second": 8000, "connections": 2}
+    )
     pipeline.database.execute("CREATE TABLE large (id int PRIMARY KEY, a text)")
     pipeline.database.execute("INSERT INTO large SELECT i, repeat('x', 100) FROM generate_series(1, 100000) i")
     cluster = SparkCluster(start_process, tmp_path)

@@ -18,7 +18,7 @@ from cdc.snapshot.initial_chunk import ChunkTask, Ending, run_chunk
 from deploy.stack import Stack
 from tests.harness.audit import assert_clean
 from tests.harness.incremental_snapshot import copy_due
-from tests.harness.initial_snapshot import FIRST, Copying, copies, prepared, wait_for_hold
+from tests.harness.initial_snapshot import WITH_INITIAL_SNAPSHOT, Copying, copies, prepared, wait_for_hold
 from tests.harness.pipeline import MakePipeline, Pipeline
 from tests.harness.process import Process, StartProcess
 from tests.harness.records import Record
@@ -61,7 +61,7 @@ def test_a_frozen_attempt_cannot_write_after_the_stream_has_begun(
 ) -> None:
     """A task stops in the middle of its chunk; capture dies, and its successor gives the copy up and streams. The task
     wakes up: fenced. One that starts only then finds the copy given up. Neither leaves a row."""
-    pipeline = make_pipeline(copy=FIRST)
+    pipeline = make_pipeline(snapshot=WITH_INITIAL_SNAPSHOT)
     make_large(pipeline)
     capture = wait_for_hold(pipeline)
     copy = prepared(pipeline)
@@ -94,7 +94,7 @@ def test_attempts_at_one_chunk_publish_it_once(
     make_pipeline: MakePipeline, start_process: StartProcess, tmp_path: Path, spark: SparkSession
 ) -> None:
     """A speculative task overtakes a slow one, and a retry comes after both: the rows are there once."""
-    pipeline = make_pipeline(copy=FIRST)
+    pipeline = make_pipeline(snapshot=WITH_INITIAL_SNAPSHOT)
     make_large(pipeline)
     capture = wait_for_hold(pipeline)
     copy = prepared(pipeline)
@@ -124,7 +124,7 @@ def _chunks(process: Process) -> int:
 @pytest.mark.slow
 def test_a_killed_driver_is_resumed(make_pipeline: MakePipeline, tailrace: StartProcess, spark: SparkSession) -> None:
     """`tailrace snapshot` killed on the way and started again: what was finished is not copied again."""
-    pipeline = make_pipeline(copy={**FIRST, "rows_per_second": 10_000, "connections": 2})
+    pipeline = make_pipeline(snapshot={**WITH_INITIAL_SNAPSHOT, "rows_per_second": 10_000, "connections": 2})
     make_large(pipeline, 60_000)
     capture = wait_for_hold(pipeline)
     driver = tailrace("snapshot", "--json", "--config", str(pipeline.config))
@@ -148,7 +148,7 @@ def test_without_a_capture_the_command_makes_the_slot_itself(
 ) -> None:
     """It ends when everything is copied; capture, started later, goes on from the slot's point. Run again, there is
     nothing to do. No password gets into what it says."""
-    pipeline = make_pipeline(source={"password": "open-sesame-7313"}, copy=FIRST)
+    pipeline = make_pipeline(source={"password": "open-sesame-7313"}, snapshot=WITH_INITIAL_SNAPSHOT)
     make_large(pipeline)
     snapshot = tailrace("snapshot", "--json", "--config", str(pipeline.config))
     snapshot.expect_exit(0, 180)
@@ -169,7 +169,7 @@ def test_asked_to_stop_it_stops_and_says_what_stands(
     make_pipeline: MakePipeline, tailrace: StartProcess, spark: SparkSession
 ) -> None:
     """Ctrl-C: running chunks are cut off, exit code 1; the next run goes on from there."""
-    pipeline = make_pipeline(copy={**FIRST, "rows_per_second": 4000, "connections": 2})
+    pipeline = make_pipeline(snapshot={**WITH_INITIAL_SNAPSHOT, "rows_per_second": 4000, "connections": 2})
     make_large(pipeline)
     capture = wait_for_hold(pipeline)
     driver = tailrace("snapshot", "--config", str(pipeline.config))
@@ -186,7 +186,7 @@ def test_asked_to_stop_it_stops_and_says_what_stands(
 @pytest.mark.slow
 def test_postgres_and_then_capture_killed(make_pipeline: MakePipeline, spark: SparkSession, stack: Stack) -> None:
     """The snapshot is gone with the server. Rows deleted meanwhile do not linger, changes flow, the table is marked."""
-    pipeline = make_pipeline(copy={**FIRST, "rows_per_second": 8000, "connections": 2})
+    pipeline = make_pipeline(snapshot={**WITH_INITIAL_SNAPSHOT, "rows_per_second": 8000, "connections": 2})
     make_large(pipeline, 60_000)
     capture = wait_for_hold(pipeline)
     with Copying(pipeline, spark) as copying:
@@ -217,7 +217,7 @@ def test_a_broker_killed_on_the_way_is_waited_for(
     make_pipeline: MakePipeline, spark: SparkSession, stack: Stack
 ) -> None:
     """Chunks that it cut off are copied again once it is back, and the whole is there once."""
-    pipeline = make_pipeline(copy={**FIRST, "rows_per_second": 8000, "connections": 2})
+    pipeline = make_pipeline(snapshot={**WITH_INITIAL_SNAPSHOT, "rows_per_second": 8000, "connections": 2})
     make_large(pipeline, 60_000)
     capture = wait_for_hold(pipeline)
     with Copying(pipeline, spark) as copying:
@@ -234,7 +234,7 @@ def test_a_broker_killed_on_the_way_is_waited_for(
 @pytest.mark.slow
 def test_postgres_killed_under_a_living_capture(make_pipeline: MakePipeline, spark: SparkSession, stack: Stack) -> None:
     """It notices that its snapshot is gone, keeps what is finished, marks the rest, and streams by itself."""
-    pipeline = make_pipeline(copy={**FIRST, "rows_per_second": 8000, "connections": 2})
+    pipeline = make_pipeline(snapshot={**WITH_INITIAL_SNAPSHOT, "rows_per_second": 8000, "connections": 2})
     make_large(pipeline, 60_000)
     capture = wait_for_hold(pipeline)
     with Copying(pipeline, spark) as copying:

@@ -10,7 +10,7 @@ from cdc.config import load_config
 from cdc.errors import TransientError
 from cdc.startup.initial_snapshot import interrupted
 from spark_jobs.snapshot.initial_driver import CopyDriver
-from tests.harness.initial_snapshot import FIRST, copies, wait_for_hold
+from tests.harness.initial_snapshot import WITH_INITIAL_SNAPSHOT, copies, wait_for_hold
 from tests.harness.own_postgres import OwnPostgres
 from tests.harness.pipeline import MakePipeline, Pipeline
 from tests.harness.waiting import eventually
@@ -18,7 +18,7 @@ from tests.harness.waiting import eventually
 
 def test_empty_tables_need_no_copy(make_pipeline: MakePipeline) -> None:
     """A pipeline over empty tables streams at once, and readers find the tables' columns without a single row."""
-    pipeline = make_pipeline(copy=FIRST)
+    pipeline = make_pipeline(snapshot=WITH_INITIAL_SNAPSHOT)
     pipeline.database.execute("CREATE TABLE t (id int PRIMARY KEY, v text)")
     pipeline.start()
     assert [copy.state for copy in copies(pipeline)] == ["complete"]
@@ -28,7 +28,7 @@ def test_empty_tables_need_no_copy(make_pipeline: MakePipeline) -> None:
 
 def test_nothing_is_published_before_the_copy(make_pipeline: MakePipeline) -> None:
     """While the first copy is due, changes stay in the slot; a second capture waits as the standby."""
-    pipeline = make_pipeline(copy=FIRST)
+    pipeline = make_pipeline(snapshot=WITH_INITIAL_SNAPSHOT)
     pipeline.database.execute("CREATE TABLE t (id int PRIMARY KEY, v text)")
     pipeline.database.execute("INSERT INTO t VALUES (1, 'a')")
     capture = wait_for_hold(pipeline)
@@ -44,7 +44,7 @@ def test_nothing_is_published_before_the_copy(make_pipeline: MakePipeline) -> No
 
 def test_death_before_any_chunk_begins_anew(make_pipeline: MakePipeline) -> None:
     """The snapshot dies with its capture; where nothing was copied, the next one makes a new slot and snapshot."""
-    pipeline = make_pipeline(copy=FIRST)
+    pipeline = make_pipeline(snapshot=WITH_INITIAL_SNAPSHOT)
     pipeline.database.execute("CREATE TABLE t (id int PRIMARY KEY, v text)")
     pipeline.database.execute("INSERT INTO t VALUES (1, 'a')")
     wait_for_hold(pipeline).kill()
@@ -55,7 +55,7 @@ def test_death_before_any_chunk_begins_anew(make_pipeline: MakePipeline) -> None
 def test_death_while_it_is_given_up_begins_anew(make_pipeline: MakePipeline) -> None:
     """The capture that gives the copy up dies right after it has said so: the next one does not take that for a copy
     that is through."""
-    pipeline = make_pipeline(copy=FIRST)
+    pipeline = make_pipeline(snapshot=WITH_INITIAL_SNAPSHOT)
     pipeline.database.execute("CREATE TABLE t (id int PRIMARY KEY, v text)")
     pipeline.database.execute("INSERT INTO t VALUES (1, 'a')")
     wait_for_hold(pipeline).kill()
@@ -70,7 +70,7 @@ def test_death_while_it_is_given_up_begins_anew(make_pipeline: MakePipeline) -> 
 
 def test_a_driver_cannot_plan_what_was_given_up(make_pipeline: MakePipeline) -> None:
     """Capture gives the copy up in the driver's own name: whoever comes first cuts the other off."""
-    pipeline = make_pipeline(copy=FIRST)
+    pipeline = make_pipeline(snapshot=WITH_INITIAL_SNAPSHOT)
     pipeline.database.execute("CREATE TABLE t (id int PRIMARY KEY, v text)")
     pipeline.database.execute("INSERT INTO t VALUES (1, 'a')")
     wait_for_hold(pipeline)
@@ -88,7 +88,7 @@ def test_a_driver_cannot_plan_what_was_given_up(make_pipeline: MakePipeline) -> 
 
 def test_a_slot_that_is_lost_meanwhile_ends_the_wait(make_pipeline: MakePipeline) -> None:
     """Nobody copies for hours what can never be streamed from: refused at once, with the remedy."""
-    pipeline = make_pipeline(copy=FIRST)
+    pipeline = make_pipeline(snapshot=WITH_INITIAL_SNAPSHOT)
     pipeline.database.execute("CREATE TABLE t (id int PRIMARY KEY, v text)")
     pipeline.database.execute("INSERT INTO t VALUES (1, 'a')")
     capture = wait_for_hold(pipeline)
@@ -101,7 +101,7 @@ def test_a_slot_that_is_lost_meanwhile_ends_the_wait(make_pipeline: MakePipeline
 def test_the_log_that_is_held_meanwhile_is_watched(own: OwnPostgres, own_pipeline: Pipeline) -> None:
     """The slot keeps everything until the copy is through: told before the server's limit, and refused past it."""
     pipeline = own_pipeline
-    pipeline.configure(copy=FIRST)
+    pipeline.configure(snapshot=WITH_INITIAL_SNAPSHOT)
     pipeline.database.execute("CREATE TABLE t (id int PRIMARY KEY, v text)")
     pipeline.database.execute("INSERT INTO t VALUES (1, 'a')")
     own.configure({"max_slot_wal_keep_size": "128MB"})
@@ -118,7 +118,7 @@ def test_the_log_that_is_held_meanwhile_is_watched(own: OwnPostgres, own_pipelin
 
 def test_lost_connection_is_noticed(make_pipeline: MakePipeline) -> None:
     """The server ends the session that holds the snapshot: capture does not wait for ever for a copy that cannot be."""
-    pipeline = make_pipeline(copy=FIRST)
+    pipeline = make_pipeline(snapshot=WITH_INITIAL_SNAPSHOT)
     pipeline.database.execute("CREATE TABLE t (id int PRIMARY KEY, v text)")
     pipeline.database.execute("INSERT INTO t VALUES (1, 'a')")
     capture = wait_for_hold(pipeline)

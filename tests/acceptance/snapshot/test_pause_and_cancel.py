@@ -32,7 +32,7 @@ def _is_due(pipeline: Pipeline) -> bool:
 def test_pause_resume_and_cancel(make_pipeline: MakePipeline, spark: SparkSession) -> None:
     """Paused, it begins nothing more and says so; cancelled, it ends, the table stays incomplete and nobody copies it
     again by himself; resumed, it is copied to the end."""
-    pipeline = make_pipeline(copy={"first": False, "chunk_mb": 1, "connections": 1, "rows_per_second": 15000})
+    pipeline = make_pipeline(snapshot={"initial": False, "chunk_mb": 1, "connections": 1, "rows_per_second": 15000})
     execute = pipeline.database.execute
     execute("CREATE TABLE t (id int PRIMARY KEY, v text)")
     execute("CREATE TABLE small (id int PRIMARY KEY, v text)")
@@ -80,7 +80,7 @@ def test_pause_resume_and_cancel(make_pipeline: MakePipeline, spark: SparkSessio
 
 def test_a_running_copy_is_cancelled_table_by_table(make_pipeline: MakePipeline, spark: SparkSession) -> None:
     """The one that nobody wants is left out, incomplete as it was; the other one is copied to its end."""
-    pipeline = make_pipeline(copy={"first": False, "chunk_mb": 1, "connections": 1, "rows_per_second": 15000})
+    pipeline = make_pipeline(snapshot={"initial": False, "chunk_mb": 1, "connections": 1, "rows_per_second": 15000})
     execute = pipeline.database.execute
     for table in ("a", "b"):
         execute(f"CREATE TABLE {table} (id int PRIMARY KEY, v text)")

@@ -15,7 +15,7 @@ from cdc.snapshot.initial_chunk import Ending, run_chunk
 from tests.harness.command import run_command
 from tests.harness.incremental_chunks import Later
 from tests.harness.incremental_snapshot import copy_due
-from tests.harness.initial_snapshot import FIRST, chunks, prepared, wait_for_hold
+from tests.harness.initial_snapshot import WITH_INITIAL_SNAPSHOT, chunks, prepared, wait_for_hold
 from tests.harness.pipeline import MakePipeline
 from tests.harness.store_sync import StorePipeline
 from tests.harness.table_states import states
@@ -85,7 +85,7 @@ def test_rows_of_another_run_of_the_same_attempt_are_not_its_own(
 
 def test_acknowledged_rows_that_are_gone_before_streaming_begins(make_pipeline: MakePipeline) -> None:
     """The first copy's chunks say how far the topics reached: capture refuses to stream where they reach less far."""
-    pipeline = make_pipeline(copy=FIRST)
+    pipeline = make_pipeline(snapshot=WITH_INITIAL_SNAPSHOT)
     pipeline.database.execute("CREATE TABLE t (id int PRIMARY KEY, v text)")
     pipeline.database.execute("INSERT INTO t SELECT n, 'row ' || n FROM generate_series(1, 50) n")
     capture = wait_for_hold(pipeline)

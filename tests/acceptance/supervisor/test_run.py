@@ -279,7 +279,7 @@ def test_run_copies_what_is_due_and_stops_cleanly(
 
     Then the store equals the source, and SIGTERM ends every process with exit code 0.
     """
-    pipeline = make_pipeline(copy={"first": True})
+    pipeline = make_pipeline(snapshot={"initial": True})
     pipeline.database.execute("CREATE TABLE t (id int PRIMARY KEY, v text)")
     pipeline.database.execute("INSERT INTO t SELECT i, 'one' FROM generate_series(1, 1000) i")
     stores = StorePipeline(pipeline, None, {"cache": {"kind": "redis", "url": redis_url}})  # type: ignore[arg-type]

@@ -30,7 +30,7 @@ def test_run_maintains_its_warehouse_when_it_is_due(
         "path": str(tmp_path / "warehouse"),
         "trigger_milliseconds": 500,
         "maintain_hours": _SECONDS / 3600,
-        "snapshot_hours": 0,
+        "snapshot_retention_hours": 0,
     }
     stores = StorePipeline(make_pipeline(), spark, {"warehouse": section})
     database = stores.pipeline.database

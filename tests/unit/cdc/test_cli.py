@@ -158,7 +158,7 @@ def test_a_missing_config_says_how_to_make_one(
     monkeypatch.chdir(tmp_path)
     assert cli.main(["config"]) == 2
     error = capsys.readouterr().err
-    assert error.startswith("tailrace: error: tailrace.toml: there is no such config file.\n")
+    assert error.startswith("tailrace: error: tailrace.toml: the config file does not exist.\n")
     assert '    bootstrap = "localhost:9092"\n' in error
 
 
@@ -168,7 +168,7 @@ def test_a_bad_config_is_one_report(config_file: Path, capsys: pytest.CaptureFix
     assert cli.main(["config", "--config", str(config_file)]) == 2
     assert capsys.readouterr().err == (
         f"tailrace: error: {config_file}: 3 problems\n"
-        "  line 4, [kafka] prefix: missing (first part of every topic, index and key)\n"
-        "  line 5, [kafka] bootstrap: must be host:port, several separated by commas, got 'localhost'\n"
+        "  line 4, [kafka] prefix: missing (prefix of every topic, index and key name)\n"
+        "  line 5, [kafka] bootstrap: must be host:port, or several separated by commas, got 'localhost'\n"
         "  line 6, [kafka] prefx: unknown key; did you mean `prefix`?\n"
     )

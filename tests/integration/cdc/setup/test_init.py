@@ -103,7 +103,7 @@ def test_the_sql_runs_and_capture_works_with_that_role(
 
     monkeypatch.setenv("TAILRACE_PASSWORD", "hunter2")
     with pipeline.config.open("a") as file:
-        file.write("\n[copy]\nfirst = false\n")  # no Spark job here: the rows below are changes
+        file.write("\n[snapshot]\ninitial = false\n")  # no Spark job here: the rows below are changes
     config = load_config(pipeline.config)
     assert tuple(map(str, config.source.tables)) == _CAPTURED
     capture = pipeline.start()

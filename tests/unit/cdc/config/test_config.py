@@ -147,19 +147,30 @@ path = "s3://bucket/x"
         "line 5, [source] tables[3]: expected a string, got an integer",
         "line 5, [source] tables[2]: is listed twice, got 'public.\"orders\"'",
         "line 6, [source] heartbeat_secs: unknown key; did you mean `heartbeat_seconds`?",
-        "line 7, [kafka] prefix: missing (first part of every topic, index and key)",
+        "line 7, [kafka] prefix: missing (prefix of every topic, index and key name)",
         "line 9, [kafka] partitions: expected an integer, got a string",
         "line 10, [kafka] delete_retention_hours: must be between 0.001 and 87600, got 0",
-        "line 11, [kafka] options: may not set acks: Tailrace sets that itself, from the keys of [kafka] and [capture]",
+        "line 11, [kafka] options: may not set acks: Tailrace sets it from the keys of [kafka] and [capture]",
         "line 13, [capture] batch_milliseconds: expected an integer, got a number",
         "line 15, [mask] email: expected \"schema.table.column\", all of it in quotes, got 'email'",
         "line 16, [mask] public.customers.name: expected hash, null, fixed:TEXT or none, got 'blank'",
         "line 17, [stores] Search: a store's name is made of a-z, 0-9, _ and -, a letter first, got 'Search'",
         "line 20, [stores.cache] kind: missing (one of elasticsearch, redis, iceberg)",
         "line 23, [stores.lake] kind: must be one of elasticsearch, redis, iceberg, got 'icebreg'",
-        "line 24, [stores.warehouse] catalog_uri: needed when `path` is a URI: a SQLite catalog can only live in a "
-        "local folder",
+        "line 24, [stores.warehouse] catalog_uri: needed when `path` is a URI: a SQLite catalog needs a local folder",
         "line 27, [sparks]: unknown section; did you mean `spark`?",
+    ]
+
+
+def test_a_key_of_0_1_0_gets_an_error_that_names_the_new_key() -> None:
+    """The sections and keys that 0.2.0 renamed: each error names the present one."""
+    old = "[copy]\nconnections = 2\n"
+    assert problems(MINIMAL + old) == ["line 7, [copy]: this section is called [snapshot] since 0.2.0: rename it"]
+    old = "[snapshot]\nfirst = false\n"
+    assert problems(MINIMAL + old) == ["line 8, [snapshot] first: this key is called `initial` since 0.2.0: rename it"]
+    old = '[stores.lake]\nkind = "iceberg"\npath = "lake"\nsnapshot_hours = 3\n'
+    assert problems(MINIMAL + old) == [
+        "line 10, [stores.lake] snapshot_hours: this key is called `snapshot_retention_hours` since 0.2.0: rename it"
     ]
 
 
@@ -281,9 +292,9 @@ def test_a_setting_given_twice_is_reported() -> None:
     text = MINIMAL.replace("tailrace@localhost:5432/shop", "u:a@h/d?sslmode=require")
     text = text.replace("[kafka]", 'password = "b"\ntls = { cert = "x" }\n[kafka]')
     assert problems(text) == [
-        "line 4, [source] password: is in the DSN as well; give it once",
-        "line 5, [source.tls] cert: `cert` and `key` go together",
-        "line 5, [source] tls: the DSN has sslmode as well; give it once",
+        "line 4, [source] password: is in the DSN as well; set it in one place",
+        "line 5, [source.tls] cert: `cert` and `key` must be set together",
+        "line 5, [source] tls: the DSN has sslmode as well; set it in one place",
     ]
 
 

@@ -206,7 +206,7 @@ def test_a_copy_is_due_when_capture_waits_or_a_table_is_incomplete(status: Any, 
 
 
 def test_rows_that_are_not_wanted_are_not_due() -> None:
-    """`[copy] first = false`: incomplete until a person copies them, or wants a first copy after all."""
+    """`[snapshot] first = false`: incomplete until a person copies them, or wants a first copy after all."""
     status = {"state": "streaming", "tables": [{**_INCOMPLETE, "by_choice": True}]}
     assert not copies_due(status, first=False)
     assert copies_due(status, first=True)

@@ -65,7 +65,7 @@ def test_the_digest_covers_what_decides_an_events_bytes() -> None:
         _config('[mask]\n"public.t.v" = "none"\n'),
         _config('[columns]\n"public.t" = ["*"]\n'),
         _config(SALT),
-        _config("[copy]\nconnections = 9\n"),
+        _config("[snapshot]\nconnections = 9\n"),
     ):
         assert settings_digest(same, T) == plain
 
