@@ -22,9 +22,9 @@ class Suspect(NamedTuple):
     Most suspects are rows that changed between the two reads, so the audit checks each of them again.
 
     `side`: "topic" (compared with the source) or a store's name (compared with the topic). `key`: the key as in the
-    source. If only the store has the row, it is the store's id of the row, and `is_id` is true. It is b"" if the key must
-    be read from the topic's record. `place`: partition and offset of the topic's last record of the row, in one number;
-    -1 if there is none. `disordered`: an earlier record of the row has a larger version than the last record.
+    source. If only the store has the row, it is the store's id of the row, and `is_id` is true. It is b"" if the key
+    must be read from the topic's record. `place`: partition and offset of the topic's last record of the row, in one
+    number; -1 if there is none. `disordered`: an earlier record of the row has a larger version than the last record.
     """
 
     side: str
@@ -39,8 +39,8 @@ class FoundDifferences:
     """The result of one task.
 
     `rows`: number of live rows by side. `differing`: number of differing rows by side; `suspects` lists at most
-    `GroupComparison.most_suspects` of them for each side. `troubles`: errors of the tasks that read a side. If there are
-    any, nothing was compared. `marker`: the version of the table's last TRUNCATE, or "".
+    `GroupComparison.most_suspects` of them for each side. `troubles`: errors of the tasks that read a side. If there
+    are any, nothing was compared. `marker`: the version of the table's last TRUNCATE, or "".
     """
 
     rows: dict[str, int]
@@ -97,8 +97,8 @@ class GroupComparison:
     def _note(self, side: str, one: Side, other: Side, known: Sequence[Side], found: FoundDifferences) -> None:
         """Add the rows that differ between two sides to `found`.
 
-        `known`: the sides in which the key of a suspect is looked up, the topic first. A third one is a store, which has
-        ids instead of keys. The store's id is used only if the topic has no record of the row.
+        `known`: the sides in which the key of a suspect is looked up, the topic first. A third one is a store, which
+        has ids instead of keys. The store's id is used only if the topic has no record of the row.
         """
         ids = differing(one, other, versions=side != TOPIC)
         found.differing[side] = len(ids)
