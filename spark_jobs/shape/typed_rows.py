@@ -1,7 +1,7 @@
 """Parses the JSON of events into typed Spark columns, one for each column of the table. All of it runs in the JVM.
 
-    events = events_of(read_topics(...))                  # after: the row's JSON; op, version, times typed =
-    with_typed_rows(events, table)                # row: struct of typed columns; unfit: columns that did not fit
+    events = events_of(read_topics(...))        # after: the row's JSON; op, version, times
+    typed = with_typed_rows(events, table)      # row: struct of typed columns; unfit: names of columns that do not fit
     typed.where("size(unfit) = 0").select("row.*")
 
 This module drops no record. An event that cannot be read as JSON has the op `UNREAD`, and all of its columns are
