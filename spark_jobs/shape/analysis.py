@@ -1,4 +1,4 @@
-"""Checks the expressions of a shape without data: Spark analyses them over an empty table with the same columns.
+"""Checks the expressions of a shape without data: Spark analyses them over a row of NULLs with the table's types.
 
 An expression is allowed if it always gives the same value for the same row. Subqueries, aggregates, windows, the
 current time, random values and calls out of Spark are refused.

@@ -47,7 +47,7 @@ def shape_session(spark: SparkSession) -> SparkSession:
 
 
 def with_shapes(frame: DataFrame, shapes: Mapping[str, CompiledShape]) -> DataFrame:
-    """Add the column `shaped` to a frame of `read_topics`. `shapes`: by topic, those that have expressions."""
+    """Add the column `shaped` to a frame of `read_topic_stream`. `shapes`: by topic, those that have expressions."""
     from pyspark.sql import functions as f  # noqa: PLC0415 - takes half a second: only a job needs it
 
     # If the event cannot be read as JSON, `shaped` is NULL although there is a row. The sink then parks the row.
