@@ -1,1 +1,1 @@
-"""Spark jobs: they read, transform and hand to a sink."""
+"""Spark jobs that read topics or tables, transform rows and pass them to a sink."""

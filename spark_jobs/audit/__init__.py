@@ -1,1 +1,1 @@
-"""The audit's one pass over each side, on Spark."""
+"""The audit as a Spark job: it reads the source, the topic and each store once per table and compares them."""

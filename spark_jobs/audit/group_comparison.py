@@ -1,4 +1,4 @@
-"""Where the sides meet: one task has all rows of some groups, of every side, and says which of them differ."""
+"""The comparing task of the audit: it gets all rows of its groups from every side and reports those that differ."""
 
 from __future__ import annotations
 
@@ -17,12 +17,14 @@ if TYPE_CHECKING:
 
 
 class Suspect(NamedTuple):
-    """A row that was not the same on two sides when each was read; much of it has just moved.
+    """A row that differed between two sides when each was read.
 
-    `side`: "topic" (against the source) or a store (against the topic). `key`: as the source has it; or where only the
-    store has such a row, its id there (`is_id`); or b"", and the topic's record says it. `place`: of the topic's last
-    record of it, -1 where there is none.
-    `disordered`: an earlier record of it has a larger version than the last one.
+    Most suspects are rows that changed between the two reads, so the audit checks each of them again.
+
+    `side`: "topic" (compared with the source) or a store's name (compared with the topic). `key`: the key as in the
+    source. If only the store has the row, it is the store's id of the row, and `is_id` is true. It is b"" if the key
+    must be read from the topic's record. `place`: partition and offset of the topic's last record of the row, in one
+    number; -1 if there is none. `disordered`: an earlier record of the row has a larger version than the last record.
     """
 
     side: str
@@ -34,7 +36,12 @@ class Suspect(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class FoundDifferences:
-    """Of one task. `rows`: live rows by side; `differing`: how many by side, of which some are in `suspects`."""
+    """The result of one task.
+
+    `rows`: number of live rows by side. `differing`: number of differing rows by side; `suspects` lists at most
+    `GroupComparison.most_suspects` of them for each side. `troubles`: errors of the tasks that read a side. If there
+    are any, nothing was compared. `marker`: the version of the table's last TRUNCATE, or "".
+    """
 
     rows: dict[str, int]
     differing: dict[str, int]
@@ -45,7 +52,11 @@ class FoundDifferences:
 
 @dataclass(frozen=True, slots=True)
 class GroupComparison:
-    """For `mapPartitions`. `stores`: names; a store with rows of its own shape has a side of the topic for itself."""
+    """Compares the groups of one Spark partition; the function for `mapPartitions`.
+
+    `stores`: the stores' names. `shaped`: the stores that hold rows in a shape of their own. Each of these is compared
+    with a side that holds the topic's rows in that shape. `most_suspects`: limit of suspects for each side and task.
+    """
 
     stores: Sequence[str]
     shaped: frozenset[str]
@@ -84,7 +95,11 @@ class GroupComparison:
             found.rows[store] = held.live_rows
 
     def _note(self, side: str, one: Side, other: Side, known: Sequence[Side], found: FoundDifferences) -> None:
-        """`known`: where keys are looked for; the last one knows only ids, if it is a store's."""
+        """Add the rows that differ between two sides to `found`.
+
+        `known`: the sides in which the key of a suspect is looked up, the topic first. A third one is a store, which
+        has ids instead of keys. The store's id is used only if the topic has no record of the row.
+        """
         ids = differing(one, other, versions=side != TOPIC)
         found.differing[side] = len(ids)
         chosen = ids[: self.most_suspects]

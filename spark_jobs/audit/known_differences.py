@@ -1,4 +1,4 @@
-"""Differences that are known and said elsewhere: rows that were parked, rows that a cache may evict."""
+"""Differences that the audit expects and counts separately: parked rows, and rows that a cache may evict."""
 
 from __future__ import annotations
 
@@ -17,19 +17,26 @@ _OF_PARKED = (Kind.MISSING, Kind.CONTENT, Kind.VERSION)
 
 
 class KnownDifferences:
-    """Of the outcome that was looked at last."""
+    """Removes expected differences from a recheck's outcome and counts them.
+
+    The counts belong to the outcome that was last passed to `taken`.
+    """
 
     def __init__(self, config: Config, audited: Audited) -> None:
         self._config = config
         self._topic = audited.schema.topic
         self._parked: dict[str, set[str]] = {}
-        self.evicted: dict[str, int] = {}  # how many, by store
+        self.evicted: dict[str, int] = {}  # number of rows by store
 
     def parked(self, side: str) -> int:
-        """How many rows it lacks because they are parked: by itself, or by capture, so that no store can have them."""
+        """Return the number of rows that this side lacks because its sync or capture parked them.
+
+        No store can have a row that capture parked.
+        """
         return len(self._parked.get(side, set()) | self._parked.get(TOPIC, set()))
 
     def taken(self, outcome: RecheckOutcome) -> RecheckOutcome:
+        """Return the outcome without the expected differences, and count those."""
         self._parked, self.evicted = {}, {}
         if not outcome.wrong:
             return outcome

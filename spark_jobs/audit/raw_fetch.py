@@ -1,6 +1,7 @@
-"""Record batches of one partition as the broker sends them, for whoever reads them faster than a client's objects do.
+"""Fetches the raw record batches of one partition, for the compiled decoder.
 
-kafka-python's connection and login, and its words for the protocol; none of its consumer.
+The compiled decoder is faster than a client that makes an object per record. This module uses kafka-python's
+connections, its authentication and its protocol classes, but not its consumer.
 """
 
 from __future__ import annotations
@@ -18,16 +19,16 @@ from cdc.audit.record_batches import AbortedTransactions, UnreadableError
 _ANSWER_MS: Final = 30_000
 _WAIT_MS: Final = 500
 _FETCH_BYTES: Final = 4 << 20
-# An answer has at least one whole batch, however large it is.
+# A fetch response holds at least one whole batch, however large that batch is.
 _MOST_BYTES: Final = (1 << 31) - 1
 _READ_COMMITTED: Final = 1
-# From the first one with transactions up to the last one that names topics.
+# Versions of the fetch request: 4 is the first with transactions, 12 the last that identifies topics by name.
 _LEAST_VERSION, _LAST_VERSION = 4, 12
 _NO_SESSION: Final = {"session_id": 0, "session_epoch": -1, "forgotten_topics_data": [], "rack_id": ""}
 
 
 class Fetched(NamedTuple):
-    """`stable_end`: nobody's transaction is open below it."""
+    """A fetch response. `stable_end`: the last stable offset; no transaction is open below it."""
 
     data: bytes
     aborted: list[AbortedTransactions]
@@ -35,7 +36,10 @@ class Fetched(NamedTuple):
 
 
 class PartitionFetch:
-    """Any trouble is an UnreadableError: the caller has another way."""
+    """Reads one partition by fetch requests to its leader.
+
+    Every error is raised as UnreadableError. The caller then reads the partition with a regular client.
+    """
 
     def __init__(self, options: dict[str, Any], topic: str, partition: int) -> None:
         self._topic = topic
@@ -45,21 +49,23 @@ class PartitionFetch:
         self._leader: int | None = None
 
     def fetch(self, offset: int) -> Fetched:
+        """Fetch the batches from `offset` on; the first batch may begin before it."""
         try:
             if self._leader is None:
                 self._leader = self._find_leader()
             answer = self._net.run(self._ask, self._request(offset))
             (found,) = answer.responses[0].partitions
         except (KafkaError, OSError, RuntimeError, AttributeError, LookupError, TypeError, ValueError) as error:
-            raise UnreadableError(f"the broker's answer: {type(error).__name__}") from error
+            raise UnreadableError(f"the fetch request failed: {type(error).__name__}") from error
         if found.error_code:
-            raise UnreadableError(f"the broker's error {found.error_code}")
+            raise UnreadableError(f"the broker returned error code {found.error_code}")
         aborted = [
             AbortedTransactions(each.producer_id, each.first_offset) for each in found.aborted_transactions or ()
         ]
         return Fetched(bytes(found.records or b""), aborted, found.last_stable_offset)
 
     def close(self) -> None:
+        """Close the connections."""
         self._brokers.close()
         self._net.close()
 

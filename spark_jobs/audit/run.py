@@ -1,4 +1,4 @@
-"""`tailrace audit`: the tables of stores that are named, or of the topics, compared with the source, and mended."""
+"""`tailrace audit`: compares the tables in the named stores, or in the topics, with the source, and repairs rows."""
 
 from __future__ import annotations
 
@@ -40,25 +40,25 @@ if TYPE_CHECKING:
 
 log = get_logger("audit")
 
-# See worker_daemon.
+# The environment variable that `spark_jobs.session.worker_daemon` reads.
 _MODULES = "TAILRACE_WORKER_MODULES"
 _TASK_MODULES = ("spark_jobs.audit.group_comparison", "spark_jobs.audit.topic_share")
 _MOST_PASSES = 3
 _MOST_REPAIRS = 3
 SHOWN_DIFFERENCES = 1000
-# Telling which fields differ is for a person to look at.
+# Only this many differences list their fields: the list is for a person to read.
 _FIELDS_TOLD = 100
 
 
 class SessionSource(Protocol):
-    """Gives the session when it is first needed."""
+    """Returns the Spark session, and starts it at the first call."""
 
     def __call__(self) -> SparkSession: ...
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AuditOptions:
-    """`stores` empty: only the topics. `tables` empty: all."""
+    """Options of the command. Without `stores` only the topics are audited. Without `tables` all tables are."""
 
     stores: Sequence[str] = ()
     tables: Sequence[str] = ()
@@ -67,12 +67,15 @@ class AuditOptions:
 
 
 def run_audit(config: Config, options: AuditOptions, spark: SessionSource) -> Iterator[AuditRecord]:
-    """One record for each table and store, each kept when it is known."""
+    """Audit the chosen tables and yield one record for each table and store.
+
+    The records of a table are written to the audit log before they are yielded.
+    """
     states = read_recorded_states(config)
     if states is None or not states.tables:
-        raise RefusedError("Capture has published no table yet.", remedy="Start it first: tailrace capture")
+        raise RefusedError("Capture has published no table yet.", remedy="Start capture first: tailrace capture")
     chosen = _chosen(states, options.tables)
-    spark()  # before the clock of the first table
+    spark()  # started here, so that the first table's duration does not include it
     with ExitStack() as opened:
         stores = {name: _open(config, name, opened) for name in options.stores}
         for oid in chosen:
@@ -87,13 +90,13 @@ def _chosen(states: TableStates, names: Sequence[str]) -> list[str]:
     for name in wanted:
         if name not in oids:
             raise UsageError(
-                f"Table {name} is not captured.", remedy=f"Captured are: {', '.join(sorted(oids)) or 'none'}."
+                f"Table {name} is not captured.", remedy=f"Captured tables: {', '.join(sorted(oids)) or 'none'}."
             )
     return [oids[name] for name in wanted]
 
 
 class _Opened(NamedTuple):
-    """`position`: with what the store's rows were made."""
+    """An opened store. `position`: the serving generation's; it holds the shapes that the rows were written in."""
 
     scan: StoreScan
     position: Position
@@ -102,13 +105,14 @@ class _Opened(NamedTuple):
 def _open(config: Config, name: str, opened: ExitStack) -> _Opened:
     if name not in config.stores:
         raise UsageError(
-            f"There is no [stores.{name}] in the config.", remedy=f"There are: {', '.join(config.stores) or 'none'}."
+            f"There is no [stores.{name}] in the config.",
+            remedy=f"Configured stores: {', '.join(config.stores) or 'none'}.",
         )
     with closing(open_store(name, config.stores[name], config.kafka.prefix)) as store:
         serving = store.serving()
         position = store.position(serving) if serving is not None else None
     if serving is None or position is None:
-        raise RefusedError(f"Store {name} serves nothing yet.", remedy=f"tailrace sync {name}")
+        raise RefusedError(f"Store {name} has no serving generation yet.", remedy=f"tailrace sync {name}")
     progress = read_progress(config.kafka.client_options(), control_topic(config.kafka.prefix, Control.PROGRESS))
     if progress is not None and not is_of(position, progress):
         raise RefusedError(f"Store {name} was built from another pipeline.", remedy=f"tailrace bootstrap {name}")
@@ -118,7 +122,7 @@ def _open(config: Config, name: str, opened: ExitStack) -> _Opened:
 
 @dataclass(slots=True)
 class _Auditing:
-    """Of one table."""
+    """The audit of one table in all chosen stores."""
 
     config: Config
     options: AuditOptions
@@ -134,11 +138,11 @@ class _Auditing:
         if mark is not None:
             return self._unjudged(incomplete(mark))
         other = why_other(self.config, self.states, {self.oid: name_of(state)})
-        if other is not None:  # every masked value would look different
+        if other is not None:  # with other settings every masked value would differ
             return self._unjudged(other)
         schemas = read_schemas_of(self.config).get(state.topic)
         if schemas is None:
-            return self._unjudged("nothing was published of it yet")
+            return self._unjudged("capture has published nothing of this table yet")
         audited, feds = self._audited(schemas.last)
         if self.stores and not audited.scans:
             return []
@@ -155,7 +159,7 @@ class _Auditing:
         return self._unjudged(reason, verdict="undecided")
 
     def _audited(self, schema: TableSchema) -> tuple[Audited, dict[str, FedTables]]:
-        """Stores that do not get this table are left out; with those that get it in a shape of their own."""
+        """Return the table with the stores that get it, and the stores that get it in a shape of their own by name."""
         feds: dict[str, FedTables] = {}
         scans = {}
         for name, (scan, position) in self.stores.items():
@@ -180,7 +184,10 @@ class _Auditing:
     def _spelled(
         self, scans: Mapping[str, StoreScan], schema: TableSchema, schemas: Mapping[str, TableSchema]
     ) -> frozenset[str]:
-        """A field that Spark computes has a type in a warehouse, and only a spelling elsewhere."""
+        """Return the columns that must be compared by their text, because a store may spell their values differently.
+
+        These include the fields that Spark computes for a warehouse: there they have a type, elsewhere only a text.
+        """
         own = {column.name: column for column in schema.columns}
         found: set[str] = set()
         for name, scan in scans.items():
@@ -225,7 +232,7 @@ class _Auditing:
             record = records.get(suspect.place)
             key = suspect.key or (record.key if record is not None else b"")
             if not key and suspect.place >= 0:
-                raise ChangedMeanwhileError("records of its topic were compacted while it was looked at")
+                raise ChangedMeanwhileError("Kafka compacted records of its topic during the audit")
             name = key.decode(errors="replace") if suspect.is_id else id_of(key)
             case = cases.setdefault(name, RowCase(name, None))
             case.key = case.key if suspect.is_id else key
@@ -242,7 +249,10 @@ class _Auditing:
         excuses: KnownDifferences,
         outcome: RecheckOutcome,
     ) -> tuple[RecheckOutcome, int]:
-        """Until nothing differs, or it does not help. Gives what is left, and how many rows are right now."""
+        """Repair and compare again until nothing differs, at most `_MOST_REPAIRS` times.
+
+        Returns the remaining differences and the number of rows that are correct now.
+        """
         before = len(outcome.wrong)
         for _ in range(_MOST_REPAIRS):
             repair_topic(self.config, audited, outcome.wrong)
@@ -259,11 +269,14 @@ class _Auditing:
 
     def _reason(self, side: str, outcome: RecheckOutcome, wrong: Wrong) -> str:
         if outcome.moving and not wrong:
-            return f"{outcome.moving} rows change all the time"
+            return f"{outcome.moving} rows kept changing during the audit"
         if wrong and self.options.repair and side != TOPIC and self._is_by_spark(side):
-            return f"its history stands in the way of a repair; tailrace bootstrap {side} builds it anew"
+            return f"the warehouse's history contradicts the repair; rebuild the tables: tailrace bootstrap {side}"
         if wrong and self.options.repair:
-            return "the repair did not hold: another program writes these rows, or the sync is stopped; repair again"
+            return (
+                "rows still differ after the repair: another program writes them, or the sync is not running;"
+                " repair again"
+            )
         return ""
 
     def _record(
@@ -352,7 +365,10 @@ def _verdict(*, is_drift: bool, moving: int, parked: int) -> Verdict:
 
 
 def lazily(config: Config, stores: Sequence[str] = ()) -> tuple[SessionSource, ExitStack]:
-    """A session of this process's own, started for the first table. `stores`: those that will be audited."""
+    """Return a function that starts the Spark session at its first call, and the stack that stops the session.
+
+    `stores`: those that will be audited. The session's settings depend on their kinds.
+    """
     from spark_jobs.session.spark_session import spark_session  # noqa: PLC0415 - takes half a second
 
     started: list[SparkSession] = []
@@ -370,19 +386,22 @@ def lazily(config: Config, stores: Sequence[str] = ()) -> tuple[SessionSource, E
 
 
 def _start_workers(spark: SparkSession) -> None:
-    """Now, and not while a snapshot is held in the source."""
+    """Start the Python workers now, so that the source's snapshot is not held while they start."""
     context = spark.sparkContext
     count = context.defaultParallelism
     context.parallelize(range(count), count).foreach(_nothing)
 
 
 def _nothing(_: int) -> None:
-    """In the worker."""
+    """Do nothing. It runs in the worker."""
 
 
 def _tuning(config: Config, stores: Sequence[str]) -> dict[str, str]:
-    """Where Python does the work: workers load what they need and no more, and Java's second compiler, which would take
-    half of a processor for the first minute, is left off."""
+    """Return Spark options for an audit in which Python does the work; none if Spark itself processes rows.
+
+    Workers import only the modules that the tasks need. Java's second compiler (C2) is off, because it would use half
+    of a processor for the first minute.
+    """
     settings = [config.stores[name] for name in stores if name in config.stores]
     if any(each.kind in BY_SPARK or each.shape for each in settings):
         return {}
@@ -394,6 +413,7 @@ def _tuning(config: Config, stores: Sequence[str]) -> dict[str, str]:
 
 
 def exit_code(records: Sequence[AuditRecord]) -> int:
+    """Return 0 if every table is equal in every store, else 1."""
     if not records:
-        raise TransientError("Nothing was audited.")
+        raise TransientError("No table was audited: the stores get none of them, or none of them has a primary key.")
     return 0 if all(record.verdict == "equal" for record in records) else 1

@@ -1,4 +1,4 @@
-"""What a store must hold of a table, where it does not take its rows as they are (docs/guides/shaping.md)."""
+"""The rows that a store must hold if it gets a table in a shape of its own (docs/guides/shaping.md)."""
 
 from __future__ import annotations
 
@@ -14,16 +14,21 @@ from spark_jobs.shape.store_tables import FedTables
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
-#: Never the content of a row: an expression failed for it, so the store keeps what it had (and the row is parked).
+#: Stands for a row for which an expression failed. It equals no row's content: the sync parked the row, and the store
+#: keeps the row's previous state.
 UNKNOWN = b"?"
 
 
 def takes(fed: FedTables, table: TableSchema) -> bool:
+    """Return whether the store gets this table."""
     return table.topic in fed.source
 
 
 class ExpectedRows:
-    """For the driver, which looks at few rows: `learn` has Spark evaluate many at once, and then each is known."""
+    """Returns the row that a store must hold for a row of the topic; None if the shape leaves the row out.
+
+    It runs in the driver, for few rows. `learn` evaluates many rows in one Spark job and caches the results.
+    """
 
     def __init__(self, fed: FedTables, topic: str) -> None:
         self._fed = fed
@@ -31,6 +36,7 @@ class ExpectedRows:
         self._known: dict[bytes, bytes | None] = {}
 
     def learn(self, rows: Collection[bytes]) -> None:
+        """Evaluate those rows that are not in the cache."""
         unknown = [row for row in set(rows) if row not in self._known]
         if unknown:
             found = shape_few(self._fed, [(self._topic, row) for row in unknown])
@@ -43,7 +49,7 @@ class ExpectedRows:
 
 
 def shaped_frame(frame: DataFrame, feds: Mapping[str, FedTables], topic: str) -> DataFrame:
-    """The records with one more column for each store whose shape has expressions."""
+    """Add a column with the evaluated shape for each store whose shape has expressions."""
     for number, (_, fed) in enumerate(sorted(feds.items())):
         shape = fed.shapes[topic]
         if shape.row.evaluated:
@@ -52,9 +58,11 @@ def shaped_frame(frame: DataFrame, feds: Mapping[str, FedTables], topic: str) ->
 
 
 def shaped_column(number: int) -> str:
+    """Return the name of the column that `shaped_frame` adds; `number`: the store's place among the sorted names."""
     return f"shaped{number}"
 
 
 def expected_row(shape: RowShape, after: bytes, found: dict[str, Any] | None) -> bytes | None:
+    """Return the row in the store's shape, None if the shape leaves it out, `UNKNOWN` if an expression failed."""
     row = shaped_row(shape, after, found)
     return UNKNOWN if isinstance(row, Troubled) else row

@@ -1,7 +1,7 @@
-"""What the audit's tasks do: read a share of one side, and hand it on as packed groups. Nothing is compared here.
+"""The reading tasks of the audit: each reads a part of one side and yields its rows as packed groups.
 
-Each record that leaves is `(group, (side, bytes))`. Trouble travels the same way: an exception that crosses Spark's
-border is a text with a traceback.
+This module compares nothing. Each result is `(group, (side, bytes))`. Errors are results as well (`SideError`), because
+an exception that Spark passes on to the driver is only a text with a traceback.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ SOURCE: Final = "source"
 TOPIC: Final = "topic"
 MARKER: Final = "marker"
 TROUBLE: Final = "trouble"
-#: Of the frame that `PackTopic` makes.
+#: The schema of the frame that `PackTopic` makes.
 PACKED: Final = "grp int, side string, data binary"
 
 Record = tuple[int, tuple[str, bytes]]
@@ -50,7 +50,11 @@ _ID_DIGITS: Final = 100
 
 @dataclass(frozen=True, slots=True)
 class Hashing:
-    """`by_id`: rows meet by the id that stores know them under; otherwise by the record's key, which is quicker."""
+    """How ids and contents of rows are hashed.
+
+    `by_id`: rows are matched by the id that stores use for them; otherwise by the record's key, which is faster.
+    `one_column`: the key has one column. `groups`: number of groups that rows are divided into.
+    """
 
     content: Content
     by_id: bool
@@ -58,31 +62,38 @@ class Hashing:
     groups: int
 
     def ids(self, keys: Sequence[bytes]) -> bytes:
-        """As `numbers` reads them."""
+        """Return the hashes of the rows' ids, eight bytes each, as `numbers` reads them."""
         return row_digests(map(self._id, keys) if self.by_id else keys)
 
     def contents(self, rows: Sequence[bytes]) -> bytes:
+        """Return the hashes of the rows' contents, eight bytes each, as `numbers` reads them."""
         return row_digests(rows if self.content.exact else map(self.content.canonical, rows))
 
     def _id(self, key: bytes) -> bytes:
-        """Most keys are whole numbers, whose digits are the id as they stand."""
+        """Return the id of a key. Most keys are whole numbers, whose digits are the id."""
         digits = key.rpartition(b'":')[2][:-1] if self.one_column else b""
         return digits if digits.isdigit() and len(digits) <= _ID_DIGITS else id_of(key).encode()
 
 
 class SideError(msgspec.Struct, frozen=True):
-    """`kind`: "refused", "transient", or "changed" (the snapshot no longer shows the whole table: begin again)."""
+    """An error of a reading task.
+
+    `kind`: "refused", "transient", or "changed". "changed" means that the snapshot no longer shows the whole table, so
+    the pass must start again.
+    """
 
     kind: str
     message: str
     remedy: str | None = None
 
     def error(self) -> TailraceError:
+        """Return the exception that the driver raises."""
         kind = RefusedError if self.kind == "refused" else TransientError
         return kind(self.message, remedy=self.remedy)
 
 
 def failed_side(records: Iterator[Record]) -> Iterator[Record]:
+    """Yield the records; if reading them fails, yield the error as the last record."""
     try:
         yield from records
     except SnapshotLostError as error:
@@ -104,7 +115,10 @@ def _trouble(kind: str, message: str, remedy: str | None = None) -> Record:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SourceShare:
-    """Blocks of one table at one snapshot; holds secrets, so it goes nowhere but into tasks."""
+    """A task that reads some block ranges of one table at one snapshot.
+
+    It holds secrets, so it must be passed to tasks only.
+    """
 
     config: Config
     snapshot: str
@@ -129,7 +143,7 @@ class SourceShare:
                 yield from self._piece(lines(connection, readable, piece, encoder.columns), encoder, pace)
 
     def _piece(self, blocks: Iterable[list[bytes]], encoder: LineEncoder, pace: Pace) -> Iterator[Record]:
-        """Hashed at once, a few hundred rows at a time: what was encoded is not kept."""
+        """Hash the rows a few hundred at a time, so that their encoded form need not be kept."""
         ids, contents = bytearray(), bytearray()
         keys: list[bytes] = []
         for some in blocks:
@@ -162,7 +176,7 @@ _decode_envelope = msgspec.json.Decoder(_Envelope).decode
 
 
 def after_of(value: bytes | None) -> bytes | None:
-    """The row of an event, None for a delete; a value that is no event of ours counts as a row of its own."""
+    """Return the row of an event, None for a delete. A value that is no event of Tailrace's is itself the row."""
     if value is None:
         return None
     try:
@@ -174,17 +188,18 @@ def after_of(value: bytes | None) -> bytes | None:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PackTopic:
-    """For `mapInArrow`, where stores have shapes that Spark evaluates: the records of a whole topic.
+    """Packs the records of a topic for the topic's side and for each store with a shape; for `mapInArrow`.
 
-    Columns: partition, offset, key, value, stamp, is_marker. `shapes`: of stores that do not take rows as they are, in
-    the order of the columns that `shaped_frame` makes.
+    It is used if stores have shapes, because Spark evaluates these. Columns: partition, offset, key, value, stamp,
+    is_marker. `shapes`: by store, of the stores that get rows in a shape of their own. Sorted by name, they are in the
+    order of the columns that `shaped_frame` adds.
     """
 
     hashing: Hashing
     shapes: Mapping[str, RowShape]
 
     def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        import pyarrow as pa  # noqa: PLC0415 - half a second, and only a task needs it
+        import pyarrow as pa  # noqa: PLC0415 - takes half a second, and only a task needs it
 
         waiting: list[pa.RecordBatch] = []
         count, marker = 0, b""
@@ -237,11 +252,12 @@ class PackTopic:
 
 
 def stamps(texts: Sequence[bytes | None]) -> tuple[Any, Any]:
-    """Versions out of the header's fixed-width text; what is none (somebody else wrote it) is 0.
+    """Return positions and sequence numbers, parsed from the versions' fixed-width texts.
 
-    Rows of a copy or a transaction often share one: each is read once.
+    A header that is no version gives 0: another program wrote that record. Each distinct text is parsed once, because
+    the rows of a snapshot chunk or a transaction often share one.
     """
-    import pyarrow as pa  # noqa: PLC0415 - half a second, and only a task needs it
+    import pyarrow as pa  # noqa: PLC0415 - takes half a second, and only a task needs it
 
     encoded = pa.array(texts, pa.binary()).dictionary_encode(null_encoding="encode")
     known = [
@@ -264,7 +280,7 @@ for _digit in b"0123456789abcdef":
 
 
 def _markers(batch: pa.RecordBatch) -> list[bytes]:
-    """Few, and mostly none."""
+    """Return the versions of the TRUNCATE markers in a batch; most batches have none."""
     import pyarrow.compute as pc  # noqa: PLC0415 - as above
 
     found = batch.filter(batch.column("is_marker")) if pc.any(batch.column("is_marker")).as_py() else None
@@ -284,7 +300,7 @@ def _frame(rows: Sequence[tuple[int, str, bytes]]) -> pa.RecordBatch:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StoreShare:
-    """A slice of a store's rows of one table; `read` holds the store's secrets."""
+    """A task that reads a slice of a store's rows of one table. `read` holds the store's secrets."""
 
     store: str
     read: Callable[[], Iterator[list[StoredRow]]]

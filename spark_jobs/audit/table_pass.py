@@ -1,7 +1,8 @@
-"""One pass over one table: the source at one snapshot, its topic, and the stores, each read once, and compared.
+"""One pass over one table: reads the source at one snapshot, the topic and the stores once each, and compares them.
 
-The driver keeps the snapshot alive. The tasks hand on rows as packed groups (`sides`), which meet in as many tasks as
-there are groups (`comparing`); what comes back is a number of rows for each side, and the rows that were not the same.
+The driver keeps the snapshot open. Reading tasks yield rows as packed groups (`side_tasks`). Spark then sends each
+group to one comparing task (`group_comparison`). The result is the number of rows on each side and the rows that
+differed.
 """
 
 from __future__ import annotations
@@ -42,19 +43,23 @@ if TYPE_CHECKING:
 
 _ROWS_PER_GROUP: Final = 500_000
 _MOST_GROUPS: Final = 4096
-#: More rows that differ than this are counted, but not looked at again one by one.
+#: Differing rows beyond this number are counted but not checked again one by one.
 MOST_SUSPECTS: Final = 100_000
-# Rows are hashed as they come: a share may be large.
+# Rows are hashed while they are read, so a share may be large without using much memory.
 _LEAST_BYTES: Final = 16 << 20
 _STORE_SLICES: Final = 2
 _SHARE_OFFSETS: Final = 2_000_000
-# As in `tailrace capture`: rows make many objects and no cycles.
+# As in `tailrace capture`: rows create many objects but no reference cycles.
 _GC_THRESHOLDS: Final = (100_000, 20, 100)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TablePassResult:
-    """`rows` and `differing` by side. `ends`: where the topic was read to; `marker`: its last TRUNCATE by then."""
+    """The result of a pass. `rows` and `differing`: numbers of rows by side.
+
+    `ends`: the offset up to which each partition of the topic was read. `marker`: the version of the last TRUNCATE
+    before these offsets.
+    """
 
     lsn: LSN
     ends: list[int]
@@ -66,7 +71,7 @@ class TablePassResult:
 
 @contextmanager
 def exported_snapshot(config: Config) -> Iterator[tuple[psycopg.Connection[Any], str]]:
-    """As long as the block lasts, others can read at it."""
+    """Open and export a snapshot of the source; other connections can use it until the block ends."""
     with at_snapshot(config.source.conninfo(), None) as connection:
         row = connection.execute("select pg_export_snapshot()").fetchone()
         assert row is not None  # noqa: S101  # a select without FROM has one row
@@ -74,7 +79,7 @@ def exported_snapshot(config: Config) -> Iterator[tuple[psycopg.Connection[Any],
 
 
 class TablePass:
-    """`feds`: of the stores that do not take the table's rows as they are."""
+    """One pass over one table. `feds`: by name, the stores that get the table in a shape of their own."""
 
     def __init__(self, spark: SparkSession, config: Config, audited: Audited, feds: Mapping[str, FedTables]) -> None:
         self._spark = spark
@@ -83,6 +88,10 @@ class TablePass:
         self._feds = feds
 
     def run(self) -> TablePassResult:
+        """Read and compare all sides.
+
+        The source's snapshot comes first. The topic and the stores are read after they have reached its LSN.
+        """
         config, audited = self._config, self._audited
         try:
             with exported_snapshot(config) as (connection, snapshot), ExitStack() as opened:
@@ -90,7 +99,7 @@ class TablePass:
                     lsn = catalog.current_lsn(other)
                 table = describe_tables(connection, config, [audited.oid]).get(audited.oid)
                 if table is None:
-                    raise RefusedError(f"{audited.schema} is not in the source, or has no key.")
+                    raise RefusedError(f"{audited.schema} does not exist in the source, or has no primary key.")
                 shares = self._plan(connection, table)
                 fence(config)
                 progress = wait_for_topics(config, lsn, audited.timeout_seconds)
@@ -103,14 +112,17 @@ class TablePass:
             raise TransientError(f"Postgres: {explain(error)}") from error
 
     def _offsets(self, progress: Progress) -> tuple[list[int], list[int]]:
-        """Where the topic begins, and an end behind all that capture has published and others may have written."""
+        """Return the topic's start and end offsets.
+
+        The ends cover everything that capture has published and other programs may have written.
+        """
         topic = self._audited.schema.topic
         published = list(progress.end_offsets.get(topic, ()))
         starts, ends = offsets(self._config, {topic: len(published)})
         return starts[topic], [max(each) for each in zip(ends[topic], published, strict=True)]
 
     def _plan(self, connection: psycopg.Connection[Any], table: DescribedTable) -> list[tuple[int, list[Piece]]]:
-        """Shares of about the same size, as many as connections are allowed: (bytes, pieces)."""
+        """Divide the table into shares of similar size, `(bytes, pieces)`, about one for each allowed connection."""
         sizes = read_sizes(connection, [table])
         total = sum(size.heap_bytes + size.toast_bytes for size in sizes.values())
         count = readers(self._config.snapshot)
@@ -139,7 +151,7 @@ class TablePass:
         spans: Sequence[tuple[int, int]],
         opened: ExitStack,
     ) -> RDD[Any]:
-        """`spans`: what is read of each partition of the topic."""
+        """Return the RDD that reads all sides. `spans`: start and end offset of each partition of the topic."""
         config, audited = self._config, self._audited
         calls: list[Callable[[], Iterable[Any]]] = [
             SourceShare(
@@ -158,14 +170,17 @@ class TablePass:
         if not self._feds:
             calls += self._topic_shares(hashing, spans)
         context = self._spark.sparkContext
-        # In the function and not in the data: data is written to a file on its way, and the calls hold passwords.
+        # The calls hold passwords, so they are part of the function: Spark writes an RDD's data to a file.
         read: RDD[Any] = context.parallelize(range(len(calls)), max(1, len(calls))).flatMap(partial(_call, calls))
         if not self._feds or not any(end > start for start, end in spans):
             return read
         return read.union(self._shaped_topic(hashing, spans).rdd.map(_as_record))
 
     def _topic_shares(self, hashing: Hashing, spans: Sequence[tuple[int, int]]) -> list[TopicShare]:
-        """A partition each; a large one in parts: the last record of a key counts, whoever reads it."""
+        """Return at least one share per partition; a large partition is divided.
+
+        Dividing is safe, because the comparison takes the last record of a key whichever share it is from.
+        """
         return [
             TopicShare(
                 options=self._config.kafka.client_options(),
@@ -181,7 +196,7 @@ class TablePass:
         ]
 
     def _shaped_topic(self, hashing: Hashing, spans: Sequence[tuple[int, int]]) -> DataFrame:
-        """Read in the session of a shape: its expressions need that session's settings."""
+        """Read the topic in a shape's session, because expressions need that session's settings."""
         topic, feds = self._audited.schema.topic, self._feds
         session = next(fed.spark for fed in feds.values())
         starts, ends = [start for start, _ in spans], [end for _, end in spans]
@@ -199,7 +214,7 @@ class TablePass:
             found: list[FoundDifferences] = records.partitionBy(groups, int).mapPartitions(comparing).collect()
         except Exception as error:
             if type(error).__module__.startswith(("pyspark", "py4j")):
-                raise TransientError(f"The audit's job failed: {str(error).splitlines()[0][:300]}") from error
+                raise TransientError(f"The audit's Spark job failed: {str(error).splitlines()[0][:300]}") from error
             raise
         _raise_trouble([trouble for each in found for trouble in each.troubles])
         marker = max(each.marker for each in found)
@@ -220,11 +235,12 @@ _IS_MARKER: Final = (
 
 
 def with_markers(frame: DataFrame) -> DataFrame:
+    """Add the column `is_marker`: whether the record is the marker of a TRUNCATE."""
     return frame.selectExpr("*", _IS_MARKER)
 
 
 def _call(calls: Sequence[Callable[[], Iterable[Any]]], number: int) -> Iterable[Any]:
-    """In the worker."""
+    """Run one reading task, in the worker."""
     gc.set_threshold(*_GC_THRESHOLDS)
     return calls[number]()
 

@@ -1,7 +1,8 @@
-"""Records of a topic as columns of numbers, by Python: hot where nothing was compiled, else for the odd ones.
+"""Turns records of a topic into columns of hashes and versions, in Python.
 
-An event without a `before` is not parsed, since its `after` lies between two texts that no JSON string can hold (their
-quotes would be escaped).
+This is a hot loop where the compiled module is missing. Otherwise it gets only the records that the compiled module
+returns as unusual. An event without a `before` is not parsed: its `after` stands between two texts that cannot occur
+inside a JSON string, because their quotes would be escaped there.
 """
 
 from __future__ import annotations
@@ -20,12 +21,12 @@ _HEAD_BYTES: Final = len(_HEAD)
 _SOURCE: Final = b',"source":{"version":"'
 _MARKER_KEY: Final = b'{"__truncate":'
 
-#: Offset, key, value (None: a tombstone), and the text of its version (None: it has none).
+#: Offset, key, value (None for a tombstone), and the text of the version (None if the record has none).
 RawRecord = tuple[int, bytes, "bytes | None", "bytes | None"]
 
 
 class Columns(NamedTuple):
-    """Of numpy."""
+    """Numpy arrays of equal length, with one element per record."""
 
     ids: Any
     contents: Any
@@ -43,7 +44,7 @@ _decode_op = msgspec.json.Decoder(_Op).decode
 
 
 class TopicRows:
-    """`marker`: the largest version of a TRUNCATE so far, or b""."""
+    """Collects records as columns. `marker`: the largest version of a TRUNCATE so far, or b""."""
 
     def __init__(self, hashing: Hashing) -> None:
         self._hashing = hashing
@@ -61,6 +62,7 @@ class TopicRows:
         return len(self._keys)
 
     def take(self, records: Sequence[RawRecord]) -> None:
+        """Add records. Markers of a TRUNCATE only raise `marker`."""
         if not records:
             return
         offsets, keys, values, versions = zip(*records, strict=True)
@@ -78,7 +80,7 @@ class TopicRows:
         self._contents += self._hashing.contents([row or b"" for row in rows])
 
     def columns(self) -> Columns:
-        """And from now on anew."""
+        """Return the columns of the records collected so far, and start again with none."""
         positions, seqs = stamps(self._stamps)
         made = Columns(
             numbers(self._hashing.ids(self._keys)),

@@ -1,8 +1,8 @@
-"""A share of a topic: the committed records of one partition between two offsets, hashed as they come.
+"""The task that reads a share of a topic: the committed records of one partition between two offsets, as hashes.
 
-There are two ways with the same rows. Where `native_records` was compiled, batches are fetched as they lie in the topic
-and read by it: a record costs half a microsecond, and no object. Otherwise, and whenever that way meets something that
-it does not know, librdkafka reads, whose messages take four. (Spark's own source takes eight.)
+There are two implementations with the same result. Where `native_records` was compiled, it parses raw record batches:
+half a microsecond per record, and no object. Otherwise, and whenever `native_records` meets data that it cannot parse,
+librdkafka reads the share, at four microseconds per record. (Spark's Kafka source takes eight.)
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from spark_jobs.audit.topic_rows import Columns, RawRecord, TopicRows
 NativeRecords: Any
 try:
     from cdc.audit.native_records import NativeRecords  # type: ignore[import-not-found,no-redef]
-except ImportError:  # there was no compiler
+except ImportError:  # not compiled
     NativeRecords = None
 
 log = get_logger("audit")
@@ -41,7 +41,7 @@ _BULK: Final = {
     "auto.offset.reset": "error",
     "group.id": "tailrace-unused",
     "fetch.wait.max.ms": 20,
-    # By default it rests for a second each time that enough is waiting.
+    # By default librdkafka pauses fetching for a second whenever its queue is full.
     "fetch.queue.backoff.ms": 0,
     "fetch.message.max.bytes": 4 << 20,
     "queued.min.messages": 50_000,
@@ -53,7 +53,11 @@ _BULK: Final = {
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TopicShare:
-    """`options`: librdkafka's; `python_options`: kafka-python's. Secrets: it goes nowhere but into tasks."""
+    """A task that reads the offsets from `start` up to `end` of one partition.
+
+    `options`: librdkafka's; `python_options`: kafka-python's. Both hold secrets, so a share must be passed to tasks
+    only.
+    """
 
     options: dict[str, str] = field(repr=False)
     python_options: dict[str, Any] = field(repr=False)
@@ -72,7 +76,7 @@ class TopicShare:
                 yield from self._raw_records()
                 return
             except UnreadableError as error:
-                # Again from the start: a record that comes twice is the same record.
+                # Read the share again from its start: a record that is yielded twice does no harm.
                 log.warning("audit_reads_by_client", topic=self.topic, partition=self.partition, reason=str(error))
         yield from self._client_records()
 
@@ -98,7 +102,7 @@ class TopicShare:
                 if at > before:
                     give_up_at = time.monotonic() + _ANSWER_SECONDS
                 elif time.monotonic() > give_up_at:
-                    raise TransientError(f"Kafka gave nothing from {self.topic} for {_ANSWER_SECONDS:.0f} seconds.")
+                    raise TransientError(f"Kafka sent no records of {self.topic} for {_ANSWER_SECONDS:.0f} seconds.")
                 if len(native) + len(rows) >= ROWS_AT_ONCE:
                     yield from self._packed(_columns(native), rows.columns())
             yield from self._packed(_columns(native), rows.columns())
@@ -145,7 +149,10 @@ class TopicShare:
                 yield group, (TOPIC, data)
 
     def _batches(self, consumer: Consumer) -> Iterator[Sequence[Message]]:
-        """Up to the end; the end is told by an offset, or by the broker where only control records follow."""
+        """Yield messages up to `end`.
+
+        The end is recognised by a message's offset, or by the end-of-partition event if only control records follow.
+        """
         give_up_at = time.monotonic() + _ANSWER_SECONDS
         while True:
             try:
@@ -154,7 +161,7 @@ class TopicShare:
                 raise TransientError(f"{self.topic} could not be read: {error.args[0].str()}.") from error
             if not messages:
                 if time.monotonic() > give_up_at:
-                    raise TransientError(f"Kafka gave nothing from {self.topic} for {_ANSWER_SECONDS:.0f} seconds.")
+                    raise TransientError(f"Kafka sent no records of {self.topic} for {_ANSWER_SECONDS:.0f} seconds.")
                 continue
             give_up_at = time.monotonic() + _ANSWER_SECONDS
             last = messages[-1]
@@ -187,7 +194,7 @@ def _columns(native: Any) -> Columns:
 
 
 def _raw(message: Message) -> RawRecord:
-    """Its version is the first header of every record of ours."""
+    """Return the parts of a message. The version is the first header of every record that Tailrace writes."""
     headers = message.headers()
     stamp = headers[0][1] if isinstance(headers, list) and headers else None
     return (

@@ -1,8 +1,9 @@
-"""Mends rows of a warehouse that are not what the topic says, beside its running sync, whose position is left alone.
+"""Repairs rows of a warehouse that differ from the topic. The store's sync may run meanwhile; its position stays as is.
 
-The topic's last record of each row goes through the sync's own way first: what is missing or too old is right then, and
-the history knows the version. What stands there wrongly all the same (other values under the right version, a version
-that is too large, a key twice, a row that nobody has) is replaced as the history says (`sinks/iceberg/row_repair.py`).
+First, the topic's last record of each row is applied by the sync's own code. That repairs rows that are missing or
+too old, and puts the version into the history. Some rows are still wrong after that: other values under the right
+version, a version that is too large, a key that occurs twice, or a row that neither source nor topic has. These rows
+are replaced according to the history (`sinks/iceberg/row_repair.py`).
 """
 
 from __future__ import annotations
@@ -49,16 +50,16 @@ Record = tuple[str, int, int, bytes, "bytes | None", bytes, datetime]
 
 
 class _Parked:
-    """A row that does not fit is parked already: the sync has had it."""
+    """Parks nothing: the sync has read these records before and has parked the rows that do not fit."""
 
     def park(self, rows: Iterable[ParkedRow]) -> None:
-        """Nothing is added."""
+        """Ignore the rows."""
 
 
 def repair_warehouse(
     config: Config, spark: SparkSession, audited: Audited, name: str, wrong: Wrong, marker: Version
 ) -> int:
-    """How many rows were written again or removed: those whose topic is right, and that the sync has passed."""
+    """Write or remove the rows that are right in the topic and that the sync has read; return their number."""
     chosen = [each for each in wrong.values() if name in each[1].kinds and TOPIC not in each[1].kinds]
     if not chosen:
         return 0
@@ -66,7 +67,7 @@ def repair_warehouse(
         serving = store.serving()
         position = store.position(serving) if serving is not None else None
         if serving is None or position is None or not isinstance(store, IcebergStore):
-            raise TransientError(f"{name} serves nothing any more.")
+            raise TransientError(f"Store {name} has no serving generation any more.")
         topic = audited.schema.topic
         fed = fed_tables(config, name, warehouse_session(spark, store.settings), {topic: audited.schema}, position)
         use_warehouse(fed.spark, store.settings)
@@ -95,7 +96,7 @@ def _write(
     target, columns = batches.target(fed.schemas[topic])
     current = store.tables.load(target.current)
     if current is None:
-        raise TransientError(f"The warehouse's table {'.'.join(target.current)} is gone.")
+        raise TransientError(f"The warehouse's table {'.'.join(target.current)} does not exist any more.")
     events = versions(events_of(fed.spark.createDataFrame(list(replaced), _RECORD)))
     rows = typed(events, columns, types_of(current, columns), fed.shapes.get(topic)).where(FIT)
     store.wait_while_held()
@@ -111,7 +112,10 @@ def _is_gone(case: RowCase, marker: Version) -> bool:
 def _last_records(
     config: Config, topic: str, cases: Sequence[RowCase], marker: Version, position: Position
 ) -> dict[str, Record]:
-    """By id: of rows that are there. What the sync has yet to read is left to it."""
+    """Return, by id, the topic's last record of each row that is not deleted.
+
+    Records that the sync has not read yet are left out: the sync will apply them.
+    """
     read_to = position.topics[topic].next_offsets
     places: dict[int, str] = {}
     for case in cases:
@@ -139,7 +143,10 @@ def _last_records(
 
 
 def _removal(audited: Audited, name: str, case: RowCase, verdict: RowVerdict) -> Record | None:
-    """A tombstone of no version; of a row that no topic ever had, the key is in the row."""
+    """Return a tombstone with version 0 that removes a row; None if the store has no such row, or its key is unknown.
+
+    If the topic never had the row, the key is taken from the store's row.
+    """
     held = verdict.held.get(name)
     if held is None:
         return None
@@ -152,7 +159,7 @@ def _removal(audited: Audited, name: str, case: RowCase, verdict: RowVerdict) ->
 
 
 def _keys_in(audited: Audited, name: str, row: bytes | None) -> Iterator[bytes]:
-    """Of a row, or of rows under one key."""
+    """Yield the keys in the store's JSON: one row, or a list of rows with the same key."""
     try:
         found = orjson.loads(row or b"")
     except orjson.JSONDecodeError:

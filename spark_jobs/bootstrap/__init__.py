@@ -1,1 +1,1 @@
-"""`tailrace bootstrap`: builds a new generation of a store from the topics alone."""
+"""`tailrace bootstrap`: builds a new generation of a store from the topics, without reading the source."""

@@ -1,7 +1,8 @@
-"""`tailrace bootstrap`: a new generation of a store, from the compacted topics alone. The source may be switched off.
+"""`tailrace bootstrap`: builds a new generation of a store from the compacted topics. The source need not be running.
 
-The serving generation is not touched until the switch; a bootstrap that dies leaves it was, and the next one
-takes away what was left half built. A running sync feeds the serving generation meanwhile, and follows the switch.
+The bootstrap does not change the serving generation before the switch. A bootstrap that fails leaves the serving
+generation as it was, and the next bootstrap drops the half-built one. A running sync writes to the serving generation
+meanwhile, and follows the switch.
 """
 
 from __future__ import annotations
@@ -39,7 +40,11 @@ _NEARLY_THERE_BYTES = 16 << 20
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BootstrapPlan:
-    """What there is to do, as `--dry-run` shows it."""
+    """The plan of a bootstrap, as `--dry-run` shows it.
+
+    `serving`: number of the serving generation. `lsn`: the LSN that the new generation would be complete as of.
+    `records`: number of offsets to read. `reasons`: why the new generation could not be complete.
+    """
 
     store: str
     serving: int | None
@@ -51,6 +56,8 @@ class BootstrapPlan:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BootstrapReport:
+    """The result of a bootstrap. `switched`: whether readers see the new generation."""
+
     plan: BootstrapPlan
     generation: int
     verdict: Completeness
@@ -59,6 +66,7 @@ class BootstrapReport:
 
 
 def plan_bootstrap(config: Config, name: str) -> BootstrapPlan:
+    """Return what a bootstrap of store `name` would do. Changes nothing."""
     chosen_stores(config, [name])
     with Ledger(config) as ledger:
         return _plan(config, name, Sources.read(config, name, ledger))
@@ -67,7 +75,10 @@ def plan_bootstrap(config: Config, name: str) -> BootstrapPlan:
 def run_bootstrap(
     config: Config, name: str, options: BuildOptions, show: Show = lambda _: None, spark: SparkSession | None = None
 ) -> BootstrapReport:
-    """`spark`: a session to use and leave running; without it, one is started and stopped."""
+    """Build a new generation of store `name`, and switch to it unless the options or the build's duration forbid it.
+
+    `spark`: a session to use and leave running. Without it, this function starts a session and stops it at the end.
+    """
     chosen_stores(config, [name])
     began = time.monotonic()
     with Ledger(config) as ledger:
@@ -75,12 +86,12 @@ def run_bootstrap(
         plan = _plan(config, name, sources)
         if plan.reasons and not options.anyway:
             raise RefusedError(
-                f"What is built from the topics now could not be complete: {'; '.join(plan.reasons)}.",
-                remedy="Mend that first, or say --anyway.",
+                f"A generation built from the topics now would not be complete: {'; '.join(plan.reasons)}.",
+                remedy="Repair this first, or use --anyway.",
             )
         session = spark or spark_session(_spark_config(config, name).spark, f"tailrace-bootstrap {name}")
         settings = config.stores[name]
-        if not isinstance(settings, IcebergConfig):  # whose rows never pass through Python
+        if not isinstance(settings, IcebergConfig):  # a warehouse's rows never pass through Python
             start_workers(session)
         store = open_store(name, settings, config.kafka.prefix)
         try:
@@ -100,7 +111,10 @@ def run_bootstrap(
 
 
 def switch_generation(config: Config, name: str, number: int, *, keep_old: bool = False) -> None:
-    """Readers see a generation that was built before and has been fed since."""
+    """Switch readers to a generation that an earlier bootstrap built and a sync has kept up to date.
+
+    Drops the generation that served before, unless `keep_old`.
+    """
     chosen_stores(config, [name])
     store = open_store(name, config.stores[name], config.kafka.prefix)
     try:
@@ -119,26 +133,32 @@ def switch_generation(config: Config, name: str, number: int, *, keep_old: bool 
 
 
 def _spark_config(config: Config, name: str) -> Config:
-    """Rows that Spark itself looks at are many here: Java is to compile well what it does with them."""
+    """Return the config with Spark options for the load.
+
+    If the store has a shape, Spark evaluates many rows, so Java's optimising compiler stays on.
+    """
     return sync_config(config, [name]) if config.stores[name].shape else driver_config(config, [name])
 
 
 def _refuse_behind(config: Config, name: str, new: Position | None, old: Position | None, number: int) -> None:
-    """A generation that another pipeline built is never behind, nor ahead."""
+    """Refuse to switch to a generation of another pipeline, or to one that is far behind the serving generation.
+
+    If another pipeline built the serving generation, the two positions cannot be compared, and the switch is allowed.
+    """
     progress = read_progress(config.kafka.client_options(), control_topic(config.kafka.prefix, Control.PROGRESS))
     pipeline_id = progress.pipeline_id if progress is not None else ""
     if new is not None and new.pipeline_id not in ("", pipeline_id):
         raise RefusedError(
             f"Generation {number} of {name} was built from another pipeline.",
-            remedy=f"Build another one: tailrace bootstrap {name}",
+            remedy=f"Build a new generation: tailrace bootstrap {name}",
         )
     if old is not None and old.pipeline_id not in ("", pipeline_id):
         return
     behind = (old.lsn if old is not None else 0) - (new.lsn if new is not None else 0)
     if behind > _NEARLY_THERE_BYTES:
         raise RefusedError(
-            f"Generation {number} of {name} is {behind:,} bytes of the log behind the one that serves.",
-            remedy=f"Feed it first: tailrace sync {name} --generation {number}",
+            f"Generation {number} of {name} is {behind:,} bytes of WAL behind the serving generation.",
+            remedy=f"Let it catch up first: tailrace sync {name} --generation {number}",
         )
 
 

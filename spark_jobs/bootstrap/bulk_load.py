@@ -1,4 +1,4 @@
-"""A Spark job that writes a part of every topic into a generation, and counts the rows that must be there."""
+"""A Spark job that writes an offset range of every topic into a generation, and counts the rows that must result."""
 
 from __future__ import annotations
 
@@ -25,16 +25,19 @@ if TYPE_CHECKING:
 
 Offsets = Mapping[str, Sequence[int]]
 
-# Offsets of one task: enough to be worth its start, few enough that progress is seen and all end at about one time.
+# Limits of offsets per task: enough to be worth starting a task, few enough that progress is visible and that all tasks
+# end at about the same time.
 _FEWEST_OFFSETS, _MOST_OFFSETS = 50_000, 500_000
 _TASKS = 400
-# Keys that are counted at once, about: some 100 MB of memory.
+# Approximate number of keys that one task counts; this takes about 100 MB of memory.
 _KEYS_PER_GROUP = 1_000_000
 _LOOK_SECONDS = 1.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LoadProgress:
+    """Progress of a running load. `events`: number of offsets that the whole load reads."""
+
     tasks_done: int
     tasks: int
     events: int
@@ -42,14 +45,14 @@ class LoadProgress:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Loaded:
-    """`rows`: live rows by topic, counted from what the tasks saw, once for each key."""
+    """The result of a load. `rows`: number of live rows by topic, counted by key from the records that tasks read."""
 
     answers: Answers
     rows: dict[str, int]
 
 
 class Loading:
-    """`between` is called about every second while a job runs."""
+    """Loads offset ranges into one generation. It calls `between` about every second while a job runs."""
 
     def __init__(self, fed: FedTables, config: Config, between: Callable[[LoadProgress], None]) -> None:
         self._fed = fed
@@ -66,7 +69,10 @@ class Loading:
         *,
         count: bool,
     ) -> Loaded:
-        """Everything from `start` up to `end`. Rows below a marker are left out or made deletes."""
+        """Write everything from `start` up to `end`, and count the resulting rows if `count`.
+
+        Rows with a version below their topic's entry in `markers` are left out or written as deletes.
+        """
         moved = {topic: offsets for topic, offsets in end.items() if list(offsets) != list(start[topic])}
         if not moved:
             return Loaded(answers=Answers({}, {}), rows={})
@@ -88,7 +94,7 @@ class Loading:
         count: bool,
     ) -> Loaded:
         if not isinstance(applying, Applying):
-            raise TypeError("the warehouse loads in its own way")
+            raise TypeError("a warehouse is loaded by WarehouseLoading")
         groups = -(-events // _KEYS_PER_GROUP) if count else 0
         applying = replace(applying, key_groups=groups, ahead_of_markers=True)
         try:
@@ -98,7 +104,7 @@ class Loading:
             found: list[Grouped] = answers.collect()
         except Exception as error:
             if type(error).__module__.startswith(("pyspark", "py4j")):
-                raise TransientError(f"The load failed: {str(error).splitlines()[0][:300]}") from error
+                raise TransientError(f"The Spark job of the load failed: {str(error).splitlines()[0][:300]}") from error
             raise
         result = Answers.of(answer for _, answer in found)
         rows: dict[str, int] = {}
@@ -110,7 +116,11 @@ class Loading:
     def _answers(
         self, applying: Applying, start: Offsets, end: Offsets, markers: Mapping[str, bytes], events: int
     ) -> RDD[Any]:
-        """By group. Tasks read for themselves; only rows that Spark has to look at are read by Spark."""
+        """Return the tasks' answers by group of keys.
+
+        Tasks read Kafka directly. Only if shapes have expressions does Spark read the topics, because it evaluates
+        them.
+        """
         context = self._spark.sparkContext
         if not has_expressions(self._fed):
             task = RangeTask(applying, markers, [[each] for each in cut(start, end, _task_offsets(events))])
@@ -135,7 +145,7 @@ class Loading:
                 info for stage in tracker.getActiveStageIds() if (info := tracker.getStageInfo(stage)) is not None
             ]
             tasks = sum(info.numTasks for info in stages)
-            if tasks >= most:  # the count that follows has fewer, and takes a moment
+            if tasks >= most:  # the stage that counts keys afterwards has fewer tasks, and is short
                 most, done = tasks, sum(info.numCompletedTasks for info in stages)
                 self._between(LoadProgress(tasks_done=done, tasks=tasks, events=events))
             else:
@@ -152,5 +162,5 @@ def _wait(job: Future[Loaded]) -> None:
         job.exception(_LOOK_SECONDS)
     except TimeoutError:
         return
-    except Exception:  # noqa: S110 - its result says it
+    except Exception:  # noqa: S110 - the caller gets it from the job's result
         pass

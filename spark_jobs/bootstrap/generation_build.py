@@ -1,7 +1,7 @@
-"""Builds one generation of a store from the topics: load, count, catch up, judge, switch.
+"""Builds one generation of a store from the topics: load, count, catch up, check completeness, switch.
 
-The serving generation is not touched before the switch. Whatever ends this in between leaves a generation in state
-"loading" behind, which the next one takes away.
+The build does not change the serving generation before the switch. A build that fails earlier leaves a generation in
+state "loading", which the next build drops.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ log = get_logger("bootstrap")
 
 _SAVE_SECONDS = 10.0
 _MOST_ROUNDS = 50
-# So few records behind, a sync is there in a moment.
+# A sync catches up with this number of records within moments.
 _NEARLY_THERE = 2_000
 _LARGEST = Version((1 << 64) - 1, (1 << 32) - 1)
 
@@ -57,14 +57,19 @@ Show = Callable[[LoadProgress], None]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BuildOptions:
+    """Options of a build."""
+
+    #: Do not drop the generation that served before.
     keep_old: bool = False
-    #: Leave the switch to somebody else: feed the generation with `sync --generation N` meanwhile.
+    #: Switch readers to the new generation. If false, `sync --generation N` keeps it up to date until a later switch.
     switch: bool = True
-    #: Build it although the topics are no whole copy.
+    #: Build even if the topics are not complete copies of the tables.
     anyway: bool = False
 
 
 class GenerationBuild:
+    """One build of one generation."""
+
     def __init__(
         self,
         config: Config,
@@ -92,6 +97,7 @@ class GenerationBuild:
         self._position: Position
 
     def run(self, options: BuildOptions) -> tuple[Completeness, bool]:
+        """Build the generation; return the verdict and whether readers were switched to it."""
         old = self._store.serving()
         before = self._of_this_pipeline(old)
         self._drop_half_built()
@@ -119,7 +125,10 @@ class GenerationBuild:
         return verdict, switch
 
     def _of_this_pipeline(self, serving: Generation | None) -> Position | None:
-        """Where the serving generation stands; None where another pipeline built it: nothing of it is gone on with."""
+        """Return the serving generation's position; None if there is none, or if another pipeline built it.
+
+        A build continues nothing that another pipeline wrote.
+        """
         position = self._store.position(serving) if serving is not None else None
         if position is None:
             return None
@@ -129,7 +138,10 @@ class GenerationBuild:
         return known
 
     def _drop_half_built(self) -> None:
-        """What an earlier bootstrap left when it died; a settled generation is somebody's on purpose."""
+        """Drop the generations that failed bootstraps left.
+
+        A settled generation stays, because an operator keeps it on purpose (`--no-switch`, `--keep-old`).
+        """
         serving = self._store.serving()
         for generation in self._store.list_generations():
             position = self._store.position(generation)
@@ -153,7 +165,7 @@ class GenerationBuild:
         return applying_for(self._name, self._config, self._store, self.generation, self._fed, parked_topic)
 
     def _hand_over_history(self, before: Position | None) -> None:
-        """Only a warehouse has one; it is kept from generation to generation."""
+        """Continue the history with the new generation. Only a warehouse has a history; all generations share it."""
         if isinstance(self._store, IcebergStore):
             take_over_history(self._store, self.generation, self._applying(), self._fed, before, self._sources)
 
@@ -165,7 +177,7 @@ class GenerationBuild:
         return {topic: loaded.rows.get(topic, 0) for topic in start}
 
     def _sweep(self, markers: dict[str, bytes]) -> None:
-        """Rows below a TRUNCATE that were written before the marker was met."""
+        """Remove the rows below a TRUNCATE that tasks wrote before another task read its marker."""
         if not markers:
             return
         writer = self._store.writer_factory(self.generation)()
@@ -177,7 +189,10 @@ class GenerationBuild:
             writer.close()
 
     def _catch_up(self) -> None:
-        """Until what is left is little. Tables that come meanwhile are the sync's."""
+        """Load what capture published meanwhile, until few records are left.
+
+        Tables that are published for the first time meanwhile are left to the sync.
+        """
         for _ in range(_MOST_ROUNDS):
             looked_ms = self._ledger.broker_ms()
             self._ledger.catch_up()
@@ -193,10 +208,10 @@ class GenerationBuild:
                 self._save(newest, looked_ms if has_read_all else newest.broker_ms)
             if behind <= _NEARLY_THERE:
                 return
-        raise TransientError("The new generation does not catch up: more is written than it can take.")
+        raise TransientError("The new generation does not catch up: capture publishes faster than the build can load.")
 
     def _judge(self, expected: dict[str, int], found: dict[str, int], too_slow: str | None) -> Completeness:
-        """A parked row may be in the store in an earlier state, or not at all."""
+        """Return the verdict. A parked row may be missing from the store or be there in an earlier state."""
         wanted = {topic: range(rows - self._parked.get(topic, 0), rows + 1) for topic, rows in expected.items()}
         reasons = reasons_after(read_recorded_states(self._config), too_slow=too_slow, expected=wanted, found=found)
         parked = sum(self._parked.values()) + sum(
@@ -216,7 +231,10 @@ class GenerationBuild:
         return why_too_slow(elapsed_ms, min(facts.delete_retention_ms for facts in seen))
 
     def _count(self) -> dict[str, int]:
-        """Nobody else writes to a generation that is built aside; rows that readers see move while they are counted."""
+        """Count the live rows by topic. A store that is rebuilt in place is not counted, because its rows change.
+
+        No other process writes to a generation that is built beside the serving one.
+        """
         if self._store.rebuilds_in_place:
             return {}
         return {topic: self._store.count(self.generation, table) for topic, table in self._fed.schemas.items()}
@@ -226,7 +244,10 @@ class GenerationBuild:
             self._sweep_ghosts_of(table, self._sources.point.version)
 
     def _sweep_left_out(self, before: Position | None) -> None:
-        """Tables that the store had and does not get any more: all of their rows, and after a sync has let go."""
+        """Remove all rows of the tables that the store does not get any more.
+
+        This runs after the switch, when the sync no longer writes these rows.
+        """
         for topic, table in self._sources.others.items():
             if before is not None and topic in before.topics:
                 self._sweep_ghosts_of(table, _LARGEST)
@@ -250,7 +271,7 @@ class GenerationBuild:
             log.info("lost_generation_dropped", store=self._name, generation=lost.number)
 
     def _save(self, point: Point, caught_up_ms: int) -> None:
-        """`caught_up_ms`: the point covers everything that the broker appended before this time."""
+        """Save the position. `caught_up_ms`: the point covers everything that the broker appended before this time."""
         start = {topic: facts.starts for topic, facts in self._sources.facts.items()}
         ends = ends_for(point, start)
         topics = {
@@ -265,6 +286,6 @@ class GenerationBuild:
         if self._notes is not None:
             self._notes.step(progress.events * progress.tasks_done // max(1, progress.tasks), progress.events)
         if time.monotonic() - self._saved_at > _SAVE_SECONDS:
-            # A sign of life, so that a sync that is started meanwhile leaves this generation alone.
+            # Shows that the build is running, so that a sync that starts meanwhile does not take this generation.
             self._position = self._store.save_position(self.generation, self._position)
             self._saved_at = time.monotonic()

@@ -1,7 +1,7 @@
-"""`tailrace bootstrap STORE --from history --as-of …`: another store, filled with a past state of the warehouse.
+"""`tailrace bootstrap STORE --from history --as-of …`: fills another store with a past state of the warehouse.
 
-It is a new generation of that store, built beside the serving one and switched to. Such a store shows the past and is
-not fed on: a sync refuses it, and an ordinary bootstrap brings it back to the present.
+The replay builds a new generation of that store and switches to it. Such a store shows a past state and gets no further
+changes: a sync refuses it. An ordinary bootstrap brings it back to the present.
 """
 
 from __future__ import annotations
@@ -43,6 +43,8 @@ _ANSWER: Final = "rows long, rejected long, trouble string"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Replayed:
+    """The result of a replay. `rejected`: number of rows that the store did not accept."""
+
     generation: int
     rows: int
     rejected: int
@@ -51,7 +53,7 @@ class Replayed:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Writing:
-    """Picklable; runs in tasks."""
+    """Writes the rows of one table to the store; picklable, for `mapInArrow`."""
 
     table: TableSchema
     columns: list[WarehouseColumn]
@@ -59,7 +61,7 @@ class _Writing:
     factory: WriterFactory
 
     def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        import pyarrow as pa  # noqa: PLC0415 - half a second, and only a task needs it
+        import pyarrow as pa  # noqa: PLC0415 - takes half a second, and only a task needs it
 
         rows = rejected = 0
         trouble: str | None = None
@@ -92,11 +94,14 @@ class _Writing:
 def run_replay(
     config: Config, name: str, warehouse: str, as_of: AsOf, spark: SparkSession, show: Callable[[str], None]
 ) -> Replayed:
-    """`spark` has the warehouse's catalog."""
+    """Build a generation of store `name` from the history of store `warehouse`, and switch to it.
+
+    `spark`: a session with the warehouse's catalog.
+    """
     began = time.monotonic()
     settings = config.stores[warehouse]
     if not isinstance(settings, IcebergConfig) or isinstance(config.stores[name], IcebergConfig):
-        raise UsageError("A history is replayed from a warehouse into a store of another kind.")
+        raise UsageError("A history can be replayed only from a warehouse, and only into a store of another kind.")
     with Ledger(config) as ledger:
         ledger.catch_up()
         tables = ledger.tables()
@@ -108,8 +113,8 @@ def run_replay(
         old = store.serving()
         if store.rebuilds_in_place and old is not None:
             raise RefusedError(
-                f"Store {name} is rebuilt in place, and what it has is newer than the past.",
-                remedy="Give the past a store of its own: another [stores.NAME] with a `prefix` of its own.",
+                f"Store {name} is rebuilt in place, and its rows have newer versions than those of the past state.",
+                remedy="Replay into a separate store: another [stores.NAME] with a `prefix` of its own.",
             )
         generation = store.create_generation(tables.values())
         store.take(generation, f"history:{as_of.text}")
@@ -146,7 +151,7 @@ def _past(table: TableSchema, columns: list[WarehouseColumn], as_of: AsOf) -> st
 
 
 def _save(config: Config, store: Any, generation: Any, tables: dict[str, TableSchema], as_of: AsOf) -> None:
-    """Places in topics that there are not: no sync may go on from here as if nothing had been left out."""
+    """Save a position with topic ids that do not exist, so that no sync continues from it and skips changes."""
     nowhere = tuple([0] * config.kafka.partitions)
     position = msgspec.structs.replace(
         store.position(generation) or Position(),

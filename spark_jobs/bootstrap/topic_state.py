@@ -1,4 +1,4 @@
-"""What a bootstrap is built from: everything the topics say at one moment. Reads Kafka only."""
+"""The state of the topics that a bootstrap builds from, read at one moment. Reads Kafka only."""
 
 from __future__ import annotations
 
@@ -23,27 +23,32 @@ _FIRST_PROGRESS_SECONDS = 30.0
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Sources:
-    """`point` is the progress record that it will be complete as of; `reasons`: why it could not be."""
+    """The topics' state. `point`: the progress record that the new generation will be complete as of.
+
+    `reasons`: why the new generation could not be complete.
+    """
 
     progress: Progress
     point: Point
     tables: dict[str, TableSchema]
-    #: Tables that are published, and that the store does not get.
+    #: Published tables that the store does not get.
     others: dict[str, TableSchema]
     facts: dict[str, TopicFacts]
     reasons: list[str]
-    #: By the broker's clock, as is `caught_up_ms`: everything that was appended before it is covered by `point`.
+    #: When the bootstrap began, by the broker's clock.
     began_ms: int
+    #: By the broker's clock: `point` covers everything that was appended before this time.
     caught_up_ms: int
 
     @classmethod
     def read(cls, config: Config, name: str, ledger: Ledger) -> Sources:
+        """Read the state for store `name`. Waits up to 30 seconds for the first progress record."""
         give_up_at = time.monotonic() + _FIRST_PROGRESS_SECONDS
         while ledger.progress() is None and time.monotonic() < give_up_at:
             time.sleep(0.05)
         progress = ledger.progress()
         if progress is None:
-            raise RefusedError("Capture has published nothing yet.", remedy="Start it first: tailrace capture")
+            raise RefusedError("Capture has published nothing yet.", remedy="Start capture first: tailrace capture")
         began_ms = ledger.broker_ms()
         ledger.catch_up()
         has_read_all = ledger.has_read_all()
@@ -51,10 +56,10 @@ class Sources:
         streaming = ledger.newest() if progress.state == "streaming" else None
         known = ledger.tables()
         if not known:
-            raise RefusedError("Capture has published no table yet.", remedy="Start it first: tailrace capture")
+            raise RefusedError("Capture has published no table yet.", remedy="Start capture first: tailrace capture")
         tables = chosen_tables(config.stores[name], known)
         if not tables:
-            raise RefusedError(f"None of the tables that store {name} lists is published.")
+            raise RefusedError(f"Capture has published none of the tables that store {name} lists.")
         facts = read_topic_facts(config, tables)
         topics = Topics(config.kafka)
         try:
@@ -74,6 +79,7 @@ class Sources:
 
 
 def ends_for(point: Point, start: dict[str, list[int]]) -> dict[str, list[int]]:
+    """Return the end offsets of `point` for the topics in `start`; at least the start offsets."""
     return {
         topic: [max(each) for each in zip(offsets, point.end_offsets.get(topic, offsets), strict=True)]
         for topic, offsets in start.items()
@@ -81,5 +87,8 @@ def ends_for(point: Point, start: dict[str, list[int]]) -> dict[str, list[int]]:
 
 
 def _whatever_is_there(facts: dict[str, TopicFacts]) -> Point:
-    """While a first copy is under way, nothing says which LSN the topics stand for."""
+    """Return a point with the topics' present ends and LSN 0.
+
+    During an initial snapshot no progress record says which LSN the topics have reached.
+    """
     return Point(0, Version(0, 0), {name: each.ends for name, each in facts.items()}, 0, 0)

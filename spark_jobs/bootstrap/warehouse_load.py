@@ -1,4 +1,4 @@
-"""Bulk load of a generation's tables: the topics' rows are appended once, then kept up by MERGE until the switch."""
+"""Bulk load of a warehouse's generation: appends the topics' rows once, then merges changes until the switch."""
 
 from __future__ import annotations
 
@@ -26,18 +26,20 @@ _THERE = f"{naming.OP} <> 'd'"
 
 
 class WarehouseLoading(Loading):
+    """Loads offset ranges into the Iceberg tables of one generation."""
+
     def _run(
         self,
         applying: Applying | WarehouseBatches,
         start: Offsets,
         end: Offsets,
-        markers: Mapping[str, bytes],  # noqa: ARG002 - a sweep of a table is over when it returns
-        events: int,  # noqa: ARG002 - each topic is read by itself
+        markers: Mapping[str, bytes],  # noqa: ARG002 - a load applies its markers before it returns
+        events: int,  # noqa: ARG002 - each topic is read separately
         count: bool,
     ) -> Loaded:
         if not isinstance(applying, WarehouseBatches):
-            raise TypeError("the warehouse's own batches are wanted here")
-        # A plan that is changed while it runs may lose what is observed in it, when a topic turns out to be empty.
+            raise TypeError("WarehouseLoading needs WarehouseBatches")
+        # If a topic is empty, adaptive execution may change the running plan and lose the observed counts.
         self._spark.conf.set("spark.sql.adaptive.enabled", "false")
         try:
             if not count:
@@ -45,7 +47,7 @@ class WarehouseLoading(Loading):
             loaded = {topic: self._append(applying, topic, start[topic], end[topic]) for topic in end}
         except Exception as error:
             if type(error).__module__.startswith(("pyspark", "py4j")):
-                raise TransientError(f"The load failed: {str(error).splitlines()[0][:300]}") from error
+                raise TransientError(f"The Spark job of the load failed: {str(error).splitlines()[0][:300]}") from error
             raise
         counts = {topic: each for topic, (each, _) in loaded.items()}
         return Loaded(answers=Answers(counts, {}), rows={topic: rows for topic, (_, rows) in loaded.items()})
@@ -63,7 +65,10 @@ class WarehouseLoading(Loading):
     def _append(
         self, applying: WarehouseBatches, topic: str, start: Sequence[int], end: Sequence[int]
     ) -> tuple[Count, int]:
-        """Into a table that nobody reads yet and that is empty. Gives the rows that must be there."""
+        """Append a topic's rows to a table that is empty and not served yet.
+
+        Returns the counts, and the number of live rows that the topic has, parked ones included.
+        """
         from pyspark.sql import Observation as Observed  # noqa: PLC0415 - takes half a second: only a job needs it
         from pyspark.sql import functions as f  # noqa: PLC0415 - as above
 
@@ -104,8 +109,11 @@ class WarehouseLoading(Loading):
         end: Sequence[int],
         seen: Observation,
     ) -> DataFrame:
-        """The last version of each row, those that are gone among them. An event is parsed before it is moved to those
-        of its key: typed, it is a fraction of its text; only expressions of a shape need that."""
+        """Return the last version of each row, deleted rows included.
+
+        Events are parsed before the shuffle by key, because typed columns are much smaller than the event's text. Only
+        a shape with expressions needs the text after the shuffle.
+        """
         from pyspark.sql import functions as f  # noqa: PLC0415 - as above
 
         shape = self._fed.shapes.get(topic)

@@ -1,9 +1,9 @@
-"""What becomes of the history when another generation of the current tables takes the place of the serving one.
+"""Continues a warehouse's history when a new generation of the current tables replaces the serving one.
 
-If the history was fed until a moment ago, the next sync goes on from where that stood, and nothing is missing. If not,
-versions have gone by that the compacted topic need not have any more: the history is brought to the rebuilt state, and
-the gap is written down. A history that another pipeline wrote is set aside under another name, and a new one begins:
-positions of two pipelines cannot be compared.
+If a sync wrote the history until a few minutes ago, the next sync continues from there, and nothing is missing. If not,
+compaction may have removed versions that the history lacks. Then the history is brought to the state of the new
+generation, and the gap is recorded. A history that another pipeline wrote gets another name, and a new history begins,
+because positions of two pipelines cannot be compared.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from spark_jobs.warehouse.apply import WarehouseBatches, run_in
 
 log = get_logger("bootstrap")
 
-# So recent a record is in a segment that Kafka still writes to, and no compaction has seen it.
+# A record this recent is in a segment that Kafka still writes to, so it has not been compacted.
 _RECENT_MS: Final = 10 * 60_000
 
 
@@ -37,8 +37,11 @@ def take_over_history(
     before: Position | None,
     sources: Sources,
 ) -> None:
-    """`before`: where the serving generation stood as the build began, if this pipeline built it; `sources`: what the
-    new one was loaded from."""
+    """Continue the history, or bring it to the state of the new generation and record the gap.
+
+    `before`: the serving generation's position when the build began, if this pipeline built it. `sources`: the topics'
+    state that the new generation was loaded from.
+    """
     if not isinstance(applying, WarehouseBatches):
         return
     _begin_history(store, generation, fed, before)
@@ -62,7 +65,7 @@ def take_over_history(
 
 
 def _begin_history(store: IcebergStore, generation: Generation, fed: FedTables, before: Position | None) -> None:
-    """Where the histories are another pipeline's."""
+    """Rename the histories of other pipelines, and make sure that each table has a history of this pipeline."""
     position = store.position(generation)
     pipeline_id = position.pipeline_id if position is not None else ""
     if not pipeline_id:

@@ -1,6 +1,6 @@
-"""The warehouse's Iceberg catalog, in Spark's words. Pure: settings in, settings out.
+"""Translates a warehouse's settings into Spark's properties for its Iceberg catalog. Pure functions.
 
-The catalog's name is part of its data (a JDBC catalog stores it with every table), so every reader must use this one.
+The catalog's name is part of its data: a JDBC catalog stores it with every table. So every reader must use this name.
 """
 
 from __future__ import annotations
@@ -13,9 +13,9 @@ from sinks.iceberg.naming import CATALOG as NAME
 
 __all__ = ["NAME", "catalog_settings"]
 
-# Without it, a table that is not there is looked for among views, and the answer is an error about those.
+# Without this, Iceberg looks for a missing table among the views, and raises an error about views.
 _VIEWS = {"jdbc.schema-version": "V1"}
-# Iceberg's HTTP client and Postgres's driver (seconds) wait for ever unless told otherwise.
+# Iceberg's HTTP client and Postgres's driver (whose limits are in seconds) wait without limit by default.
 _REST_LIMITS = {
     "rest.client.connection-timeout-ms": str(CONNECT_SECONDS * 1000),
     "rest.client.socket-timeout-ms": str(ANSWER_SECONDS * 1000),
@@ -28,8 +28,11 @@ _POSTGRES_LIMITS = {
 
 
 def catalog_settings(warehouse: IcebergConfig) -> dict[str, str]:
-    """Properties for a session; they hold passwords, so they are set at run time and never on a command line."""
-    # Other processes commit too: what was loaded a while ago is not what is there.
+    """Return the catalog's properties for a session.
+
+    They hold passwords, so they must be set at run time and never on a command line.
+    """
+    # No cache: other processes commit as well, so cached table metadata would be stale.
     own = {"cache-enabled": "false", **_limits(warehouse), **dict(warehouse.options), **_catalog(warehouse)}
     own["warehouse"] = location(warehouse)
     prefix = f"spark.sql.catalog.{NAME}"
@@ -56,7 +59,7 @@ def _catalog(warehouse: IcebergConfig) -> dict[str, str]:
     port = f":{parts.port}" if parts.port else ""
     query = f"?{parts.query}" if parts.query else ""
     settings = {"type": "jdbc", "uri": f"jdbc:postgresql://{host}{port}{parts.path}{query}", **_VIEWS}
-    # The JDBC driver takes no user and password from the URL's authority.
+    # The JDBC driver does not read user and password from the URL's authority.
     username = warehouse.catalog_username or unquote(parts.username or "")
     password = warehouse.catalog_password.reveal() if warehouse.catalog_password else unquote(parts.password or "")
     if username:
@@ -67,7 +70,7 @@ def _catalog(warehouse: IcebergConfig) -> dict[str, str]:
 
 
 def _rest_credential(warehouse: IcebergConfig) -> dict[str, str]:
-    """OAuth's client credentials, as the REST catalog wants them: `id:secret`."""
+    """Return OAuth's client credentials in the REST catalog's form, `id:secret`."""
     if warehouse.catalog_password is None:
         return {}
     secret = warehouse.catalog_password.reveal()

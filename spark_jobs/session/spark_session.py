@@ -1,6 +1,6 @@
-"""The Spark session, made in one place: packages, catalog, time zone, quiet logs.
+"""Starts Spark sessions, with packages, catalog, time zone and logging configured.
 
-Jobs receive a session; nothing else in the project starts one, and none is started at import.
+Jobs receive a session as an argument. No other module starts one, and importing this module does not either.
 """
 
 from __future__ import annotations
@@ -49,10 +49,10 @@ def spark_session(
     warehouse: IcebergConfig | None = None,
     progress: ProgressDisplay | None = None,
 ) -> SparkSession:
-    """Start the process's Spark session, or give the one that runs already with this warehouse's catalog set.
+    """Start the process's Spark session, or return the running one, with the warehouse's catalog set.
 
-    The warehouse is the given one, or the config's where it has exactly one. A master elsewhere (`spark://`,
-    `k8s://`) gets the packages from this process; Java is needed here in any case.
+    The warehouse is the given one, or the config's if the config has exactly one. A remote master (`spark://`,
+    `k8s://`) gets the packages from this process. This machine needs Java in any case.
     """
     from pyspark.sql import SparkSession  # noqa: PLC0415 - takes half a second: only a job needs it
 
@@ -63,7 +63,7 @@ def spark_session(
     properties = session_properties(settings, app_name, package_jars(progress or Quiet()))
     with _launching(java, properties, local=settings.is_local):
         session = SparkSession.builder.getOrCreate()
-    # What holds may come from the machine's spark-defaults.conf, too.
+    # Read from the session, because the machine's spark-defaults.conf may set it as well.
     if session.sparkContext.getConf().get(_AUTHENTICATE, "false") != "true":
         log.warning("spark_not_authenticated", master=settings.master, remedy=AUTHENTICATION_REMEDY)
     if warehouse is not None:
@@ -72,46 +72,49 @@ def spark_session(
 
 
 def start_workers(session: SparkSession) -> None:
-    """Have Python's workers start while the driver still prepares: they load what they need, which takes a second."""
+    """Start the Python workers in the background while the driver prepares; their imports take a second."""
 
     def start() -> None:
         context = session.sparkContext
-        with suppress(Exception):  # whatever is wrong, the job that needs them will say it
+        with suppress(Exception):  # the job that needs the workers raises the same error
             context.parallelize([], context.defaultParallelism).foreachPartition(_nothing)
 
     threading.Thread(target=start, name="tailrace-start-workers", daemon=True).start()
 
 
 def _nothing(_: Iterable[object]) -> None:
-    """Top level: it is pickled by name."""
+    """Do nothing. It is at the top level because Spark pickles it by name."""
 
 
 def package_jars(progress: ProgressDisplay, cache: Path | None = None) -> list[Path]:
-    """The packages' jars, fetched once per machine; afterwards a session starts without any network."""
+    """Return the packages' jars. They are downloaded once per machine; later sessions need no network."""
     packages = Artifact(label="spark packages", coordinates=SPARK_PACKAGES, unpack=_keep_what_spark_lacks)
     folder = fetch(packages, cache=cache or cache_folder(os.environ), progress=progress)
     return sorted(folder.glob("*.jar"))
 
 
 def session_properties(settings: SparkConfig, app_name: str, jars: list[Path]) -> dict[str, str]:
-    """Everything Spark is told; an option of the user's wins, or is added to ours where ours are a list."""
+    """Return all properties of the session.
+
+    A user's option replaces Tailrace's value, or is appended to it if the property is a list.
+    """
     own = {
         "spark.app.name": app_name,
         "spark.master": settings.master,
-        # On the class path from the start: JDBC does not find a driver that is added later.
+        # On the class path from the start, because JDBC does not find a driver that is added later.
         "spark.driver.extraClassPath": os.pathsep.join(str(jar) for jar in jars),
         "spark.driver.extraJavaOptions": f"-Dlog4j2.configurationFile={_LOGGING.as_uri()} -Duser.timezone=UTC",
         "spark.sql.extensions": "org.apache.iceberg.spark.extensions.IcebergSparkSessionExtensions",
         "spark.sql.session.timeZone": "UTC",
         "spark.sql.execution.arrow.pyspark.enabled": "true",
         "spark.python.daemon.module": "spark_jobs.session.worker_daemon",
-        # Spark's own catalog makes a folder where it is started, unless it is told where.
+        # By default Spark's own catalog creates a folder in the working directory.
         "spark.sql.warehouse.dir": str(Path(tempfile.gettempdir(), "tailrace-spark-warehouse")),
         "spark.ui.enabled": "false",
         "spark.ui.showConsoleProgress": "false",
     }
     if settings.is_local:
-        # A laptop's host name often resolves to nothing, or to a network that is gone after a suspend.
+        # A laptop's host name often does not resolve, or resolves to a network that is unavailable after a suspend.
         own |= {"spark.driver.host": _LOOPBACK, "spark.driver.bindAddress": _LOOPBACK}
     else:
         own["spark.jars"] = ",".join(str(jar) for jar in jars)
@@ -125,8 +128,11 @@ def session_properties(settings: SparkConfig, app_name: str, jars: list[Path]) -
 
 
 def _authentication(settings: SparkConfig) -> dict[str, str]:
-    """Tasks carry the config with its passwords, and Spark hands them to any process that may connect. Between machines
-    they are encrypted as well."""
+    """Return the options that authenticate Spark's connections, and encrypt them if they cross machines.
+
+    Tasks contain the config with its passwords, and without authentication Spark sends tasks to any process that
+    connects.
+    """
     if not settings.authenticates:
         return {}
     return {_AUTHENTICATE: "true", **({} if settings.is_local else {"spark.network.crypto.enabled": "true"})}
@@ -136,19 +142,22 @@ def _only_warehouse(config: Config) -> IcebergConfig | None:
     found = {name: store for name, store in config.stores.items() if isinstance(store, IcebergConfig)}
     if len(found) > 1:
         names = ", ".join(sorted(found))
-        raise UsageError(f"The config has several warehouses ({names}).", remedy="Say which one this job is for.")
+        raise UsageError(f"The config has several warehouses ({names}).", remedy="Name the one that this job uses.")
     return next(iter(found.values()), None)
 
 
 def warehouse_session(spark: SparkSession, warehouse: IcebergConfig) -> SparkSession:
-    """A session of its own in the same application: a session keeps the catalog that it has used once."""
+    """Return a new session in the same application, with this warehouse's catalog.
+
+    Each warehouse needs its own session, because a session keeps the first catalog that it used.
+    """
     session = spark.newSession()
     use_warehouse(session, warehouse)
     return session
 
 
 def use_warehouse(session: SparkSession, warehouse: IcebergConfig) -> None:
-    """The catalog `tailrace` of this session; a session made from it has to be told again."""
+    """Set the catalog `tailrace` of this session. A session that is made from it later does not inherit the catalog."""
     file = sqlite_file(warehouse)
     if file is not None:
         prepare_sqlite(file)
@@ -157,8 +166,8 @@ def use_warehouse(session: SparkSession, warehouse: IcebergConfig) -> None:
 
 
 def _keep_what_spark_lacks(downloaded: Path, ready: Path) -> None:
-    """Without the packages' own copies of Hadoop, Scala and the like: a second one breaks class loading."""
-    import pyspark  # noqa: PLC0415 - see above
+    """Keep only the jars that Spark does not ship. A second copy of Hadoop, Scala and the like breaks class loading."""
+    import pyspark  # noqa: PLC0415 - takes half a second: only a job needs it
 
     shipped = {_artifact(jar) for jar in (Path(pyspark.__file__).parent / "jars").glob("*.jar")}
     for jar in downloaded.glob("*.jar"):
@@ -167,7 +176,10 @@ def _keep_what_spark_lacks(downloaded: Path, ready: Path) -> None:
 
 
 def _artifact(jar: Path) -> str:
-    """`kafka-clients` of `kafka-clients-3.9.0.jar`: the name up to the first part that starts with a digit."""
+    """Return a jar's name without its version: `kafka-clients` for `kafka-clients-3.9.0.jar`.
+
+    The version is the first part that starts with a digit and contains a dot.
+    """
     words = jar.stem.split("-")
     named = next(
         (place for place, word in enumerate(words) if place and word[:1].isdigit() and "." in word), len(words)
@@ -177,9 +189,9 @@ def _artifact(jar: Path) -> str:
 
 @contextmanager
 def _launching(java: Java, properties: Mapping[str, str], *, local: bool) -> Iterator[None]:
-    """The environment that the JVM is launched in; put back as it was once it runs.
+    """Set the environment that the JVM is launched in, and restore the previous one when the block ends.
 
-    The properties travel in a private file, since a command line is for everyone on the machine to read.
+    The properties are passed in a private file, because every user of the machine can read a command line.
     """
     with tempfile.NamedTemporaryFile("w", suffix=".properties", encoding="ascii") as file:
         file.writelines(f"{_escape(name)}={_escape(value)}\n" for name, value in properties.items())
@@ -188,14 +200,14 @@ def _launching(java: Java, properties: Mapping[str, str], *, local: bool) -> Ite
             "JAVA_HOME": str(java.home),
             "PYSPARK_SUBMIT_ARGS": f"--properties-file {shlex.quote(file.name)} --load-spark-defaults pyspark-shell",
         }
-        # Otherwise workers run whichever `python3` is on the PATH, not the one with Tailrace in it. (Spark itself takes
-        # its property into account only when spark-submit starts the driver.)
+        # Otherwise workers run the first `python3` on the PATH, which may not have Tailrace installed. (Spark reads its
+        # own property only when spark-submit starts the driver.)
         python = properties.get("spark.pyspark.python") or (sys.executable if local else None)
         if python is not None:
             launch["PYSPARK_PYTHON"] = python
             launch["PYSPARK_DRIVER_PYTHON"] = sys.executable
         if local and "SPARK_LOCAL_IP" not in os.environ:
-            launch["SPARK_LOCAL_IP"] = _LOOPBACK  # Spark's web page, if it is turned on, would be on every network
+            launch["SPARK_LOCAL_IP"] = _LOOPBACK  # otherwise Spark's web UI, if enabled, listens on every network
         before = {name: os.environ.get(name) for name in launch}
         os.environ.update(launch)
         try:
@@ -209,7 +221,7 @@ def _launching(java: Java, properties: Mapping[str, str], *, local: bool) -> Ite
 
 
 def _escape(text: str) -> str:
-    """As java.util.Properties reads it."""
+    """Escape a text for a file that java.util.Properties reads."""
     escaped = "".join(f"\\{letter}" if letter in "\\=:#! " else letter for letter in text)
     escaped = escaped.replace("\n", "\\n").replace("\r", "\\r").replace("\t", "\\t")
     return "".join(

@@ -1,1 +1,1 @@
-"""What of a table a store gets, and in which form: `where` and `select` in Spark SQL (docs/guides/shaping.md)."""
+"""Shapes: which rows, columns and computed fields of a table a store gets (docs/guides/shaping.md)."""

@@ -1,7 +1,7 @@
-"""Understands the expressions of a shape without any data: Spark analyses them over a table that is only described.
+"""Checks the expressions of a shape without data: Spark analyses them over a row of NULLs with the table's types.
 
-Allowed is what gives the same value for the same row, everywhere and for ever: no subquery, no aggregate, no window, no
-clock, no chance, and no call out of Spark.
+An expression is allowed if it always gives the same value for the same row. Subqueries, aggregates, windows, the
+current time, random values and calls out of Spark are refused.
 """
 
 from __future__ import annotations
@@ -34,29 +34,33 @@ _REFUSED: Final = {
     **dict.fromkeys(("AggregateExpression",), "an aggregate"),
     **dict.fromkeys(
         ("CurrentTimestamp", "Now", "CurrentDate", "LocalTimestamp", "CurrentTime", "CurrentBatchTimestamp"),
-        "the time of day",
+        "the current time",
     ),
     **dict.fromkeys(
         ("CurrentTimeZone", "CurrentUser", "CurrentDatabase", "CurrentCatalog", "SparkVersion"), "the session"
     ),
-    **dict.fromkeys(("CallMethodViaReflection", "TryReflect"), "a call of Java"),
-    # It draws a new initialization vector each time, and calls itself deterministic.
+    **dict.fromkeys(("CallMethodViaReflection", "TryReflect"), "a Java method call"),
+    # It generates a new initialization vector each time, although Spark marks it as deterministic.
     "AesEncrypt": "`aes_encrypt`",
-    **dict.fromkeys(("PythonUDF", "ScalaUDF", "PythonUDAF"), "a function of the user's"),
+    **dict.fromkeys(("PythonUDF", "ScalaUDF", "PythonUDAF"), "a user-defined function"),
 }
-# Known by name: Spark loads the class that they name while it analyses them.
+# These are refused by name before the analysis, because Spark loads the Java class that they name during the analysis.
 _JAVA_CALLS: Final = frozenset({"reflect", "java_method", "try_reflect"})
-# `date'today'`, and a text that is cast: both are the day of the analysis.
+# `date'today'`, or a text `'today'` that is cast to a date: Spark replaces both by the day of the analysis.
 _MOVING_DAY: Final = re.compile(r"\s*(now|today|tomorrow|yesterday)\b", re.IGNORECASE)
 _TIMES: Final = ("date", "timestamp", "timestamp_ntz")
 _PLAIN_PLAN: Final = ("Project", "Project", "OneRowRelation")
-# Syntax errors count characters from 0, the others from 1.
+# Positions in syntax errors start at 0, those in other errors at 1.
 _AT: Final = re.compile(r"\(line (?P<line>\d+), pos (?P<pos>\d+)\)|SQL \(line (?P<line1>\d+), position (?P<pos1>\d+)\)")
 
 
 @dataclass(frozen=True, slots=True)
 class ShapeProblem:
-    """`key`: `where`, `columns`, or the name of a computed field under `select`; `at`: `character 7`, where known."""
+    """An error in a shape.
+
+    `key`: where it is in the shape: `("where",)`, `("columns",)` or `("select", field)`. `at`: the place within the
+    expression, such as `character 7`, if it is known.
+    """
 
     key: tuple[str, ...]
     at: str | None
@@ -68,7 +72,7 @@ class ShapeProblem:
 
 @dataclass(frozen=True, slots=True)
 class Expression:
-    """`columns` are those that it reads."""
+    """An expression that Spark has analysed. `columns`: the columns that it reads."""
 
     name: str
     text: str
@@ -78,7 +82,7 @@ class Expression:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CompiledShape:
-    """A shape that fits its table. `schema` is the table as the store sees it."""
+    """A shape without errors. `source`: the table as captured. `schema`: the table as the store sees it."""
 
     source: TableSchema
     schema: TableSchema
@@ -88,7 +92,7 @@ class CompiledShape:
 
     @property
     def reads(self) -> TableSchema:
-        """The table, of only those columns that expressions read: the others need not be parsed."""
+        """The table with only the columns that expressions read. The other columns need not be parsed."""
         read = {name for each in (self.where, *self.fields) if each is not None for name in each.columns}
         columns = tuple(column for column in self.source.columns if column.name in read)
         return self.source._replace(columns=columns or self.source.columns[:1])
@@ -97,11 +101,11 @@ class CompiledShape:
 def compile_shape(
     spark: SparkSession, table: TableSchema, shape: TableShape, *, lenient: bool = False
 ) -> CompiledShape | list[ShapeProblem]:
-    """`spark`: a session of `shape_session`. Everything that is wrong, if anything is.
+    """Return the compiled shape, or all of its errors. `spark`: a session of `shape_session`.
 
-    `lenient`: a listed column may be missing, since the table may have lost it after the store was built.
+    `lenient`: a column in `columns` may be missing, because it may have been dropped after the store was built.
     """
-    # By its text, so that fields have one order, wherever the shape came from.
+    # Parsed from its text, so that the order of fields does not depend on where the shape came from.
     shape = TableShape.from_text(shape.text())
     with _quietly():
         analyst = _Analyst(spark, table)
@@ -126,7 +130,7 @@ def compile_shape(
 
 
 def parse_problems(spark: SparkSession, shape: TableShape) -> list[ShapeProblem]:
-    """What is wrong whatever the table is."""
+    """Return the errors of a shape that do not depend on the table's columns."""
     with _quietly():
         parser = _Parser(spark)
         found = [parser.problem(("where",), shape.where)] if shape.where is not None else []
@@ -177,7 +181,7 @@ class _Analyst:
     def where(self, text: str) -> Expression | ShapeProblem:
         found = self._analysed(("where",), "where", text)
         if isinstance(found, Expression) and found.type.simpleString() != "boolean":
-            return ShapeProblem(("where",), None, f"is {found.type.simpleString()}, and must be boolean")
+            return ShapeProblem(("where",), None, f"has type {found.type.simpleString()}, but must be boolean")
         return found
 
     def field(self, name: str, text: str) -> Expression | ShapeProblem:
@@ -185,7 +189,7 @@ class _Analyst:
         found = self._analysed(key, name, text)
         if isinstance(found, Expression) and column_of(name, found.type) is None:
             kind = found.type.simpleString()
-            return ShapeProblem(key, None, f"is {kind}, which a store has no form for: cast it, or use to_json")
+            return ShapeProblem(key, None, f"has type {kind}, and stores have no form for it: cast it, or use to_json")
         return found
 
     def _analysed(self, key: tuple[str, ...], name: str, text: str) -> Expression | ShapeProblem:
@@ -231,9 +235,9 @@ def _refused_nodes(expression: Any) -> Iterator[tuple[Any, str]]:
     if short in _REFUSED:
         yield expression, _REFUSED[short]
     elif short == "UnresolvedFunction" and str(expression.nameParts().last()).lower() in _JAVA_CALLS:
-        yield expression, "a call of Java"
+        yield expression, "a Java method call"
     elif _is_moving_day(short, expression):
-        yield expression, "the time of day"
+        yield expression, "the current time"
     elif not name.startswith((_PACKAGE, "org.apache.spark.sql.catalyst.analysis.")):
         yield expression, f"`{expression.prettyName()}`"
     for child in _parts_of(expression):
@@ -241,7 +245,7 @@ def _refused_nodes(expression: Any) -> Iterator[tuple[Any, str]]:
 
 
 def _parts_of(expression: Any) -> Iterator[Any]:
-    """Its children; and what it stands for, where it is a shorthand."""
+    """Yield the expression's children and, if Spark replaces the expression at run time, its replacement."""
     children = expression.children()
     for number in range(children.size()):
         yield children.apply(number)
@@ -297,7 +301,7 @@ def _place_of(error: Exception) -> str | None:
 
 @contextmanager
 def _quietly() -> Iterator[None]:
-    """PySpark logs every error that it raises, with pages of Java."""
+    """Turn off PySpark's log of the errors that it raises; it contains long Java stack traces."""
     logger = logging.getLogger("SQLQueryContextLogger")
     before, logger.disabled = logger.disabled, True
     try:

@@ -1,6 +1,6 @@
-"""Computed values: the JSON form of each Spark type, and the Postgres type that stands for it in a table's schema.
+"""Types of computed fields: the JSON form of each Spark type, and the Postgres type that a table's schema uses for it.
 
-The forms are those of docs/reference/types.md, so that a store's reader does not see which column was computed.
+The forms are those of docs/reference/types.md, so that computed fields look like captured columns in a store.
 """
 
 from __future__ import annotations
@@ -31,13 +31,13 @@ _PLAIN: Final = {
 
 
 def column_of(name: str, kind: DataType) -> TableColumn | None:
-    """The column that holds such values; None where there is no form for them."""
+    """Return the column that holds values of a Spark type; None if stores have no form for that type."""
     from pyspark.sql.types import ArrayType, CharType, DecimalType, StringType, VarcharType  # noqa: PLC0415
 
     if isinstance(kind, ArrayType):
         element = column_of(name, kind.elementType)
         if element is None or isinstance(kind.elementType, ArrayType):
-            return element  # as Postgres has it: `_int4` says nothing of how deep an array is
+            return element  # as in Postgres, where `_int4` does not include the number of dimensions
         return TableColumn(name, f"_{element.type}", element.modifier)
     if isinstance(kind, DecimalType):
         return TableColumn(name, "numeric", ((kind.precision << 16) | kind.scale) + 4)
@@ -48,7 +48,7 @@ def column_of(name: str, kind: DataType) -> TableColumn | None:
 
 
 def json_form(value: Column, kind: DataType) -> Column:
-    """What `to_json` writes in the form of docs/reference/types.md."""
+    """Convert a value so that `to_json` writes it in the form of docs/reference/types.md."""
     from pyspark.sql import functions as f  # noqa: PLC0415 - takes half a second: only a job needs it
     from pyspark.sql.types import ArrayType, DecimalType  # noqa: PLC0415 - as above
 

@@ -1,4 +1,4 @@
-"""Where in the config file a problem of a shape stands, in the words of its other problems."""
+"""Turns errors of shapes into config errors that name the place in the config file."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ from spark_jobs.shape.analysis import ShapeProblem
 
 
 def shape_error(config: Config, store: str, problems: Mapping[TableName, Sequence[ShapeProblem]]) -> ConfigError:
+    """Return one config error with all errors of a store's shapes."""
     listed = [
         (place_of(config, store, table, problem), str(problem))
         for table, found in problems.items()
@@ -20,7 +21,7 @@ def shape_error(config: Config, store: str, problems: Mapping[TableName, Sequenc
 
 
 def place_of(config: Config, store: str, table: TableName, problem: ShapeProblem) -> str:
-    """`line 9, [stores.search.shape."public.orders".select] total_cents`."""
+    """Return the place of an error, as in `line 9, [stores.search.shape."public.orders".select] total_cents`."""
     *section, key = problem.key
     words = ".".join(["stores", store, "shape", f'"{table}"', *section])
     line = _line(config, ("stores", store, "shape", str(table), *problem.key))

@@ -1,8 +1,8 @@
-"""Evaluates shapes in the JVM: one more column that says of each row whether it is kept, and what was computed.
+"""Evaluates shapes in the JVM: adds a column with each row's computed fields, and whether the store gets the row.
 
-An expression that fails for a row (a cast, an overflow, a division by zero) must neither end the job nor pass as NULL:
-it is wrapped in Catalyst's own `TryEval`, which no SQL function gives for any expression, around a struct: that is NULL
-only where something was thrown. `shape_session` says which settings this needs.
+An expression that fails for a row (a cast, an overflow, a division by zero) must neither end the job nor count as NULL.
+So each expression is put into a struct and wrapped in Catalyst's `TryEval`: the struct is NULL only if the expression
+raised an error. No SQL function applies `TryEval` to any expression. `shape_session` sets the options that this needs.
 """
 
 from __future__ import annotations
@@ -19,25 +19,25 @@ from spark_jobs.shape.typed_rows import is_unread, read_object, with_typed_rows
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame, SparkSession
 
-#: The type of the column that `with_shapes` adds; NULL where there is no row, or no expression for its topic.
+#: The type of the column that `with_shapes` adds. It is NULL if there is no row, or no expression for the topic.
 SHAPED: Final = "struct<kept: boolean, computed: string, trouble: string>"
 SETTINGS: Final = {
-    # Errors are errors, and never NULL.
+    # Failed casts and overflows raise errors instead of giving NULL.
     "spark.sql.ansi.enabled": "true",
-    # Postgres has "Total" beside total.
+    # A Postgres table can have both "Total" and total.
     "spark.sql.caseSensitive": "true",
-    # What two expressions have in common would be computed before either, outside of `TryEval`.
+    # Spark would evaluate a common part of two expressions before either of them, outside of `TryEval`.
     "spark.sql.subexpressionElimination.enabled": "false",
     "spark.sql.session.timeZone": "UTC",
-    # `${env:PASSWORD}` in an expression is a text.
+    # Spark must not replace `${env:PASSWORD}` in an expression.
     "spark.sql.variable.substitute": "false",
 }
-# Columns of ours beside a user's of any name.
+# Prefix of internal columns, so that they do not clash with a table's columns.
 _OWN: Final = "__tailrace_"
 
 
 def shape_session(spark: SparkSession) -> SparkSession:
-    """A session of its own beside `spark`, with its settings (a catalog's too) but for those that shapes need."""
+    """Return a new session with the settings of `spark`, catalogs included, and with those that shapes need."""
     from pyspark.sql import SparkSession as Session  # noqa: PLC0415 - takes half a second: only a job needs it
 
     session = Session(spark.sparkContext, spark._jsparkSession.cloneSession())
@@ -47,17 +47,20 @@ def shape_session(spark: SparkSession) -> SparkSession:
 
 
 def with_shapes(frame: DataFrame, shapes: Mapping[str, CompiledShape]) -> DataFrame:
-    """The frame of `read_topics` with a column `shaped`. `shapes`: by topic, those that have expressions."""
+    """Add the column `shaped` to a frame of `read_topic_stream`. `shapes`: by topic, those that have expressions."""
     from pyspark.sql import functions as f  # noqa: PLC0415 - takes half a second: only a job needs it
 
-    # A value that is not read leaves `shaped` NULL although there is a row: the row is parked.
+    # If the event cannot be read as JSON, `shaped` is NULL although there is a row. The sink then parks the row.
     event = read_object(f.col("value").cast("string"), "after string")
     after = f.when(f.col("topic").isin(list(shapes)) & ~is_unread(event), event["after"])
     return shaped_after(frame.withColumn("after", after), shapes).drop("after")
 
 
 def shaped_after(frame: DataFrame, shapes: Mapping[str, CompiledShape]) -> DataFrame:
-    """As `with_shapes`, from `topic` and `after`: the row's JSON as text, NULL where the row is gone."""
+    """Add the column `shaped` to a frame with the columns `topic` and `after`.
+
+    `after`: the row's JSON as text, NULL if the row was deleted.
+    """
     from pyspark.sql import functions as f  # noqa: PLC0415 - as above
 
     names = frame.columns
@@ -73,10 +76,10 @@ def shaped_after(frame: DataFrame, shapes: Mapping[str, CompiledShape]) -> DataF
 
 
 def typed_shape(frame: DataFrame, shape: CompiledShape) -> DataFrame:
-    """For a store with typed columns: a frame of one table, with the row's JSON in `after`, gets a column `shaped`.
+    """Add the column `shaped` to a frame of one table with the row's JSON in `after`, for a store with typed columns.
 
-    That is `struct<kept: boolean, computed: struct<…>, trouble: string>`, NULL where the row is gone; the computed
-    fields have the types that `sinks.typed_columns.spark_type` gives the columns of `shape.schema`.
+    Its type is `struct<kept: boolean, computed: struct<…>, trouble: string>`. It is NULL if the row was deleted. The
+    computed fields have the types that `sinks.typed_columns.spark_type` gives the columns of `shape.schema`.
     """
     from pyspark.sql import functions as f  # noqa: PLC0415 - as above
 
@@ -88,7 +91,10 @@ def typed_shape(frame: DataFrame, shape: CompiledShape) -> DataFrame:
 
 
 def _with_shape(frame: DataFrame, shape: CompiledShape, into: str, *, typed: bool = False) -> DataFrame:
-    """Takes away the column `mine` and adds `into`. In steps, so that each value is computed once."""
+    """Evaluate a shape: drop the column `mine` and add the column `into`.
+
+    This takes several `select` steps, so that Spark computes each value once.
+    """
     from pyspark.sql import functions as f  # noqa: PLC0415 - as above
 
     reads = shape.reads
@@ -130,7 +136,7 @@ def _form(shape: CompiledShape, expression: Expression, *, typed: bool) -> Calla
 
 
 def _tried(expression: Expression | None, form: Callable[[Column], Column]) -> Column:
-    """A struct of the value; NULL where the expression fails, or reads a value that does not fit its typed column."""
+    """Return a struct of the value. It is NULL if the expression fails, or reads a value that does not fit its type."""
     from pyspark.sql import functions as f  # noqa: PLC0415 - as above
 
     if expression is None:
@@ -140,12 +146,12 @@ def _tried(expression: Expression | None, form: Callable[[Column], Column]) -> C
 
 
 def try_eval(column: Column) -> Column:
-    """NULL where evaluating it throws."""
+    """Return a column that is NULL where evaluating the given one raises an error."""
     from pyspark.sql import Column as SparkColumn  # noqa: PLC0415 - as above
     from pyspark.sql import SparkSession as Session  # noqa: PLC0415 - as above
 
     session = Session.getActiveSession()
-    assert session is not None  # noqa: S101 - for the type checker: `_active` has made one so
+    assert session is not None  # noqa: S101 - for the type checker: `_active` has set one
     jvm: Any = session._jvm
     convert = jvm.org.apache.spark.sql.classic.ExpressionUtils
     tried = jvm.org.apache.spark.sql.catalyst.expressions.TryEval(convert.expression(column._jc))
@@ -154,7 +160,7 @@ def try_eval(column: Column) -> Column:
 
 @contextmanager
 def _active(session: SparkSession) -> Iterator[None]:
-    """Expressions are parsed under the settings of this thread's active session."""
+    """Make `session` this thread's active session, because Spark parses expressions with that session's settings."""
     jvm: Any = session._jvm
     sessions = jvm.org.apache.spark.sql.classic.SparkSession
     before = sessions.getActiveSession()
@@ -169,7 +175,7 @@ def _active(session: SparkSession) -> Iterator[None]:
 
 
 def _failure(expression: Expression | None) -> Column:
-    """Why it has no value, without any value of the row."""
+    """Return the reason why an expression has no value. It contains no value of the row."""
     from pyspark.sql import functions as f  # noqa: PLC0415 - as above
 
     if expression is None:

@@ -1,6 +1,6 @@
-"""A row in a store's shape: its own bytes without what is left out, and the computed fields behind. Pure.
+"""Builds a row in a store's shape: the kept columns, followed by the computed fields. Pure functions.
 
-Values that are only kept stay byte by byte what they are in the topic.
+The values of kept columns stay byte for byte as they are in the topic.
 """
 
 from __future__ import annotations
@@ -14,17 +14,17 @@ _encode = msgspec.json.Encoder().encode
 
 
 class RowShape(NamedTuple):
-    """Picklable; what a task needs to know of a table's shape."""
+    """The part of a table's shape that tasks need; picklable."""
 
-    #: None: every column.
+    #: The columns that the store gets; None for all columns.
     kept: frozenset[str] | None
-    #: Columns that a computed field has taken the name of.
+    #: Columns that computed fields of the same name replace.
     replaced: frozenset[str]
-    #: Whether Spark has looked at the row, for `where` or `select`.
+    #: Whether the shape has expressions (`where` or `select`), which Spark evaluates for each row.
     evaluated: bool
 
     def row(self, after: bytes, computed: str | None) -> bytes:
-        """`computed`: a JSON object of the computed fields."""
+        """Return the row in this shape. `computed`: a JSON object of the computed fields."""
         if self.kept is not None or self.replaced:
             kept, replaced = self.kept, self.replaced
             after = _encode(
@@ -41,17 +41,20 @@ class RowShape(NamedTuple):
 
 
 class Troubled(NamedTuple):
-    """An expression failed for this row; `reason` holds no value of it."""
+    """An expression failed for a row. `reason` contains no value of the row."""
 
     reason: str
 
 
 def shaped_row(shape: RowShape, after: bytes, found: dict[str, Any] | None) -> bytes | Troubled | None:
-    """What the store must hold; None: not this row. `found`: what Spark says, the column `shaped` of `with_shapes`."""
+    """Return the row that the store must hold; None if `where` leaves it out.
+
+    `found`: the column `shaped` of `with_shapes`.
+    """
     if not shape.evaluated:
         return shape.row(after, None)
     if found is None:
-        return Troubled("the row could not be read by Spark")
+        return Troubled("Spark could not read the row")
     if found["trouble"] is not None:
         return Troubled(found["trouble"])
     return shape.row(after, found["computed"]) if found["kept"] else None

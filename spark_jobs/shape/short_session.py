@@ -1,4 +1,4 @@
-"""A Spark session for a short job: the one that runs in this process already, or one that is started and stopped."""
+"""A Spark session for a short job: the one that already runs in this process, or a temporary one."""
 
 from __future__ import annotations
 
@@ -16,7 +16,10 @@ if TYPE_CHECKING:
 
 @contextmanager
 def borrowed_session(config: Config, app_name: str) -> Iterator[SparkSession]:
-    """In this process, whatever master the config names: there is little to do."""
+    """Yield the running session, or start a local one and stop it at the end.
+
+    The job is small, so the session is local whichever master the config names.
+    """
     from pyspark.sql import SparkSession as Session  # noqa: PLC0415 - takes half a second: only a job needs it
 
     running = Session._instantiatedSession

@@ -1,4 +1,4 @@
-"""Shapes for a handful of rows on the driver: parked rows that are tried again, rows that are repaired."""
+"""Applies shapes to a few rows in the driver: parked rows that are retried, and rows that are repaired."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from spark_jobs.shape.store_tables import FedTables
 
 
 def shape_few(fed: FedTables, rows: Sequence[tuple[str, bytes]]) -> list[bytes | Troubled | None]:
-    """Of `(topic, after)`: what the store must hold; None: not this row."""
+    """Return, for each `(topic, after)`, the row that the store must hold; None if `where` leaves it out."""
     looked_at = [(number, topic) for number, (topic, _) in enumerate(rows) if _is_evaluated(fed, topic)]
     found = {}
     if looked_at:

@@ -1,8 +1,7 @@
-"""The tables that a store is fed with, each in the shape that the store's rows were made with.
+"""The tables that a store gets, each in the shape in which the store's rows were written.
 
-A store's position remembers each topic's shape. As long as the generation lives, its rows keep that shape, whatever the
-config says by now: a store with rows of two shapes would be neither. A bootstrap builds the next generation in the new
-one.
+A store's position records each topic's shape. A generation keeps its shapes even if the config changes, because rows of
+two shapes in one table would be inconsistent. A bootstrap builds the next generation in the new shape.
 """
 
 from __future__ import annotations
@@ -31,9 +30,11 @@ _NOTHING_READ = Position()
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FedTables:
-    """By topic. `source`: as capture describes them; `schemas`: as the store sees them; `texts`: their shapes.
+    """The tables of one store, by topic.
 
-    `due`: what only a bootstrap will change, in words.
+    `source`: the tables as capture describes them. `schemas`: the tables as the store sees them. `texts`: their
+    shapes as texts, "" for no shape. `spark`: the session for these shapes. `shapes`: the compiled shapes. `due`:
+    messages about changes in the config that take effect only with a bootstrap.
     """
 
     source: dict[str, TableSchema]
@@ -45,16 +46,16 @@ class FedTables:
 
     @property
     def rows(self) -> dict[str, RowShape]:
-        """For tasks."""
+        """The part of each shape that tasks need, by topic."""
         return {topic: shape.row for topic, shape in self.shapes.items()}
 
     def evaluated(self, records: DataFrame) -> DataFrame:
-        """Records with a column `shaped`, where any table has expressions; just the records otherwise."""
+        """Add the column `shaped` to the records if any table has expressions; otherwise return the records as is."""
         shapes = {topic: shape for topic, shape in self.shapes.items() if shape.row.evaluated}
         return with_shapes(records, shapes) if shapes else records
 
     def placed(self, position: Position) -> Position:
-        """The position with each topic's shape in it."""
+        """Return the position with each topic's shape in it."""
         topics = {
             topic: msgspec.structs.replace(place, shape=self.texts.get(topic, ""))
             for topic, place in position.topics.items()
@@ -63,7 +64,10 @@ class FedTables:
 
 
 def chosen_tables(settings: Shaped, tables: Tables, position: Position = _NOTHING_READ) -> dict[str, TableSchema]:
-    """Those that the store is to get, and those that it has: without their changes they would grow old unseen."""
+    """Return the tables that the config lists for the store, and those that the store already holds.
+
+    A table that the store holds must still get its changes. Otherwise its rows would become stale without notice.
+    """
     return {
         topic: table
         for topic, table in tables.items()
@@ -74,7 +78,10 @@ def chosen_tables(settings: Shaped, tables: Tables, position: Position = _NOTHIN
 def fed_tables(
     config: Config, name: str, spark: SparkSession, tables: Tables, position: Position = _NOTHING_READ
 ) -> FedTables:
-    """Without a position (or with an empty one): as the config says. `spark`: any session of the application."""
+    """Return the tables of store `name`. `spark`: any session of the application.
+
+    Tables in `position` keep the shape recorded there. The others get the config's shape.
+    """
     settings = config.stores[name]
     source = chosen_tables(settings, tables, position)
     wanted = {topic: _text(settings, table) for topic, table in source.items()}
@@ -107,8 +114,8 @@ def _text(settings: Shaped, table: TableSchema) -> str:
 
 def _outlived(name: str, table: TableSchema, problems: Sequence[ShapeProblem]) -> RefusedError:
     return RefusedError(
-        f"The shape that store {name} was built with does not fit {table} any more: {problems[0]}.",
-        remedy=f"Change the shape in the config, then build it anew: tailrace bootstrap {name}",
+        f"{table} no longer fits the shape that store {name} was built with: {problems[0]}.",
+        remedy=f"Change the shape in the config, then rebuild the store: tailrace bootstrap {name}",
     )
 
 
@@ -117,14 +124,14 @@ def _due(name: str, settings: Shaped, source: Tables, texts: Mapping[str, str], 
     gone = [str(table) for table in source.values() if not settings.gets(table.schema, table.table)]
     found = []
     if other:
-        found.append(f"Store {name} was built in another shape than the config has now: {', '.join(other)}.")
+        found.append(f"Store {name} holds these tables in another shape than the config's: {', '.join(other)}.")
     if gone:
-        found.append(f"Store {name} has tables that the config does not list any more: {', '.join(gone)}.")
+        found.append(f"Store {name} holds tables that the config no longer lists: {', '.join(gone)}.")
     return found
 
 
 def refuse_bad_shapes(config: Config, names: Sequence[str], spark: SparkSession, tables: Tables) -> None:
-    """Before anything is begun: everything that is wrong in these stores' shapes, in one error."""
+    """Raise one error with all errors in these stores' shapes; called before a job starts."""
     problems = [error for name in names for error in [_error_in(config, name, spark, tables)] if error is not None]
     if problems:
         raise UsageError("\n".join(error.message for error in problems))
@@ -139,7 +146,10 @@ def _error_in(config: Config, name: str, spark: SparkSession, tables: Tables) ->
 
 
 def shape_problems_in(settings: Shaped, spark: SparkSession, tables: Tables) -> dict[TableName, list[ShapeProblem]]:
-    """By table; of a table that nobody describes yet only what is wrong whatever its columns are."""
+    """Return the errors of a store's shapes by table.
+
+    If capture has not published a table yet, only the errors that do not depend on its columns are found.
+    """
     by_name = {TableName(table.schema, table.table): table for table in tables.values()}
     session = shape_session(spark)
     found: dict[TableName, list[ShapeProblem]] = {}

@@ -1,15 +1,15 @@
-"""Rows of the topics as typed Spark columns: from an event's JSON to one column per column of the table, in the JVM.
+"""Parses the JSON of events into typed Spark columns, one for each column of the table. All of it runs in the JVM.
 
-    events = events_of(read_topics(...))                  # after: the row's JSON; op, version, times
-    typed = with_typed_rows(events, table)                # row: struct of the typed columns; unfit: who did not parse
+    events = events_of(read_topic_stream(...))  # after: the row's JSON; op, version, times
+    typed = with_typed_rows(events, table)      # row: struct of typed columns; unfit: names of columns that do not fit
     typed.where("size(unfit) = 0").select("row.*")
 
-No record is dropped here: an event that cannot be read as JSON has the op `UNREAD`, and every column of it is unfit.
-A value that does not fit its typed column is named in `unfit`, and NULL in `row`: whoever writes the row must not take
-it then. The text of every value is in `raw`. No row passes through Python.
+This module drops no record. An event that cannot be read as JSON has the op `UNREAD`, and all of its columns are
+unfit. If a value does not fit its typed column, `unfit` holds the column's name, and the value in `row` is NULL. A
+sink must not write such a row. `raw` holds the text of every value. No row passes through Python.
 
-Spark's JSON reader may spell a number that has an exponent otherwise (`1e+20` as `1.0E20`): the same number, and the
-only difference from the topic. A store that keeps the event's bytes does not get them from here.
+Spark's JSON reader may write a number with an exponent differently (`1e+20` as `1.0E20`). The number is the same, and
+this is the only difference from the topic. A store that must keep the event's bytes cannot use these columns.
 """
 
 from __future__ import annotations
@@ -26,20 +26,22 @@ from sinks.typed_columns import STRING, element_type, spark_type
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame
 
-#: What is read of an event. `after` is a string here: what is no JSON string is given as its JSON text.
+#: The fields of an event that are read. `after` is a string here: Spark gives the text of the JSON object.
 _ENVELOPE: Final = (
     "op string, after string,"
     " source struct<ts_us: bigint, txId: bigint, commit_lsn: bigint, position: bigint, seq: int>"
 )
-# `-0043-…` and `+12024-…`, `infinity`, and the year 0000 (1 BC): no reader of a date column agrees on them.
+# Only the years 0001 to 9999 are typed. Readers of date columns disagree on `-0043-…`, `+12024-…`, `infinity` and the
+# year 0000 (1 BC).
 _FIRST_YEAR: Final = "0001"
 _AFTER_DIGITS: Final = ":"
-#: The op of a record whose value is no event that Spark can read. No event has it.
+#: The op of a record whose value Spark cannot read as an event. No event has this op.
 UNREAD: Final = "?"
-# Where `from_json` puts a text that it could not read. Longer than any identifier of Postgres: no column has this name.
+# The field in which `from_json` puts a text that it could not read. The name is longer than any identifier in Postgres,
+# so no column has it.
 _CORRUPT: Final = f"{'_' * 64}corrupt"
 _THERE: Final = f"{'_' * 64}there"
-# Jackson refuses a string of more than 20 million characters. Kafka's max.message.bytes is our limit, and no other.
+# By default Jackson refuses strings of more than 20 million characters. Only Kafka's max.message.bytes may limit a row.
 _ANY_LENGTH: Final = {"maxStringLen": str(2**31 - 1)}
 _VERSION: Final = (
     "CAST(conv(substring(version, 1, 16), 16, 10) AS bigint)",
@@ -47,7 +49,7 @@ _VERSION: Final = (
 )
 
 
-# A row event without a row was not read to its end.
+# A row event without `after` is UNREAD: Spark did not read it to its end.
 _OP: Final = (
     f"CASE WHEN is_tombstone THEN 'd' WHEN event.`{_CORRUPT}` IS NOT NULL THEN '{UNREAD}'"
     f" WHEN event.op IN ('d', 't') OR event.after IS NOT NULL THEN coalesce(event.op, '{UNREAD}') ELSE '{UNREAD}' END"
@@ -55,7 +57,7 @@ _OP: Final = (
 
 
 def read_object(text: Column, fields: str) -> Column:
-    """A JSON object as a struct of `fields` (DDL); `is_unread` says whether it could be read."""
+    """Parse a JSON object into a struct of `fields` (DDL). `is_unread` tests whether that failed."""
     from pyspark.sql import functions as f  # noqa: PLC0415 - as above
 
     schema = f"struct<{fields}{', ' if fields else ''}`{_CORRUPT}`: string>"
@@ -63,23 +65,23 @@ def read_object(text: Column, fields: str) -> Column:
 
 
 def is_unread(value: Column) -> Column:
-    """Of a struct that `read_object` made: whether there was a text, and it was no JSON object."""
+    """Return whether `read_object` got a text that is no JSON object. `value`: the struct that it returned."""
     return value.getField(_CORRUPT).isNotNull()
 
 
 def _read_texts(text: Column) -> Column:
-    """The elements of a JSON array, as texts; NULL where it is none."""
+    """Return the elements of a JSON array as texts; NULL if the text is no JSON array."""
     from pyspark.sql import functions as f  # noqa: PLC0415 - as above
 
     return f.from_json(text, "array<string>", _ANY_LENGTH)
 
 
 def events_of(records: DataFrame) -> DataFrame:
-    """One row per record of a table's topic, markers and tombstones among them.
+    """Parse the records of table topics. The result has one row per record, markers and tombstones included.
 
-    Takes `read_topics`'s columns. Gives topic, partition, offset, key (text), version (text), position, seq, op (a bare
-    tombstone is a `d` without times; never NULL), after (JSON text, NULL when the row is gone or was not read), ts_us,
-    transaction_id, is_tombstone, written_us (by the broker's clock).
+    `records` has the columns of `read_topic_stream`. The result has topic, partition, offset, key (text), version
+    (text), position, seq, op (never NULL; a tombstone has `d` and no times), after (JSON text, NULL if the row was
+    deleted or could not be read), ts_us, transaction_id, is_tombstone and written_us (by the broker's clock).
     """
     from pyspark.sql import functions as f  # noqa: PLC0415 - takes half a second: only a job needs it
 
@@ -99,7 +101,7 @@ def events_of(records: DataFrame) -> DataFrame:
         "offset",
         "key",
         "version",
-        # Versions of tombstones stand in the header alone.
+        # A tombstone has its version only in the header.
         f"{_VERSION[0]} AS position",
         f"{_VERSION[1]} AS seq",
         f"{_OP} AS op",
@@ -112,10 +114,11 @@ def events_of(records: DataFrame) -> DataFrame:
 
 
 def typed_events(records: DataFrame, types: Mapping[str, str]) -> DataFrame:
-    """As `events_of` followed by `with_typed_columns`, of one table, for a bulk load: each event is parsed once.
+    """Parse the records of one table's topic into typed columns in one step, for a bulk load.
 
-    Without `after` and `raw`, with `is_there`: of a row that is gone, `row` has only NULLs. An event that was not read
-    counts as there: nothing says that its row is gone.
+    The result is that of `events_of` and `with_typed_columns`, but each event is parsed once. It has no `after` and
+    no `raw`, but a column `is_there`, which is false if the row was deleted. Then `row` has only NULLs. An event that
+    could not be read has `is_there` true, because its row may exist.
     """
     from pyspark.sql import functions as f  # noqa: PLC0415 - takes half a second: only a job needs it
 
@@ -136,7 +139,7 @@ def typed_events(records: DataFrame, types: Mapping[str, str]) -> DataFrame:
         "offset",
         "key",
         "version",
-        # The header says it of every record, but takes longer to read.
+        # The header has the version of every record, but takes longer to parse.
         f.expr(f"coalesce(event.source.position, {_VERSION[0]}) AS position"),
         f.expr(f"coalesce(event.source.seq, {_VERSION[1]}) AS seq"),
         f.expr(f"{_OP} AS op"),
@@ -149,32 +152,33 @@ def typed_events(records: DataFrame, types: Mapping[str, str]) -> DataFrame:
 
 
 def row_type(table: TableSchema, as_text: Collection[str] = ()) -> str:
-    """The struct that `with_typed_rows` makes, as DDL. `as_text`: columns that are `string`, whatever their type."""
+    """Return the type of the struct `row` of `with_typed_rows`, as DDL. `as_text`: columns that are always `string`."""
     fields = ", ".join(f"{quoted(each.name)}: {column_type(each, as_text)}" for each in table.columns)
     return f"struct<{fields}>"
 
 
 def column_type(column: TableColumn, as_text: Collection[str] = ()) -> str:
+    """Return the Spark type of a column; `string` if its name is in `as_text`."""
     return STRING if column.name in as_text else spark_type(column)
 
 
 def with_typed_rows(
     frame: DataFrame, table: TableSchema, as_text: Collection[str] = (), *, after: str = "after"
 ) -> DataFrame:
-    """The frame with three more columns: `raw` (texts `c0`, `c1`, …, NULL where the value is), `row`, `unfit`."""
+    """Add the columns `raw` (a struct of texts `c0`, `c1`, …; NULL for NULL values), `row` and `unfit`."""
     return with_typed_columns(frame, {each.name: column_type(each, as_text) for each in table.columns}, after=after)
 
 
 def with_typed_columns(frame: DataFrame, types: Mapping[str, str], *, after: str = "after") -> DataFrame:
-    """The same for any fields of a JSON object: name -> type."""
+    """Add the columns of `with_typed_rows` for any fields of a JSON object. `types`: Spark type by field name."""
     from pyspark.sql import functions as f  # noqa: PLC0415 - takes half a second: only a job needs it
 
     texts = ", ".join(f"{quoted(name)}: string" for name in types)
     places = ", ".join(f"c{number}: string" for number in range(len(types)))
     named = ", ".join(f"{quoted(name)}: {kind}" for name, kind in types.items())
-    # By place from here on: names that differ only in case are one name to Spark.
+    # From here on columns are numbered, because Spark treats names that differ only in case as one name.
     parsed = read_object(f.col(after), texts).cast(f"struct<{places}{', ' if places else ''}`{_CORRUPT}`: string>")
-    # Whether there is a text is asked here, so that no later step has to carry it.
+    # Tested here, so that later steps need not carry the text.
     read = frame.withColumns({"raw": parsed, _THERE: f.col(after).isNotNull()})
     there = f.col(_THERE)
     unread = there & f.coalesce(is_unread(f.col("raw")), f.lit(True))
@@ -187,8 +191,10 @@ def with_typed_columns(frame: DataFrame, types: Mapping[str, str], *, after: str
 
 
 def _typed(read: DataFrame, types: Mapping[str, str], unread: Column) -> DataFrame:
-    """Adds `row`, whose fields are `c0`, `c1`, …, and `unfit`: all columns where `unread`. Without conditions: Spark
-    would then type each value for the one and once more for the other."""
+    """Add `row`, with the fields `c0`, `c1`, …, and `unfit`, which lists all columns if `unread`.
+
+    `row` is computed without a condition. With one, Spark would convert each value twice, for `row` and for `unfit`.
+    """
     from pyspark.sql import functions as f  # noqa: PLC0415 - as above
 
     values = [value_of(f.col(f"raw.c{number}"), kind).alias(f"c{number}") for number, kind in enumerate(types.values())]
@@ -197,26 +203,27 @@ def _typed(read: DataFrame, types: Mapping[str, str], unread: Column) -> DataFra
     unfit = f.array().cast("array<string>")
     if judged:
         named = f.array_compact(f.array(*(f.when(each, f.lit(name)) for name, each in judged.items())))
-        # Names are looked for only where there is one: nearly every row fits.
+        # The names are collected only if a column is unfit, because nearly every row fits.
         unfit = f.when(reduce(or_, judged.values()), named).otherwise(unfit)
     every = f.array(*map(f.lit, types)).cast("array<string>")
     return typed.withColumn("unfit", f.when(unread, every).otherwise(unfit))
 
 
 def value_of(text: Column, type_name: str) -> Column:
-    """The typed value of an exact text; NULL where it is NULL, or does not fit."""
+    """Convert a value's exact text to a type; NULL if the text is NULL or does not fit."""
     from pyspark.sql import functions as f  # noqa: PLC0415 - as above
 
     element = element_type(type_name)
     if element is not None:
-        # A JSON array of arrays begins with two brackets: capture writes no blanks. (A text that looks so has a quote.)
+        # A JSON array of arrays begins with two brackets, because capture writes no blanks. (If the first element is a
+        # text that begins with a bracket, a quote comes between the two.)
         elements = f.when(~text.startswith("[["), _read_texts(text))
         return f.transform(elements, lambda each: _scalar_of(each, element))
     return _scalar_of(text, type_name)
 
 
 def quoted(name: str) -> str:
-    """An identifier in Spark SQL."""
+    """Quote an identifier for Spark SQL."""
     return "`" + name.replace("`", "``") + "`"
 
 
@@ -246,5 +253,5 @@ def _is_unfit(number: int, type_name: str) -> Column:
     held = f.size(f.filter(texts, lambda each: each.isNotNull()))
     kept = f.size(f.filter(value, lambda each: each.isNotNull()))
     lost = f.lit(False) if element == STRING else held != kept
-    # An array that is no JSON array (its subscripts do not start at 1) is a text here.
+    # An array whose subscripts do not start at 1 is no JSON array: its event holds a text.
     return text.isNotNull() & (value.isNull() | texts.isNull() | lost)

@@ -30,13 +30,14 @@ def _facts(starts: list[int], partitions: int = 2) -> dict[str, TopicFacts]:
 
 
 def test_a_whole_topic_gives_no_reason() -> None:
-    """Log start 0, compacted, the recorded id and partitions, the first copy through."""
+    """Log start 0, compacted, the recorded id and partitions, the initial snapshot complete."""
     assert reasons_before(_progress(), _facts([0, 0]), {"t": "compact"}) == []
 
 
 def test_each_lack_is_named() -> None:
     """Whatever makes the topic no whole copy of its table."""
-    assert reasons_before(_progress("copying"), _facts([0, 0]), {"t": "compact"}) == ["the first copy is not complete"]
+    reasons = reasons_before(_progress("copying"), _facts([0, 0]), {"t": "compact"})
+    assert reasons == ["the initial snapshot is not complete"]
     assert "deleted from the beginning of t" in reasons_before(_progress(), _facts([0, 1]), {"t": "compact"})[0]
     assert "cleanup.policy=delete" in reasons_before(_progress(), _facts([0, 0]), {"t": "delete"})[0]
     assert "made again" in reasons_before(_progress(topic_id="old"), _facts([0, 0]), {"t": "compact"})[0]
