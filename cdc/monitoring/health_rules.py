@@ -38,7 +38,9 @@ class HealthRules:
     def source(self, source: SourceStatus) -> SourceStatus:
         if source.problem is None:
             return source
-        health = _bad(HealthLevel.DOWN, _of("Postgres", source.problem), "Start Postgres, or restore the connection to it.")
+        health = _bad(
+            HealthLevel.DOWN, _of("Postgres", source.problem), "Start Postgres, or restore the connection to it."
+        )
         return replace(source, health=health)
 
     def slot(self, slot: SlotStatus, *, is_known: bool, has_begun: bool) -> SlotStatus:
@@ -50,7 +52,9 @@ class HealthRules:
         elif not slot.exists and not has_begun:
             yield _bad(HealthLevel.IDLE, "Capture has not been started yet.", "tailrace run")
         elif not slot.exists:
-            yield _bad(HealthLevel.DOWN, f"Slot {slot.name} does not exist: changes are being lost.", "tailrace recover")
+            yield _bad(
+                HealthLevel.DOWN, f"Slot {slot.name} does not exist: changes are being lost.", "tailrace recover"
+            )
         if slot.wal_status == "lost":
             why = f" ({slot.invalidation_reason})" if slot.invalidation_reason else ""
             lost = f"The server has invalidated the slot{why}: changes are lost."
@@ -88,7 +92,9 @@ class HealthRules:
         self, topics: TopicsStatus, slot: SlotStatus, *, is_reading: bool, still_seconds: float
     ) -> Iterator[Health]:
         if topics.problem is not None:
-            yield _bad(HealthLevel.DOWN, _of("Kafka", topics.problem), "Start the brokers, or restore the connection to them.")
+            yield _bad(
+                HealthLevel.DOWN, _of("Kafka", topics.problem), "Start the brokers, or restore the connection to them."
+            )
         if topics.state is None or topics.heartbeat_seconds is None:
             yield _bad(HealthLevel.IDLE, "Nothing has been published yet.", "tailrace run")
             return
@@ -102,7 +108,9 @@ class HealthRules:
         if slot.health.state is not HealthLevel.UNKNOWN:
             if not is_reading and topics.heartbeat_seconds > _RESTART_SECONDS:
                 yield _bad(
-                    HealthLevel.DOWN, f"Capture is not running: no process has read the slot for {silent}.", "tailrace run"
+                    HealthLevel.DOWN,
+                    f"Capture is not running: no process has read the slot for {silent}.",
+                    "tailrace run",
                 )
             if topics.heartbeat_seconds > self._silence_seconds:
                 look = "Read capture's log; restart capture if it hangs."
@@ -134,7 +142,11 @@ class HealthRules:
     ) -> Iterator[Health]:
         start = f"tailrace sync {store.name}"
         if store.problem is not None:
-            yield _bad(HealthLevel.DOWN, store.problem, "Start the store, or restore the connection to it; it then catches up by itself.")
+            yield _bad(
+                HealthLevel.DOWN,
+                store.problem,
+                "Start the store, or restore the connection to it; it then catches up by itself.",
+            )
         if store.seconds is None and store.building is not None:
             yield _bad(HealthLevel.IDLE, "The store is being built; it serves no data yet.")
         if store.seconds is None:
@@ -148,7 +160,11 @@ class HealthRules:
                 f"Check that its sync runs ({start}); read the sync's log.",
             )
         if self._is_behind(store.seconds, store.bytes) and not own_seconds:
-            yield _bad(HealthLevel.BEHIND, "The store has everything that was published; capture is behind.", topics.health.remedy)
+            yield _bad(
+                HealthLevel.BEHIND,
+                "The store has everything that was published; capture is behind.",
+                topics.health.remedy,
+            )
         if self._is_behind(store.seconds, store.bytes):
             yield _bad(HealthLevel.BEHIND, f"The store is {_behind(store.seconds, store.bytes)} behind the source.")
         if store.parked:
