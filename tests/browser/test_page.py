@@ -63,7 +63,7 @@ def test_it_is_live_without_a_reload(chromium: Browser, folder: Path) -> None:
         expect(card.locator(".pill")).to_have_text("ok")
         server.shown.record = store_down(config)
         expect(page.get_by_role("heading", level=1)).to_have_text("cache is down")
-        expect(page.locator("#verdict-remedy")).to_contain_text("Bring the store back")
+        expect(page.locator("#verdict-remedy")).to_contain_text("Start the store")
         expect(card.locator(".pill")).to_have_text("down")
         expect(card).to_contain_text("6 min 12 s")
         server.shown.record = busy(config)
