@@ -81,7 +81,7 @@ class History:
             self._minute.append(dict(figures))
 
     def read(self, since: float, until: float, points: int = 240) -> dict[str, Any]:
-        """Return `times` and, for each figure, one value per time; None where it was unknown. At most `points` times."""
+        """Return at most `points` `times` and, for each figure, one value per time; None where it was unknown."""
         ring = _FINE if until - since <= _FINE_SECONDS else _COARSE
         with self._lock, closing(self._connection.cursor()) as cursor:
             rows = cursor.execute(
