@@ -36,6 +36,7 @@ class HealthRules:
         self._silence_seconds = max(_LEAST_SILENCE_SECONDS, _HEARTBEATS * config.source.heartbeat_seconds)
 
     def source(self, source: SourceStatus) -> SourceStatus:
+        """Return `source` with its health."""
         if source.problem is None:
             return source
         health = _bad(
@@ -44,6 +45,10 @@ class HealthRules:
         return replace(source, health=health)
 
     def slot(self, slot: SlotStatus, *, is_known: bool, has_begun: bool) -> SlotStatus:
+        """Return `slot` with its health.
+
+        `is_known`: whether the source answered. `has_begun`: whether capture has ever started, so the slot must exist.
+        """
         return replace(slot, health=_first(self._wrong_with_slot(slot, is_known=is_known, has_begun=has_begun)))
 
     def _wrong_with_slot(self, slot: SlotStatus, *, is_known: bool, has_begun: bool) -> Iterator[Health]:
