@@ -1,4 +1,4 @@
-"""The demo: a small shop that is written to all the time, on the local servers.
+"""The demo: a pipeline on the local servers, whose source is a small shop with continuous writes.
 
-`shop` holds its tables, `writer` the client that writes; tests use both without the rest.
+`shop` contains the schema and `writer` the client that writes. Tests use both without the rest.
 """

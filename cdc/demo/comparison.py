@@ -1,8 +1,8 @@
-"""Does a store hold what the source holds? Every row of every table, by its full content.
+"""Compares a store with the source: every row of every table, by its full content.
 
-The source's rows take the way of a copy (the same SQL, the same encoding), at one snapshot; the store's are asked of
-the store itself. Nothing is taken from the topics or from what a sync believes. For a small database that stands still:
-it holds one table of each side in memory.
+The source's rows are read at one Postgres snapshot, with the SQL and the encoding of an initial snapshot. The store's
+rows are read from the store itself. The topics and the sync's recorded position are not used. This is for a small
+database without concurrent writes: it keeps one table of each side in memory.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ _SHOWN = 5
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Comparison:
-    """`differences`: the first few, as table and row id; values are nobody's business here."""
+    """The result for one store. `differences`: the first few, as table and row id, without values."""
 
     store: str
     rows: int
@@ -54,7 +54,7 @@ class Comparison:
 
 
 def compare_all(config: Config, deadline_seconds: float) -> Iterator[Comparison]:
-    """Of each store of the config, once it has all that is committed now."""
+    """Compare each store of the config, as soon as it has everything that is committed at the time of the call."""
     with connect(config.source.conninfo()) as connection:
         lsn = catalog.current_lsn(connection)
     for name in config.stores:
@@ -71,10 +71,10 @@ def _compare_when_there(config: Config, name: str, lsn: LSN, deadline_seconds: f
 
 
 def compare(config: Config, name: str, store: Store) -> Comparison:
-    """As both are now."""
+    """Compare the current state of the store with that of the source."""
     serving = store.serving()
     if serving is None:
-        raise TransientError(f"{name} serves nothing yet.")
+        raise TransientError(f"{name} serves no data yet.")
     rows, differing, tables = 0, [], 0
     with at_snapshot(config.source.conninfo(), None) as connection:
         chosen = catalog.tables(connection, config.source.tables)
@@ -109,7 +109,7 @@ def _source_rows(connection: psycopg.Connection[Any], table: DescribedTable) -> 
 
 
 def _is_same(expected: bytes | None, held: bytes | None) -> bool:
-    """A store may write the same values with other spaces or in another order, but not other digits."""
+    """Return whether two rows are equal as JSON. Whitespace and the order of keys may differ; digits may not."""
     if expected is None or held is None:
         return False
     return expected == held or _values(expected) == _values(held)

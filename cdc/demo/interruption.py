@@ -1,4 +1,4 @@
-"""Ctrl-C and SIGTERM end a program once, in good order: the second one must not cut the cleaning up short."""
+"""Handles Ctrl-C and SIGTERM so that a second signal does not interrupt the shutdown that the first one started."""
 
 from __future__ import annotations
 
@@ -12,20 +12,21 @@ _SIGNALS: Final = (signal.SIGINT, signal.SIGTERM)
 
 
 class Interruption:
-    """The first signal raises KeyboardInterrupt in the main thread; once ignored, further ones do nothing."""
+    """The signal handler. The first signal raises KeyboardInterrupt in the main thread; later ones are ignored."""
 
     def __init__(self) -> None:
         self._ignored = False
 
     def expect_another(self) -> None:
-        """The first one has been dealt with; the next one counts again."""
+        """Let the next signal raise KeyboardInterrupt again."""
         self._ignored = False
 
     def ignore(self) -> None:
-        """From here on the program is ending anyway."""
+        """Ignore all further signals, because the program is ending."""
         self._ignored = True
 
     def handle(self, _number: int, _frame: FrameType | None) -> None:
+        """Handle a signal."""
         if not self._ignored:
             self._ignored = True
             raise KeyboardInterrupt
@@ -33,7 +34,7 @@ class Interruption:
 
 @contextmanager
 def interruptible() -> Iterator[Interruption]:
-    """Take both signals for the time of the block; from the main thread only."""
+    """Handle both signals within the block. Only the main thread may call this."""
     interruption = Interruption()
     before = {number: signal.signal(number, interruption.handle) for number in _SIGNALS}
     try:

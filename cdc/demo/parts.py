@@ -1,6 +1,6 @@
-"""What runs in the demo: each part is started in order, reports while it runs, and is stopped in reverse order.
+"""The parts of the demo. The demo starts them in order, displays their figures, and stops them in reverse order.
 
-The writer is here; the pipeline (`pipeline_part`) is a part with the same four members.
+This module has the writer's part. `pipeline_part` has the pipeline's.
 """
 
 from __future__ import annotations
@@ -13,14 +13,14 @@ from cdc.demo.writer import Counts, ShopWriter
 
 
 class Figure(NamedTuple):
-    """One thing to show: `label` says what, `value` is ready to print."""
+    """One figure to display. `value` is formatted text."""
 
     label: str
     value: str
 
 
 class DemoPart(Protocol):
-    """`stop` raises what ended the part early; `healthy` turns false when that has happened."""
+    """A part of the demo. If it ends early, `healthy` becomes false and `stop` raises the cause."""
 
     name: str
 
@@ -35,7 +35,7 @@ class DemoPart(Protocol):
 
 
 class WriterPart:
-    """The shop's writer, with its rates since the last look."""
+    """The shop's writer. Its rates are those since the previous call of `figures`."""
 
     name = "shop"
 

@@ -1,4 +1,4 @@
-"""A state of the shop that has passed: remembered at an LSN, and asked of the warehouse afterwards."""
+"""Demonstrates time travel: records the shop's totals at an LSN, and later queries the warehouse as of that LSN."""
 
 from __future__ import annotations
 
@@ -21,13 +21,15 @@ _SECONDS = 180.0
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Past:
+    """The number of orders and their total value at an LSN."""
+
     lsn: LSN
     orders: int
     total: str
 
 
 def remember(config: Config) -> Past:
-    """Of a shop that stands still."""
+    """Read the totals and the current LSN. No client may write to the shop meanwhile."""
     with connect(config.source.conninfo()) as connection:
         row = connection.execute("SELECT count(*), coalesce(sum(total), 0)::text FROM public.orders").fetchone()
         lsn = catalog.current_lsn(connection)
@@ -37,13 +39,13 @@ def remember(config: Config) -> Past:
 
 
 def ask_for(past: Past, config_file: Path, show: Callable[[str], None]) -> bool:
-    """By the command that a reader would type."""
+    """Query the warehouse with `tailrace query --as-of`, show the answer, and return whether it equals `past`."""
     arguments = ["query", _QUERY, "--as-of", str(past.lsn), "--json", "--config", str(config_file)]
     answered = subprocess.run(
         [sys.executable, "-m", "cdc", *arguments], capture_output=True, text=True, timeout=_SECONDS, check=False
     )
     if answered.returncode != 0:
-        raise TransientError(f"The warehouse could not be asked for the past: {answered.stderr.strip()[-300:]}")
+        raise TransientError(f"The query of the warehouse as of {past.lsn} failed: {answered.stderr.strip()[-300:]}")
     found = json.loads(answered.stdout)["rows"][0]
     same = found["orders"] == past.orders and f"{float(found['total']):.2f}" == past.total
     then = f"{past.orders:,} orders worth {past.total}"

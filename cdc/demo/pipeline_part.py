@@ -1,4 +1,4 @@
-"""The pipeline as a part of the demo: the same `tailrace run` that a user starts, read by its JSON lines."""
+"""The pipeline as a part of the demo: a `tailrace run --json` process, whose JSON lines give the status."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from cdc.supervisor.child import Child
 from cdc.supervisor.child_output import InFiles, as_event
 
 _CONFIG = """\
-# Written by `tailrace demo`; every command takes it: tailrace tail public.orders --config {file}
+# Written by `tailrace demo`. Use it with any command, for example: tailrace tail public.orders --config {file}
 
 [source]
 dsn = "{dsn}"
@@ -48,11 +48,12 @@ STORES = ("search", "cache", "warehouse")
 _START_SECONDS = 300.0
 _STOP_SECONDS = 60.0
 _LOOK_SECONDS = 0.2
-# That a first copy is due is known a moment after capture says that it is there.
+# Print what the start waits for only after this time. The first reports do not show yet that a snapshot is due.
 _TELL_SECONDS = 3.0
 
 
 def write_config(file: Path, addresses: Mapping[str, str], *, dsn: str, page_port: int, with_stores: bool) -> None:
+    """Write the demo's config file. `addresses`: the addresses of the local servers by name."""
     text = _CONFIG.format(file=file, dsn=dsn, bootstrap=addresses["kafka"], page_port=page_port)
     if with_stores:
         warehouse = file.absolute().parent / "warehouse"
@@ -61,7 +62,7 @@ def write_config(file: Path, addresses: Mapping[str, str], *, dsn: str, page_por
 
 
 class PipelinePart:
-    """`start` returns when the changes flow, and where there are stores, when each of them serves readers."""
+    """The pipeline. `start` returns when capture streams changes and every store serves data."""
 
     name = "pipeline"
 
@@ -97,7 +98,7 @@ class PipelinePart:
             time.sleep(_LOOK_SECONDS)
 
     def stop(self) -> None:
-        """Raises what ended it early, or what one of its parts refused."""
+        """Stop the pipeline. Raises the cause if it ended early or one of its parts refused."""
         child, self._child = self._child, None
         if child is None:
             return
@@ -129,7 +130,7 @@ class PipelinePart:
         ]
 
     def _take(self, line: str) -> None:
-        """Called from another thread; the state is replaced as a whole."""
+        """Handle an output line. Another thread calls this, so it replaces the state as a whole."""
         event = as_event(line)
         if event is not None and event.get("event") == "state":
             self._state = event
@@ -137,12 +138,12 @@ class PipelinePart:
             self._lines.write("run", line)
 
     def _missing(self) -> str | None:
-        """What it waits for; None when everything flows."""
+        """Return what the start still waits for; None when the pipeline is complete."""
         state = self._state
         if not state or state["slot"] is None or state["topics_lsn"] is None:
             return "capture"
         if state["first_copy_due"]:
-            return "the first copy"
+            return "the initial snapshot"
         serving = {each["name"] for each in state["stores"] if each["lsn"] is not None}
         return ", ".join(name for name in self._stores if name not in serving) or None
 

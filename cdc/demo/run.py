@@ -1,6 +1,4 @@
-"""Runs the demo: servers up, parts started, shown until the time is over or someone stops it, a last word on whether
-all of it arrived, then all down again.
-"""
+"""Runs the demo: starts servers and parts, displays their figures, compares the stores, and stops everything."""
 
 from __future__ import annotations
 
@@ -17,9 +15,10 @@ from deploy.stack import Stack
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Demo:
-    """`bring_up` starts the servers and shows how; `parts` is called once they run; `say` gets a word at the end.
+    """One run of the demo. `bring_up` starts the servers. `parts` creates the parts, after the servers have started.
 
-    `conclude` is called when the time is over, with all parts running; it answers whether all is well.
+    `conclude` is called at the end, while all parts still run. It returns whether the stores are correct. `say` prints
+    a line. `seconds`: how long to run; None means until Ctrl-C. `keep`: leave the servers running.
     """
 
     stack: Stack
@@ -32,9 +31,9 @@ class Demo:
     keep: bool
 
     def run(self) -> bool:
-        """Ends when the time is over, or on Ctrl-C or SIGTERM; raises what went wrong, after all is stopped."""
+        """Run until the time is over, or until Ctrl-C or SIGTERM. Raises an error only after everything is stopped."""
         with interruptible() as interruption, ExitStack() as cleaning:
-            # Servers that ran before belong to someone else.
+            # Do not stop servers that ran before the demo started.
             if not self.keep and not any(server.healthy for server in self.stack.status()):
                 cleaning.callback(self._down)
             try:

@@ -1,6 +1,6 @@
-"""What one transaction of the shop changed, and what the writer therefore knows to exist.
+"""The ids that exist in the shop, as the writer tracks them, and the changes that each transaction makes to them.
 
-Reads the shop once per connection; never writes.
+They are read from the database once per connection. This module writes nothing.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ Cursor = psycopg.Cursor[tuple[Any, ...]]
 
 @dataclass(frozen=True, slots=True)
 class ShopChanges:
-    """What one transaction did: rows by kind, and the identities that it made and removed."""
+    """The changes of one transaction: row counts, and the ids that it created and deleted."""
 
     inserted: int = 0
     updated: int = 0
@@ -32,7 +32,7 @@ class ShopChanges:
 
 @dataclass(slots=True)
 class Shelves:
-    """What the writer knows to exist, so that it can choose without asking."""
+    """The existing ids, so that the writer can pick rows without a query."""
 
     customers: list[int] = field(default_factory=list)
     products: list[int] = field(default_factory=list)
@@ -41,6 +41,7 @@ class Shelves:
 
     @classmethod
     def read(cls, cursor: Cursor) -> Shelves:
+        """Read the ids and the shop's clock from the database."""
         shelves = cls()
         for ids, query in (
             (shelves.customers, "SELECT id FROM public.customers ORDER BY id"),
@@ -57,6 +58,7 @@ class Shelves:
         return shelves
 
     def fold(self, changes: ShopChanges) -> None:
+        """Apply the changes of a committed transaction."""
         for ids, new, gone in (
             (self.customers, changes.new_customers, changes.gone_customers),
             (self.products, changes.new_products, changes.gone_products),
@@ -67,6 +69,6 @@ class Shelves:
                 ids[:] = [known for known in ids if known not in gone]
 
     def tick(self, random: Random) -> dt.datetime:
-        """The shop has its own clock, so that two runs with one seed write the same rows."""
+        """Advance the shop's clock and return the time. It is simulated, so the same seed writes the same rows."""
         self.clock += dt.timedelta(microseconds=random.randrange(1, 90_000_000))
         return self.clock

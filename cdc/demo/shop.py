@@ -1,7 +1,4 @@
-"""The shop's tables: realistic types, foreign keys, values that Postgres keeps out of line.
-
-Holds the schema and the first rows' shape only; who writes to it is in `writer`.
-"""
+"""The shop's schema: realistic types, foreign keys, and values that Postgres stores out of line (TOAST)."""
 
 from __future__ import annotations
 
@@ -11,12 +8,12 @@ import psycopg
 
 DATABASE: Final = "shop"
 
-# Parents first: the order in which rows may be inserted, and in reverse deleted.
+# Parents first. Rows are inserted in this order and deleted in the reverse order.
 TABLES: Final = ("public.customers", "public.products", "public.orders", "public.order_items")
 
-# EXTERNAL keeps a long description out of line whatever its compressibility, so that an update of another
-# column (the stock, with every order) leaves it out of the log: the case that capture has to fill.
 _CONNECT_SECONDS: Final = 10
+# STORAGE EXTERNAL stores a long description out of line even if it compresses well. An update of another column (the
+# stock, with every order) then leaves the description out of the WAL, so capture has to re-select it.
 _SCHEMA: Final = """
 CREATE TYPE public.order_status AS ENUM ('new', 'paid', 'packed', 'shipped', 'returned');
 
@@ -76,9 +73,9 @@ CREATE INDEX ON public.order_items (product_id);
 
 
 def create(connection: psycopg.Connection[tuple[object, ...]]) -> None:
-    """Create the shop's tables in one transaction; tables that are there already are left as they are."""
+    """Create the shop's tables in one transaction. Do nothing if they exist."""
     with connection.transaction():
-        # Two demos that start at once must not both find nothing.
+        # Two demos that start at the same time must not both create the tables.
         connection.execute("SELECT pg_advisory_xact_lock(hashtext('tailrace shop'))")
         found = connection.execute("SELECT to_regclass('public.order_items') IS NOT NULL").fetchone()
         if found == (True,):
@@ -87,7 +84,7 @@ def create(connection: psycopg.Connection[tuple[object, ...]]) -> None:
 
 
 def create_database(admin_dsn: str, name: str = DATABASE) -> str:
-    """Create the database where it is missing, with the shop's tables in it, and give its DSN."""
+    """Create the database and the shop's tables if they do not exist. Return the database's DSN."""
     with psycopg.connect(admin_dsn, autocommit=True, connect_timeout=_CONNECT_SECONDS) as connection:
         exists = connection.execute("SELECT 1 FROM pg_database WHERE datname = %s", (name,)).fetchone()
         if exists is None:

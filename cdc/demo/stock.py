@@ -1,6 +1,6 @@
-"""What the shop is made of: names, addresses, descriptions, all drawn from one seeded generator.
+"""Generates the shop's values: names, addresses, descriptions and so on, from a seeded random generator.
 
-Pure: the same generator in the same state gives the same values. No I/O.
+No I/O. The same state of the generator gives the same values.
 """
 
 from __future__ import annotations
@@ -106,7 +106,7 @@ def product_name(random: Random) -> str:
 
 
 def description(random: Random) -> str:
-    """Between some words and 20 kB: short ones stay in the row, long ones are kept out of line."""
+    """Return a text of 20 words to about 20 kB. Short texts stay in the row; Postgres stores long ones out of line."""
     return " ".join(random.choices(_WORDS, k=random.choice((20, 600, 1_500, 4_000))))
 
 
@@ -144,7 +144,7 @@ def coupons(random: Random) -> list[str] | None:
 
 
 def discount(random: Random) -> Decimal | None:
-    """Of any scale, unlike a price: plain `numeric` keeps the digits it is given, `0.10` included."""
+    """Return a value of any scale. A plain `numeric` keeps trailing zeros, as in `0.10`."""
     return None if random.random() < 0.5 else Decimal(random.randrange(10**6)).scaleb(-random.choice((1, 4, 12)))
 
 

@@ -1,7 +1,7 @@
-"""The shop's business: each function is one multi-row transaction, drawn from a seeded generator.
+"""The shop's transactions. Each function is one transaction of several rows, with values from a seeded generator.
 
-A function writes through the given cursor and answers with what it changed; it neither commits nor remembers.
-The writer folds the answer into `Shelves` only once the transaction has committed.
+A function writes through the given cursor and returns its changes. It does not commit and keeps no state. The writer
+applies the changes to `Shelves` after the commit.
 """
 
 from __future__ import annotations
@@ -22,6 +22,7 @@ def _some(random: Random, ids: list[int], most: int) -> list[int]:
 
 
 def welcome_customers(cursor: Cursor, random: Random, shelves: Shelves) -> ShopChanges:
+    """Insert one to three customers."""
     now = shelves.tick(random)
     made = [
         _one(
@@ -47,6 +48,7 @@ def welcome_customers(cursor: Cursor, random: Random, shelves: Shelves) -> ShopC
 
 
 def list_products(cursor: Cursor, random: Random, shelves: Shelves) -> ShopChanges:
+    """Insert one or two products."""
     now = shelves.tick(random)
     made = [
         _one(
@@ -74,7 +76,10 @@ def list_products(cursor: Cursor, random: Random, shelves: Shelves) -> ShopChang
 
 
 def place_order(cursor: Cursor, random: Random, shelves: Shelves) -> ShopChanges:
-    """An order with its items; stock and customer move with it, the products' long descriptions do not."""
+    """Insert an order with its items, and update the customer and the products' stock.
+
+    The updates do not touch the products' long descriptions.
+    """
     now = shelves.tick(random)
     customer = random.choice(shelves.customers)
     products = sorted(_some(random, shelves.products, 6))
@@ -111,6 +116,7 @@ def place_order(cursor: Cursor, random: Random, shelves: Shelves) -> ShopChanges
 
 
 def advance_orders(cursor: Cursor, random: Random, shelves: Shelves) -> ShopChanges:
+    """Set up to five orders to their next status."""
     now = shelves.tick(random)
     tracking = uuid.UUID(int=random.getrandbits(128), version=4)
     cursor.execute(
@@ -126,6 +132,7 @@ def advance_orders(cursor: Cursor, random: Random, shelves: Shelves) -> ShopChan
 
 
 def revise_products(cursor: Cursor, random: Random, shelves: Shelves) -> ShopChanges:
+    """Update the price of up to four products, and the description of some of them."""
     now = shelves.tick(random)
     updated = 0
     for product in sorted(_some(random, shelves.products, 4)):
@@ -140,6 +147,7 @@ def revise_products(cursor: Cursor, random: Random, shelves: Shelves) -> ShopCha
 
 
 def revise_items(cursor: Cursor, random: Random, shelves: Shelves) -> ShopChanges:
+    """Update all items of up to three orders."""
     cursor.execute(
         "UPDATE public.order_items SET quantity = %s, gift_note = %s WHERE order_id = ANY(%s)",
         (random.randint(1, 9), stock.gift_note(random), _some(random, shelves.orders, 3)),
@@ -148,7 +156,7 @@ def revise_items(cursor: Cursor, random: Random, shelves: Shelves) -> ShopChange
 
 
 def renumber_items(cursor: Cursor, random: Random, shelves: Shelves) -> ShopChanges:
-    """The primary key itself changes: delete of the old key, insert of the new one, downstream."""
+    """Update the primary key of an order's items. Downstream this is a delete of the old key and an insert."""
     cursor.execute(
         "UPDATE public.order_items SET line_no = line_no + 100 WHERE order_id = %s",
         (random.choice(shelves.orders),),
@@ -157,15 +165,17 @@ def renumber_items(cursor: Cursor, random: Random, shelves: Shelves) -> ShopChan
 
 
 def cancel_orders(cursor: Cursor, random: Random, shelves: Shelves) -> ShopChanges:
+    """Delete up to three orders."""
     return _delete_orders(cursor, _some(random, shelves.orders, 3))
 
 
 def archive_orders(cursor: Cursor, random: Random, shelves: Shelves) -> ShopChanges:
-    """The oldest ones go, a bunch at a time: keeps a demo that runs for days at one size."""
+    """Delete the 20 to 40 oldest orders, so that a demo that runs for days does not grow."""
     return _delete_orders(cursor, sorted(shelves.orders)[: random.randint(20, 40)])
 
 
 def forget_customer(cursor: Cursor, random: Random, shelves: Shelves) -> ShopChanges:
+    """Delete a customer with all orders."""
     customer = random.choice(shelves.customers)
     found = cursor.execute("SELECT id FROM public.orders WHERE customer_id = %s ORDER BY id", (customer,))
     orders = _delete_orders(cursor, [row[0] for row in found])
@@ -176,6 +186,7 @@ def forget_customer(cursor: Cursor, random: Random, shelves: Shelves) -> ShopCha
 
 
 def drop_products(cursor: Cursor, random: Random, shelves: Shelves) -> ShopChanges:
+    """Delete up to three products that are in no order."""
     gone = cursor.execute(
         "DELETE FROM public.products AS p WHERE id = ANY(%s)"
         " AND NOT EXISTS (SELECT FROM public.order_items WHERE product_id = p.id) RETURNING id",
@@ -194,7 +205,7 @@ def _delete_orders(cursor: Cursor, orders: list[int]) -> ShopChanges:
 def _one(cursor: Cursor) -> int:
     row = cursor.fetchone()
     if row is None:
-        raise LookupError("INSERT … RETURNING gave no row")
+        raise LookupError("INSERT … RETURNING returned no row")
     return int(row[0])
 
 
@@ -216,7 +227,7 @@ _MOST_CUSTOMERS: Final = 2_000
 
 
 def choose(random: Random, shelves: Shelves) -> Transaction:
-    """What happens next: anything, once there is enough to work with and not too much."""
+    """Choose the next transaction: at random, unless the shop has too few rows or too many."""
     if len(shelves.products) < _FEWEST:
         return list_products
     if len(shelves.customers) < _FEWEST:

@@ -1,4 +1,4 @@
-"""What the demo shows: a live page on a terminal, a plain line every few seconds anywhere else. Decides nothing."""
+"""The output of the demo: a live page on a terminal, plain lines every few seconds elsewhere."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from deploy.stack import Server
 
 
 class DemoView(Protocol):
-    """`interval_seconds` is how often it wants to be shown something new."""
+    """Displays servers and parts. `interval_seconds`: how often the demo calls `show`."""
 
     interval_seconds: float
 
@@ -25,7 +25,7 @@ class DemoView(Protocol):
 
 
 class PlainDemoView:
-    """The servers' addresses once, then a line for each part."""
+    """Prints the servers' addresses once, then one line per part."""
 
     interval_seconds = 5.0
 
@@ -52,7 +52,7 @@ class PlainDemoView:
 
 
 class LiveDemoView:
-    """One page that is drawn again in place."""
+    """Redraws one page in place."""
 
     interval_seconds = 1.0
 
@@ -69,7 +69,7 @@ class LiveDemoView:
 
 @contextmanager
 def view_on(console: Console, hint: str) -> Iterator[DemoView]:
-    """The view that fits where the output goes; `hint` tells the reader what to do next."""
+    """Yield the view that fits the console. `hint`: a line that says what the user can do next."""
     if not console.is_terminal:
         yield PlainDemoView(console, hint)
         return

@@ -1,7 +1,7 @@
-"""The shop's client: writes transactions at a given rate, and goes on after the server was away.
+"""The shop's client: it writes transactions at a given rate and reconnects after an outage of the server.
 
-Knows nothing of capture. Deterministic: on a fresh shop, the same seed and the same number of transactions
-leave the same rows, so that a failing test can be run again.
+It is independent of capture, and deterministic: on an empty shop, the same seed and the same number of transactions
+leave the same rows, so that a failing test can be repeated.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ _LONGEST_WAIT_SECONDS: Final = 3.0
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Counts:
-    """What a writer has done so far; `connected` says whether it can write right now."""
+    """What a writer has done so far. `connected`: whether it has a connection."""
 
     transactions: int = 0
     inserted: int = 0
@@ -36,6 +36,7 @@ class Counts:
 
     @property
     def rows(self) -> int:
+        """The number of changed rows."""
         return self.inserted + self.updated + self.deleted
 
 
@@ -44,7 +45,7 @@ class _ChangedItsMind(Exception):  # noqa: N818 - not an error: it makes psycopg
 
 
 class ShopWriter:
-    """`rate` is transactions a second; 0 means as fast as the server takes them."""
+    """Writes to the shop. `rate`: transactions per second; 0 means without a pause."""
 
     def __init__(self, dsn: str, seed: int = 1, rate: float = 20.0) -> None:
         self._dsn = dsn
@@ -58,17 +59,17 @@ class ShopWriter:
         self.counts = Counts()
 
     def write(self, transactions: int) -> None:
-        """Write so many transactions here and now; a broken connection is the caller's to see."""
+        """Write this many transactions in the calling thread. Raises an error if the connection breaks."""
         for _ in range(transactions):
             self._write_one()
 
     def start(self) -> None:
-        """Write from a thread of its own until `stop`."""
+        """Start a thread that writes until `stop`."""
         self._thread = threading.Thread(target=self._run_and_keep_failure, name="shop-writer", daemon=True)
         self._thread.start()
 
     def stop(self) -> None:
-        """Finish the transaction under way and close; raises what ended the writer early, if anything did."""
+        """Finish the current transaction and disconnect. Raises the error that ended the writer early, if any."""
         self._stop.set()
         if self._thread is not None:
             self._thread.join()
@@ -78,13 +79,14 @@ class ShopWriter:
             raise self._failure
 
     def close(self) -> None:
+        """Disconnect."""
         if self._connection is not None:
             self._connection.close()
             self._connection = None
         self.counts = replace(self.counts, connected=False)
 
     def run(self) -> None:
-        """Write at the rate until stopped; a server that is away is waited for."""
+        """Write at the rate until stopped. While the server is down, retry with increasing pauses."""
         wait_seconds = _FIRST_WAIT_SECONDS
         due = time.monotonic()
         while not self._stop.is_set():
@@ -99,7 +101,8 @@ class ShopWriter:
                 continue
             wait_seconds = _FIRST_WAIT_SECONDS
             if self._rate > 0:
-                # From the last due time, so that a slow transaction is made up for; no burst after a stall.
+                # Count from the last due time, so that the writer catches up after a slow transaction. The limit of
+                # one second prevents a burst after a long stall.
                 due = max(due + 1 / self._rate, time.monotonic() - 1)
                 self._stop.wait(max(0.0, due - time.monotonic()))
 
@@ -112,6 +115,7 @@ class ShopWriter:
 
     @property
     def failed(self) -> bool:
+        """Whether an error has ended the writer."""
         return self._failure is not None
 
     def _write_one(self) -> None:
@@ -126,7 +130,7 @@ class ShopWriter:
         except _ChangedItsMind:
             self.counts = replace(self.counts, rolled_back=self.counts.rolled_back + 1)
         except (psycopg.IntegrityError, psycopg.errors.TransactionRollback):
-            # Somebody else writes to the shop too: what we knew is out of date.
+            # Another client has changed the shop too, so the tracked ids are out of date.
             self.counts = replace(self.counts, rolled_back=self.counts.rolled_back + 1)
             self._look_around(connection)
         else:

@@ -1,5 +1,6 @@
-"""Seeing how the pipeline does: one record of every hop, which `lag`, `/metrics`, the page and alerts all read.
+"""Monitoring: one status record of every hop, which `tailrace lag`, `/metrics`, the dashboard and the alerts share.
 
-source, log and stores are asked by readers of their own (`source_facts`, `log_facts`, `store_facts`), put together into
-one `record.Record` (`assembling`), and judged once (`judging`). Nothing here moves a row.
+One reader each queries Postgres, Kafka and the stores (`source_facts`, `kafka_facts`, `store_facts`). `status_builder`
+combines their answers into one `status_record.PipelineStatus`. `health_rules` derives the health of each hop from it.
+Monitoring reads only; it moves no rows.
 """

@@ -1,4 +1,4 @@
-"""The last audit of each store, from what `tailrace audit` keeps on `<prefix>.__audits`: a record for each table."""
+"""The last audit of each store, from the records that `tailrace audit` writes to `<prefix>.__audits`, one per table."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ _GRAVITY = ("equal", "equal except parked", "undecided", "incomplete", "drift")
 
 
 def decode_audit(value: bytes) -> AuditRecord | None:
-    """None where it cannot be understood: it is only shown."""
+    """Decode an audit record; None if its format is unknown, because the record is only for display."""
     try:
         found = msgspec.json.decode(value, type=AuditRecord)
     except msgspec.MsgspecError:
@@ -22,7 +22,10 @@ def decode_audit(value: bytes) -> AuditRecord | None:
 
 
 def last_audits(records: Iterable[AuditRecord]) -> Mapping[str, AuditStatus]:
-    """By store. A continuous audit looks at samples: it counts where it found something."""
+    """Return the last audit of each store.
+
+    A continuous audit reads only samples, so its record counts only if it found differences.
+    """
     by_store: dict[str, list[AuditRecord]] = {}
     for record in records:
         if not record.sampled or record.differing:

@@ -1,6 +1,6 @@
-"""From figures to words: is a hop well, and if not, why, and what is to be done? Pure; the config has the thresholds.
+"""Rules that derive each hop's health (level, reason, remedy) from its figures. No I/O; the config has the thresholds.
 
-Each judgement is a list of what may be wrong, the gravest first; the first that holds is the answer.
+Each rule set yields the problems that apply, most severe first. The first one is the hop's health.
 """
 
 from __future__ import annotations
@@ -20,52 +20,63 @@ from cdc.monitoring.status_record import (
 )
 from cdc.units import in_bytes, in_rows, in_time
 
-# Capture is heard of with every heartbeat; two may be late on a busy machine.
+# Capture writes a progress record with every heartbeat. Two of them may be late on a busy machine.
 _HEARTBEATS = 3
 _LEAST_SILENCE_SECONDS = 10.0
-# While a server that holds on to the slot is waited for, nobody reads it for a moment.
+# After a restart, capture waits until the server releases the slot. The slot is inactive for that moment.
 _RESTART_SECONDS = 5.0
 
 
 class HealthRules:
+    """Sets the `health` of each hop's status from the thresholds in `[lag]`, `[slot]` and `[source]`."""
+
     def __init__(self, config: Config) -> None:
         self._lag = config.lag
         self._limits = config.slot
         self._silence_seconds = max(_LEAST_SILENCE_SECONDS, _HEARTBEATS * config.source.heartbeat_seconds)
 
     def source(self, source: SourceStatus) -> SourceStatus:
+        """Return `source` with its health."""
         if source.problem is None:
             return source
-        health = _bad(HealthLevel.DOWN, _of("Postgres", source.problem), "Bring Postgres back.")
+        health = _bad(
+            HealthLevel.DOWN, _of("Postgres", source.problem), "Start Postgres, or restore the connection to it."
+        )
         return replace(source, health=health)
 
     def slot(self, slot: SlotStatus, *, is_known: bool, has_begun: bool) -> SlotStatus:
+        """Return `slot` with its health.
+
+        `is_known`: whether the source answered. `has_begun`: whether capture has ever started, so the slot must exist.
+        """
         return replace(slot, health=_first(self._wrong_with_slot(slot, is_known=is_known, has_begun=has_begun)))
 
     def _wrong_with_slot(self, slot: SlotStatus, *, is_known: bool, has_begun: bool) -> Iterator[Health]:
         if not is_known:
-            yield _bad(HealthLevel.UNKNOWN, "The source does not answer, so nobody knows.")
+            yield _bad(HealthLevel.UNKNOWN, "The source does not answer, so the slot's state is unknown.")
         elif not slot.exists and not has_begun:
             yield _bad(HealthLevel.IDLE, "Capture has not been started yet.", "tailrace run")
         elif not slot.exists:
-            yield _bad(HealthLevel.DOWN, f"There is no slot {slot.name}: changes are being lost.", "tailrace recover")
+            yield _bad(
+                HealthLevel.DOWN, f"Slot {slot.name} does not exist: changes are being lost.", "tailrace recover"
+            )
         if slot.wal_status == "lost":
             why = f" ({slot.invalidation_reason})" if slot.invalidation_reason else ""
-            lost = f"The server has invalidated the slot{why}: changes are lost to it."
+            lost = f"The server has invalidated the slot{why}: changes are lost."
             yield _bad(HealthLevel.DOWN, lost, "tailrace recover")
         if slot.wal_status == "unreserved":
             yield _bad(
                 HealthLevel.BEHIND,
-                "The slot is over the server's limit and is lost at the next checkpoint.",
+                "The slot exceeds the server's limit; the server invalidates it at the next checkpoint.",
                 "Start capture now, or raise max_slot_wal_keep_size.",
             )
         remedy = "Find out why capture is behind, or raise max_slot_wal_keep_size."
         used = slot.used_percent
         if used is not None and used >= self._limits.act_percent:
-            yield _bad(HealthLevel.BEHIND, f"The slot holds {used:.0f} % of the log that it may hold.", remedy)
+            yield _bad(HealthLevel.BEHIND, f"The slot retains {used:.0f} % of the WAL that it may retain.", remedy)
         if slot.seconds_left is not None and slot.seconds_left < self._limits.warn_seconds_left:
             left = in_time(slot.seconds_left)
-            yield _bad(HealthLevel.BEHIND, f"At the present rate the slot is lost in {left}.", remedy)
+            yield _bad(HealthLevel.BEHIND, f"At the current rate the server invalidates the slot in {left}.", remedy)
 
     def topics(
         self,
@@ -76,8 +87,8 @@ class HealthRules:
         still_seconds: float,
         refusal: ProcessError | None = None,
     ) -> TopicsStatus:
-        """`refusal`: why capture does not run, in its own words. They come before what is seen from here."""
-        if refusal is not None and not is_reading:  # or another capture has taken its place
+        """Return `topics` with its health. `refusal`: capture's own reason for not running; it has precedence."""
+        if refusal is not None and not is_reading:  # if the slot is read, another capture has taken over
             return replace(topics, health=_bad(HealthLevel.DOWN, refusal.reason, refusal.remedy))
         wrong = self._wrong_with_topics(topics, slot, is_reading=is_reading, still_seconds=still_seconds)
         return replace(topics, health=_first(wrong))
@@ -86,27 +97,32 @@ class HealthRules:
         self, topics: TopicsStatus, slot: SlotStatus, *, is_reading: bool, still_seconds: float
     ) -> Iterator[Health]:
         if topics.problem is not None:
-            yield _bad(HealthLevel.DOWN, _of("Kafka", topics.problem), "Bring the brokers back.")
+            yield _bad(
+                HealthLevel.DOWN, _of("Kafka", topics.problem), "Start the brokers, or restore the connection to them."
+            )
         if topics.state is None or topics.heartbeat_seconds is None:
             yield _bad(HealthLevel.IDLE, "Nothing has been published yet.", "tailrace run")
             return
         if slot.health.state is HealthLevel.DOWN:
-            yield _bad(HealthLevel.DOWN, f"Capture cannot go on: {slot.health.reason}", slot.health.remedy)
+            yield _bad(HealthLevel.DOWN, f"Capture cannot continue: {slot.health.reason}", slot.health.remedy)
         if topics.state == "recovering":
-            yield _bad(HealthLevel.IDLE, "The pipeline is being recovered.", "Let tailrace recover end.")
+            yield _bad(HealthLevel.IDLE, "`tailrace recover` is running.", "Wait until it ends.")
         if topics.state != "streaming":
-            yield _bad(HealthLevel.IDLE, "The first copy is under way; changes follow it.")
+            yield _bad(HealthLevel.IDLE, "The initial snapshot is running; changes follow it.")
         silent = in_time(topics.heartbeat_seconds)
         if slot.health.state is not HealthLevel.UNKNOWN:
             if not is_reading and topics.heartbeat_seconds > _RESTART_SECONDS:
                 yield _bad(
-                    HealthLevel.DOWN, f"Capture does not run: nobody has read the slot for {silent}.", "tailrace run"
+                    HealthLevel.DOWN,
+                    f"Capture is not running: no process has read the slot for {silent}.",
+                    "tailrace run",
                 )
             if topics.heartbeat_seconds > self._silence_seconds:
-                look = "Look at its log; restart it if it hangs."
-                yield _bad(HealthLevel.STALLED, f"Capture has said nothing for {silent}.", look)
+                look = "Read capture's log; restart capture if it hangs."
+                yield _bad(HealthLevel.STALLED, f"Capture has sent no heartbeat for {silent}.", look)
         if still_seconds > self._lag.stalled_seconds:
-            yield _bad(HealthLevel.STALLED, f"Capture has not moved for {in_time(still_seconds)}.", "Look at its log.")
+            still = in_time(still_seconds)
+            yield _bad(HealthLevel.STALLED, f"Capture has made no progress for {still}.", "Read capture's log.")
         if self._is_behind(topics.seconds, topics.bytes):
             yield _bad(HealthLevel.BEHIND, f"Capture is {_behind(topics.seconds, topics.bytes)} behind the source.")
         if topics.parked:
@@ -121,7 +137,7 @@ class HealthRules:
         own_seconds: float | None,
         refusal: ProcessError | None = None,
     ) -> StoreStatus:
-        """`refusal`: why its sync does not run, in its own words. They come before what is seen from here."""
+        """Return `store` with its health. `refusal`: the sync's own reason for not running; it has precedence."""
         if refusal is not None:
             return replace(store, health=_bad(HealthLevel.DOWN, refusal.reason, refusal.remedy))
         return replace(store, health=_first(self._wrong_with_store(store, topics, still_seconds, own_seconds)))
@@ -131,23 +147,31 @@ class HealthRules:
     ) -> Iterator[Health]:
         start = f"tailrace sync {store.name}"
         if store.problem is not None:
-            yield _bad(HealthLevel.DOWN, store.problem, "Bring the store back; it then catches up by itself.")
+            yield _bad(
+                HealthLevel.DOWN,
+                store.problem,
+                "Start the store, or restore the connection to it; it then catches up by itself.",
+            )
         if store.seconds is None and store.building is not None:
-            yield _bad(HealthLevel.IDLE, "It is being built; nothing is served yet.")
+            yield _bad(HealthLevel.IDLE, "The store is being built; it serves no data yet.")
         if store.seconds is None:
-            yield _bad(HealthLevel.IDLE, "Nothing is served yet.", start)
+            yield _bad(HealthLevel.IDLE, "The store serves no data yet.", start)
         if store.paused:
-            yield _bad(HealthLevel.PAUSED, "Somebody has paused it.", f"tailrace resume {store.name}")
+            yield _bad(HealthLevel.PAUSED, "An operator has paused the sync.", f"tailrace resume {store.name}")
         if still_seconds > self._lag.stalled_seconds:
             yield _bad(
                 HealthLevel.STALLED,
-                f"It has not moved for {in_time(still_seconds)}, with {store.records or 0:,} records to go.",
-                f"Is it synced at all? {start}; its log says what is wrong.",
+                f"The store has made no progress for {in_time(still_seconds)}; {store.records or 0:,} records remain.",
+                f"Check that its sync runs ({start}); read the sync's log.",
             )
         if self._is_behind(store.seconds, store.bytes) and not own_seconds:
-            yield _bad(HealthLevel.BEHIND, "It has all that was published; capture is behind.", topics.health.remedy)
+            yield _bad(
+                HealthLevel.BEHIND,
+                "The store has everything that was published; capture is behind.",
+                topics.health.remedy,
+            )
         if self._is_behind(store.seconds, store.bytes):
-            yield _bad(HealthLevel.BEHIND, f"It is {_behind(store.seconds, store.bytes)} behind the source.")
+            yield _bad(HealthLevel.BEHIND, f"The store is {_behind(store.seconds, store.bytes)} behind the source.")
         if store.parked:
             yield parked_for_store(store.name, store.parked)
 
@@ -157,12 +181,14 @@ class HealthRules:
 
 
 def parked_by_capture(rows: int) -> Health:
+    """Return the health of capture while it has parked this many rows."""
     reason = f"{in_rows(rows, 'is', 'are')} parked: too large to publish, so in no store."
     return _bad(HealthLevel.PARKED, reason, "tailrace parked list")
 
 
 def parked_for_store(store: str, rows: int) -> Health:
-    reason = f"{in_rows(rows, 'is', 'are')} parked, and not in this store."
+    """Return the health of a store while this many of its rows are parked."""
+    reason = f"{in_rows(rows, 'is', 'are')} parked, so not in this store."
     return _bad(HealthLevel.PARKED, reason, f"tailrace parked list --store {store}")
 
 
@@ -175,7 +201,7 @@ def _bad(state: HealthLevel, reason: str, remedy: str = "") -> Health:
 
 
 def _of(server: str, problem: str) -> str:
-    """Most problems name the server already."""
+    """Return the problem, prefixed with the server's name unless it starts with it."""
     return problem if problem.startswith(server) else f"{server}: {problem}"
 
 

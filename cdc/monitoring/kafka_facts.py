@@ -1,6 +1,7 @@
-"""Follows what the pipeline has written down about itself in Kafka's control topics, and where the tables' topics end.
+"""Follows the pipeline's control topics in Kafka, and reads the end offsets of the table topics.
 
-One consumer over all of them, kept open: a look costs a fetch, not a connection. Committed records only.
+One consumer reads all control topics and stays open, so a poll costs a fetch and not a connection. It reads committed
+records only.
 """
 
 from __future__ import annotations
@@ -33,17 +34,21 @@ from cdc.snapshot.records import CopyProgress, CopyState
 from cdc.tables.recorded_state import KEY as STATES_KEY
 from cdc.tables.recorded_state import TableStates, decode_states
 
-# Where reading begins, in records before the end; everything else is read whole.
+# How many records before the end the reader starts, for these topics. It reads every other control topic in full.
 _LOOK_BACK = {Control.PROGRESS: 256, Control.POSITIONS: 2000}
 _ANSWER_SECONDS = 8.0
 _END_OF_DRAIN_SECONDS = 0.05
-# Topics that are not there yet are looked for this often: in a new pipeline, and where only a first audit lacks.
+# How often the reader checks for control topics that do not exist yet: in a new pipeline, and in an established one,
+# where for example only the first audit has yet to create its topic.
 _NEW_TOPICS_SECONDS, _TOPICS_SECONDS = 1.0, 30.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class KafkaFacts:
-    """`parked`: rows by store and topic, capture's under the empty name. `ends`: of what is committed."""
+    """What the control topics contain. `parked`: row counts by store and topic; capture's have an empty store name.
+
+    `ends`: the end offsets of the committed records of each table topic, one per partition.
+    """
 
     progress: Progress | None = None
     states: TableStates = field(default_factory=TableStates)
@@ -52,7 +57,7 @@ class KafkaFacts:
     parked: Mapping[tuple[str, str], int] = field(default_factory=dict)
     paused: frozenset[str] = frozenset()
     builds: Mapping[str, Build] = field(default_factory=dict)
-    #: Who does not run because a person must decide: "capture", "store NAME".
+    #: The processes that refuse to run until an operator decides: "capture", "store NAME".
     refusals: Mapping[str, Refusal] = field(default_factory=dict)
     audits: Mapping[str, AuditStatus] = field(default_factory=dict)
     ends: Mapping[str, list[int]] = field(default_factory=dict)
@@ -60,13 +65,13 @@ class KafkaFacts:
 
     @property
     def parked_by_capture(self) -> dict[str, int]:
-        """By topic, of the tables that are captured. (Messages are parked too, and are no rows.)"""
+        """Return the rows that capture has parked, by topic. Parked logical messages are not rows and do not count."""
         tables = {state.topic for state in self.states.tables.values()}
         return {topic: count for (store, topic), count in self.parked.items() if not store and topic in tables}
 
 
 class KafkaFactsReader:
-    """Used by one thread. `clock` is told of every commit that progress records name."""
+    """Reads `KafkaFacts`. For use by one thread. It adds the commit in each progress record to `clock`."""
 
     def __init__(self, config: Config, clock: LogClock) -> None:
         self._config = config
@@ -91,7 +96,7 @@ class KafkaFactsReader:
         self._new_progress: list[Progress] = []
 
     def read(self) -> KafkaFacts:
-        """Up to the present end. Raises TransientError where Kafka does not answer."""
+        """Read the control topics up to their current end. Raises TransientError if Kafka does not answer."""
         try:
             if self._consumer is None:
                 self._consumer = committed_reader(self._config.kafka.client_options())
@@ -111,7 +116,7 @@ class KafkaFactsReader:
         return self._known()
 
     def _known(self) -> KafkaFacts:
-        """A copy: the reader's thread goes on while others look at it."""
+        """Return a copy, because other threads use it while the reader's thread continues."""
         return KafkaFacts(
             progress=self._progress,
             states=self._states,
@@ -164,7 +169,7 @@ class KafkaFactsReader:
                 return
             if time.monotonic() > give_up_at:
                 if self._unread:
-                    raise TransientError(f"Kafka gave nothing for {_ANSWER_SECONDS:.0f} seconds.")
+                    raise TransientError(f"Kafka sent no records for {_ANSWER_SECONDS:.0f} seconds.")
                 return
 
     def _take(self, message: Message) -> None:
@@ -181,7 +186,11 @@ class KafkaFactsReader:
             self._learn(self._controls[topic], message.key() or b"", value, append_time_ms(message))
 
     def _refusals(self) -> dict[str, Refusal]:
-        """Those that stand. A progress record that is newer than capture's shows that it went on, or was recovered."""
+        """Return the refusals that still apply.
+
+        Capture's refusal is over if there is a newer progress record: capture has continued, or an operator has run
+        `tailrace recover`.
+        """
         return {
             where: note
             for where, (appended_ms, note) in self._notes.refusals.items()
@@ -221,7 +230,7 @@ class KafkaFactsReader:
     # -- tables' topics ------------------------------------------------------------------------------------------
 
     def _read_ends(self) -> None:
-        """Where what is committed ends."""
+        """Read the end offsets of the committed records of each table topic."""
         progress = self._progress
         if progress is None:
             return
@@ -243,7 +252,7 @@ class KafkaFactsReader:
             try:
                 ends[place.topic][place.partition] = answer.result(_ANSWER_SECONDS).offset
             except KafkaException:
-                # What progress says of it stands. The topic is being removed; or its leader has changed, which this
-                # client does not learn.
+                # Keep the end offset from the progress record. Either the topic is being deleted, or its leader has
+                # changed. This client does not notice a new leader, so the next poll uses a new client.
                 self._admin = None
         self._ends = ends

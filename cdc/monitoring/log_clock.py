@@ -1,7 +1,7 @@
-"""When was the source's log where? Pure: sightings in, the age of an LSN out.
+"""Maps LSNs to times, from observations of the source's WAL position. No I/O.
 
-A sighting says: at this time the log had not passed this LSN. Whoever has everything before an LSN has, therefore,
-every commit up to the time of the latest sighting at or below it.
+An observation says: at this time, the end of the WAL was not beyond this LSN. A consumer that has everything before an
+LSN therefore has every commit up to the time of the latest observation at or below that LSN.
 """
 
 from __future__ import annotations
@@ -13,9 +13,9 @@ _MOST = 6000
 
 
 class LogClock:
-    """The sightings that say most, oldest first; the older half is thinned out when there are too many.
+    """Keeps the most precise observations, oldest first. It is thread-safe.
 
-    Any thread may use it.
+    When there are too many, it drops every second observation of the older half.
     """
 
     def __init__(self) -> None:
@@ -24,14 +24,14 @@ class LogClock:
         self._lsns: list[int] = []
 
     def see(self, lsn: int, time: float) -> None:
-        """They may come in any order."""
+        """Add an observation. Observations may arrive in any order."""
         with self._lock:
             self._see(lsn, time)
 
     def _see(self, lsn: int, time: float) -> None:
         at = bisect_right(self._times, time)
         if at < len(self._lsns) and self._lsns[at] <= lsn:
-            return  # later, the log was not even that far
+            return  # a later observation has a lower LSN, and is more precise
         begin = bisect_left(self._lsns, lsn, 0, at)
         self._times[begin:at] = [time]
         self._lsns[begin:at] = [lsn]
@@ -41,17 +41,18 @@ class LogClock:
             self._lsns = self._lsns[:half:2] + self._lsns[half:]
 
     def until(self, lsn: int) -> float | None:
-        """All commits up to this time lie before `lsn`; None where that is before every sighting."""
+        """Return the time up to which every commit lies before `lsn`; None if `lsn` is below every observation."""
         with self._lock:
             at = bisect_right(self._lsns, lsn)
             return self._times[at - 1] if at else None
 
     @property
     def newest_lsn(self) -> int | None:
+        """The highest LSN observed."""
         return self._lsns[-1] if self._lsns else None
 
     def bytes_per_second(self, now: float, window_seconds: float) -> float | None:
-        """How fast the log has grown of late."""
+        """Return how fast the WAL has grown over the last `window_seconds`; None with fewer than two observations."""
         with self._lock:
             return self._rate(now, window_seconds)
 

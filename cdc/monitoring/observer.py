@@ -1,4 +1,6 @@
-"""Asks everybody at once and makes the record: nobody waits for a server that is away longer than the deadline.
+"""Polls Postgres, Kafka and the stores, and builds the status record within a deadline.
+
+A server that does not answer delays a poll by at most the deadline.
 
 observer = Observer(config)
 record = observer.look()
@@ -32,9 +34,10 @@ _CLOSE_SECONDS = 2.0
 
 
 class _Asked(Generic[T]):
-    """One reader in a thread of its own, asked again only when it has answered; its last answer stands meanwhile.
+    """One reader in its own thread. It gets a new request only after it has answered the last one.
 
-    A plain daemon thread: a server that hangs must not hold up the end of the process.
+    Until then its previous answer remains valid. The thread is a daemon, so that a server that hangs cannot delay the
+    end of the process.
     """
 
     def __init__(self, read: Callable[[], T], close: Callable[[], None]) -> None:
@@ -51,15 +54,18 @@ class _Asked(Generic[T]):
         self._thread.start()
 
     def ask(self) -> None:
+        """Request a new answer, unless a request is still open."""
         if not self._is_asked:
             self._is_asked, self._asked_at = True, time.monotonic()
             self._done.clear()
             self._wanted.set()
 
     def wait(self, until: float) -> None:
+        """Wait for the answer, up to this time of the monotonic clock."""
         self._done.wait(max(0.0, until - time.monotonic()))
 
     def take(self) -> None:
+        """Set `answer` and `problem` from what has arrived. If no answer has arrived, only `problem` changes."""
         if not self._done.is_set():
             self.problem = f"no answer for {in_time(time.monotonic() - self._asked_at)}"
         elif self._is_asked:
@@ -69,7 +75,10 @@ class _Asked(Generic[T]):
                 self.answer = answer
 
     def close(self) -> None:
-        """In its own thread, after what it is doing now: a client must not be closed while another thread uses it."""
+        """Close the reader in its own thread, after its current request.
+
+        A client must not be closed while another thread uses it.
+        """
         self._stopping = True
         self._wanted.set()
         self._thread.join(_CLOSE_SECONDS)
@@ -79,7 +88,7 @@ class _Asked(Generic[T]):
             self._wanted.wait()
             self._wanted.clear()
             if self._stopping:
-                with suppress(Exception):  # it is given up in any case
+                with suppress(Exception):  # the reader is discarded in any case
                     self._close()
                 return
             self._found = self._look()
@@ -90,14 +99,17 @@ class _Asked(Generic[T]):
             answer = self._read()
         except TailraceError as error:
             return None, redact(error.message)
-        except Exception as error:  # a library's own: looking must go on
+        except Exception as error:  # from a client library: polling must continue
             return None, redact(f"{type(error).__name__}: {error}".splitlines()[0][:300])
         self.answered_at = time.monotonic()
         return answer, None
 
 
 class Observer:
-    """`look` is called by one thread. `troubles`: what somebody else knows, such as the parts of `tailrace run`."""
+    """Builds status records. One thread calls `look`.
+
+    `troubles` returns errors from another source, such as the parts of `tailrace run`.
+    """
 
     def __init__(
         self,
@@ -119,7 +131,10 @@ class Observer:
         self._clock_ahead_seconds = 0.0
 
     def look(self, deadline_seconds: float = ONE_LOOK_SECONDS) -> PipelineStatus:
-        """The source first: then nobody looks behind for having been asked before it."""
+        """Poll every server and return the status record.
+
+        The source is read first. Otherwise a hop that was read before the source would seem to be behind it.
+        """
         now = time.monotonic()
         self._source.ask()
         self._source.wait(now + deadline_seconds / 2)
@@ -133,6 +148,7 @@ class Observer:
         return self._assembler.assemble(self._readings())
 
     def close(self) -> None:
+        """Close all readers."""
         asked: list[_Asked[Any]] = [self._source, self._log, *self._stores.values()]
         for each in asked:
             each.close()
@@ -154,6 +170,7 @@ class Observer:
 
 
 def look_once(config: Config, stores: Sequence[str] | None = None) -> PipelineStatus:
+    """Poll every server once and return the status record. `stores`: None means every store of the config."""
     observer = Observer(config, stores, troubles=lambda: read_troubles(parts_path(config)))
     try:
         return observer.look()

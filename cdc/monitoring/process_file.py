@@ -1,6 +1,7 @@
-"""What `tailrace run` knows of its parts, in a small file beside the config, so that the page can show their trouble.
+"""The file in which `tailrace run` reports the errors of its parts to the dashboard.
 
-Written by `run` whenever it shows its state, read by the dashboard; an old one says nothing.
+`tailrace run` writes the file, in the state folder beside the config, each time it shows its status. The dashboard
+reads it, and ignores a file that is older than 30 seconds.
 """
 
 from __future__ import annotations
@@ -18,16 +19,17 @@ from cdc.monitoring.status_record import HealthLevel, ProcessError
 from cdc.secrets import redact
 
 _OLD_SECONDS = 30.0
-#: How a refusal is said everywhere; its reason follows.
-REFUSED = "It refused: "
+#: The prefix of every refusal's reason.
+REFUSED = "Refused: "
 
 
 def parts_path(config: Config) -> Path:
+    """Return the path of the pipeline's file."""
     return state_folder(config) / f"run-{config.kafka.prefix}.json"
 
 
 def write_parts(path: Path, report: Mapping[str, Any]) -> None:
-    """`report`: a line of `tailrace run --json`. A folder that cannot be written is no reason to stop."""
+    """Write the file. `report`: one line of `tailrace run --json`. Errors of the file system are ignored."""
     kept = {name: report[name] for name in ("parts", "refused_stores")}
     with suppress(OSError):
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -37,7 +39,7 @@ def write_parts(path: Path, report: Mapping[str, Any]) -> None:
 
 
 def read_troubles(path: Path) -> list[ProcessError]:
-    """Parts that refused or died, stores that were left out, and what is being tried again."""
+    """Return the parts that refused, died or retry after an error, and the stores that are left out."""
     with suppress(OSError, ValueError, KeyError, TypeError):
         found = json.loads(path.read_text(encoding="utf-8"))
         if time.time() - found["written"] > _OLD_SECONDS:
@@ -66,10 +68,10 @@ def read_troubles(path: Path) -> list[ProcessError]:
 
 
 def _state(part: Mapping[str, Any]) -> HealthLevel:
-    """What is tried again mends itself, as a rule."""
+    """Return BEHIND for a part that retries: such an error usually ends without help."""
     return HealthLevel.DOWN if part["condition"] in ("refused", "waiting") else HealthLevel.BEHIND
 
 
 def _sentence(part: Mapping[str, Any]) -> str:
-    word = {"refused": REFUSED, "waiting": "It died: "}.get(part["condition"], "It tries again: ")
+    word = {"refused": REFUSED, "waiting": "Died: "}.get(part["condition"], "Retrying: ")
     return redact(f"{word}{part['note']}")

@@ -1,7 +1,7 @@
-"""Which moment of the source do a store's offsets stand for? The sync's own rule, for whoever looks on.
+"""Maps a store's offsets to an LSN of the source, by the same rule that the sync uses.
 
-A store may have more than its position says: with nothing to apply, an LSN that only heartbeats have moved is written
-down by its sync, and a sync that is stopped or paused writes nothing.
+A store may be further than its recorded position. When only heartbeats advance the LSN, there are no records to apply,
+and the sync has to record the new LSN. A stopped or paused sync does not record it.
 """
 
 from __future__ import annotations
@@ -14,20 +14,23 @@ from cdc.positions.progress import Progress
 
 
 class Published:
-    """Any thread may use it."""
+    """The published offsets of recent progress records. It is thread-safe."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
         self._points = Points()
 
     def add(self, records: Iterable[Progress]) -> None:
-        """They are put in order: two topics have them, and the reader does not know which comes first."""
+        """Add progress records. They are sorted first, because two topics hold them and the reader mixes the two."""
         found = [point for point in map(Point.of, records) if point is not None]
         with self._lock:
             for point in sorted(found, key=lambda point: point.place):
                 self._points.add(point)
 
     def covered(self, offsets: Offsets, left_out: Collection[str]) -> Point | None:
-        """The newest record whose ends these offsets reach; `left_out`: topics that are not the store's business."""
+        """Return the newest progress record whose end offsets these offsets reach.
+
+        `left_out`: topics that the store does not read.
+        """
         with self._lock:
             return self._points.covered(offsets, left_out)

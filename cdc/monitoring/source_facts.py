@@ -1,4 +1,4 @@
-"""Asks the source: where its log is, by its own clock, and what has become of the slot. One query on one connection."""
+"""Reads the source's WAL position, its clock and the state of the slot, with one query on one connection."""
 
 from __future__ import annotations
 
@@ -19,14 +19,14 @@ select pg_current_wal_insert_lsn()::text, extract(epoch from clock_timestamp()):
        to_jsonb(slot) ->> 'invalidation_reason'
 from (select 1) as one left join pg_replication_slots as slot on slot.slot_name = %s
 """
-# A server that hangs must not hold a connection for ever.
+# Time limits, so that a server that hangs does not block the reader.
 _PATIENCE = {"connect_timeout": 5, "tcp_user_timeout": 5_000}
 _STATEMENT_MS = 5_000
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SlotRow:
-    """As the server has it. `left_bytes` is its safe_wal_size."""
+    """The slot's row in pg_replication_slots. `left_bytes` is safe_wal_size."""
 
     active: bool
     wal_status: str | None
@@ -38,7 +38,7 @@ class SlotRow:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SourceFacts:
-    """`slot` None: there is no such slot."""
+    """The source's state. `slot` is None if the slot does not exist."""
 
     lsn: LSN
     time: float
@@ -46,14 +46,14 @@ class SourceFacts:
 
 
 class SourceReader:
-    """Used by one thread. Connects when it is first asked, and again after trouble."""
+    """Reads `SourceFacts`. For use by one thread. It connects at the first read, and again after an error."""
 
     def __init__(self, config: Config) -> None:
         self._config = config
         self._connection: psycopg.Connection | None = None
 
     def read(self) -> SourceFacts:
-        """Raises TransientError or RefusedError where the source does not answer."""
+        """Read the source's state. Raises TransientError or RefusedError if the source does not answer."""
         try:
             if self._connection is None:
                 self._connection = connect(self._config.source.conninfo(), application_name="tailrace lag", **_PATIENCE)
@@ -63,7 +63,7 @@ class SourceReader:
             self.close()
             raise TransientError(f"Postgres does not answer: {explain(error)}") from None
         if row is None:
-            raise TransientError("Postgres gave no answer.")
+            raise TransientError("Postgres returned no row.")
         lsn, time, exists, active, status, confirmed, restart, left, why = row
         slot = SlotRow(
             active=active,

@@ -1,4 +1,4 @@
-"""The folder beside the config where processes of one pipeline keep small files."""
+"""The folder in which the processes of a pipeline keep small local files."""
 
 from __future__ import annotations
 
@@ -8,6 +8,6 @@ from cdc.config import Config
 
 
 def state_folder(config: Config) -> Path:
-    """Where this machine keeps what may be lost: `.tailrace` beside the config file."""
+    """Return `.tailrace` beside the config file. It holds only files that may be lost."""
     base = config.file.parent if config.file is not None else Path.cwd()
     return base / ".tailrace"

@@ -1,4 +1,4 @@
-"""Puts what was read together into one record. Remembers only what rates and standstills need; asks nobody anything."""
+"""Builds the status record from the readers' answers. No I/O. It keeps earlier figures only for rates and stalls."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ _SPEED_SECONDS = 15.0
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Readings:
-    """What each reader has said last; where it has said nothing of late, the problem says why."""
+    """The last answer of each reader. If a reader did not answer at the last poll, `problems` has the reason."""
 
     now: float
     source: SourceFacts | None
@@ -34,6 +34,8 @@ class Readings:
 
 
 class StatusBuilder:
+    """Builds one status record per poll. `clock` is shared with the reader of Kafka."""
+
     def __init__(self, config: Config, clock: LogClock) -> None:
         self._config = config
         self._clock = clock
@@ -43,6 +45,7 @@ class StatusBuilder:
         self._judge = HealthRules(config)
 
     def assemble(self, readings: Readings) -> status_record.PipelineStatus:
+        """Return the status record for these readings."""
         if readings.source is not None and "source" not in readings.problems:
             self._clock.see(int(readings.source.lsn), readings.source.time)
         source = self._source(readings)
@@ -100,7 +103,8 @@ class StatusBuilder:
 
     def _seconds_left(self, left: int | None, now: float, *, active: bool) -> float | None:
         fall = self._falls.rate("left", now, left)
-        if fall is None and not active and left is not None:  # seen once: nobody reads it, so it falls as the log grows
+        if fall is None and not active and left is not None:
+            # After one reading there is no rate yet. No process reads the slot, so it fills as fast as the WAL grows.
             rate = self._clock.bytes_per_second(now, _WINDOW_SECONDS)
             fall = -rate if rate is not None else None
         if left is None or fall is None or fall >= 0:
@@ -170,12 +174,12 @@ class StatusBuilder:
         refusal: status_record.ProcessError | None,
     ) -> status_record.StoreStatus:
         position, now = facts.position, readings.now
-        assert position is not None  # noqa: S101 - as the caller has seen
+        assert position is not None  # noqa: S101 - the caller checks it
         source = self._source_lsn(readings)
         published, base_from = (
             (log.progress.confirm_lsn, log.progress.base_from) if log.progress is not None else (0, 0)
         )
-        # What it has from another server, or another pipeline, says nothing about this one's log.
+        # A position from another server or another pipeline does not apply to this one's WAL.
         lsn = applied_lsn(position, log.progress)
         known = position.topics if log.progress is None or is_of(position, log.progress) else {}
         applied = {topic: place.next_offsets for topic, place in known.items()}
@@ -183,7 +187,7 @@ class StatusBuilder:
         records = behind(log, applied, read)
         point = log.published.covered(applied, log.ends.keys() - read)
         if point is not None and int(point.version.position) >= base_from:
-            lsn = max(lsn, point.lsn)  # it may have more than its sync has written down
+            lsn = max(lsn, point.lsn)  # the store may be further than the position that its sync has recorded
         until, seconds = self._age(lsn, source, now, position.caught_up_ms / 1000)
         own_seconds = 0.0 if lsn >= published and not records else seconds
         still = now - self._motion.still_since(
@@ -206,7 +210,7 @@ class StatusBuilder:
         return self._judge.store(found, topics, still_seconds=still, own_seconds=own_seconds, refusal=refusal)
 
     def _parked(self, name: str, log: KafkaFacts | None, facts: StoreFacts | None) -> dict[str, int | None]:
-        """What its sync has parked, and what capture has parked of the tables that it reads."""
+        """Count the rows that the store's sync has parked, and those that capture has parked of the store's tables."""
         if log is None:
             return {"parked": None, "parked_by_capture": None}
         position = facts.position if facts is not None else None
@@ -216,7 +220,7 @@ class StatusBuilder:
         return {"parked": own + by_capture, "parked_by_capture": by_capture}
 
     def _topics_of(self, name: str, log: KafkaFacts, applied: Mapping[str, Sequence[int]]) -> set[str]:
-        """Those that the store reads, and those that it is to read once its sync has seen them."""
+        """Return the topics that the store reads, and those that its sync has yet to discover."""
         tables = {state.topic: (state.schema, state.table) for state in log.states.tables.values()}
         gets = self._config.stores[name].gets
         return {topic for topic in log.ends if topic in applied or (topic in tables and gets(*tables[topic]))}
@@ -226,10 +230,10 @@ class StatusBuilder:
         return int(readings.source.lsn) if known and readings.source is not None else None
 
     def _age(self, lsn: int, source: int | None, now: float, otherwise: float) -> tuple[float | None, float | None]:
-        """Until when whoever is at `lsn` has everything, and how long ago that was.
+        """Return the time up to which a hop at `lsn` has every commit, and the seconds since then.
 
-        While the source does not answer, what was seen of it last is what there is to have. `otherwise`: a time that is
-        good enough for what is older than every sighting.
+        While the source does not answer, its last known LSN takes its place. `otherwise`: the time to use if `lsn` is
+        older than every observation of the clock.
         """
         newest = source if source is not None else self._clock.newest_lsn
         if newest is None or lsn >= newest:

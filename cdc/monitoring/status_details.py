@@ -1,4 +1,4 @@
-"""Parts of the record that need nothing but what was read: records to go, partitions, builds and copies. Pure."""
+"""Computes single parts of the status record from the readings: remaining records, partitions, builds, snapshots."""
 
 from __future__ import annotations
 
@@ -14,9 +14,10 @@ from cdc.names import parse_topic
 def refusal_of(
     where: str, log: KafkaFacts | None, troubles: Sequence[status_record.ProcessError]
 ) -> status_record.ProcessError | None:
-    """Why capture ("capture") or a store's sync ("store NAME") does not run, in its own words.
+    """Return why capture ("capture") or a store's sync ("store NAME") refuses to run, as the process reported it.
 
-    From its note in Kafka; or from `tailrace run` on this host, which knows it also when Kafka does not answer.
+    The report comes from its note in Kafka, or from `tailrace run` on this host. The latter is available even if Kafka
+    does not answer.
     """
     note = log.refusals.get(where) if log is not None else None
     if note is not None:
@@ -27,9 +28,11 @@ def refusal_of(
 
 
 def behind(log: KafkaFacts, applied: Mapping[str, Sequence[int]], topics: Iterable[str]) -> int:
-    """Records to go. Who has read to the end that progress names has everything: what follows is no record.
+    """Return how many records the store still has to apply.
 
-    (A transaction's own marker lies behind it. While a first copy runs, progress does not know of its rows yet.)
+    A store that has applied everything up to the end offset in the progress record is complete. What follows that
+    offset is a transaction marker, not a record. During the initial snapshot this rule does not apply, because the
+    progress record does not cover the snapshot's rows yet.
     """
     known = log.progress.end_offsets if log.progress is not None and log.progress.state == "streaming" else {}
     to_go = 0
@@ -47,7 +50,7 @@ def partitions(
     stores: Mapping[str, StoreFacts | None],
     rate: Callable[[int, int], float | None],
 ) -> tuple[status_record.PartitionStatus, ...]:
-    """`rate`: of a partition's number and end, how fast that moves."""
+    """Return the status of a topic's partitions. `rate` returns the records per second of a partition and its end."""
     places = {
         name: facts.position.topics[topic].next_offsets
         for name, facts in stores.items()
@@ -65,12 +68,13 @@ def partitions(
 
 
 def readable(topic: str) -> str:
+    """Return the name of the table of a topic; the topic's name if it is not a table topic."""
     parsed = parse_topic(topic)
     return f"{parsed.schema}.{parsed.table}" if parsed is not None else topic
 
 
 def building(name: str, facts: StoreFacts | None, log: KafkaFacts) -> status_record.BuildStatus | None:
-    """From the store itself that something is being built; from the builder's notes how far it is."""
+    """Return the build that is in progress. The store shows that there is one; the build's note shows how far it is."""
     if facts is None or facts.loading is None:
         return None
     generation = facts.loading
@@ -89,6 +93,7 @@ def building(name: str, facts: StoreFacts | None, log: KafkaFacts) -> status_rec
 
 
 def copies(log: KafkaFacts | None) -> tuple[status_record.SnapshotStatus, ...]:
+    """Return the snapshots that are in progress or planned."""
     if log is None:
         return ()
     under_way = []

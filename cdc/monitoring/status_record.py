@@ -1,6 +1,7 @@
-"""The one record of how the pipeline does. Facts only; what cannot be told is None, and `problem` says why.
+"""The status record of the pipeline. A figure that is unknown is None, and `problem` gives the reason.
 
-Times are seconds since 1970 by the source's clock. Holds no secret and no value of a row: all of it may be shown.
+Times are Unix times in seconds, by the source's clock. The record contains no secrets and no row values, so all of it
+may be displayed.
 """
 
 from __future__ import annotations
@@ -13,21 +14,21 @@ from cdc.lsn import LSN
 
 
 class HealthLevel(Enum):
-    """From good to bad."""
+    """The health of a hop, in order of severity."""
 
     OK = "ok"
-    IDLE = "idle"  # nothing was built or asked for yet
-    PAUSED = "paused"  # somebody wanted it so
-    PARKED = "parked"  # rows could not be delivered, and everything else was
+    IDLE = "idle"  # not built or started yet
+    PAUSED = "paused"  # by an operator
+    PARKED = "parked"  # some rows could not be delivered; all others were
     BEHIND = "behind"
     UNKNOWN = "unknown"
-    STALLED = "stalled"  # something to do, and no step forward
+    STALLED = "stalled"  # there is work to do, and no progress
     DOWN = "down"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Health:
-    """`reason` and `remedy` are sentences for a person; both empty where all is well."""
+    """The health of a hop. `reason` and `remedy` are sentences for the operator; both are empty if the state is OK."""
 
     state: HealthLevel = HealthLevel.OK
     reason: str = ""
@@ -35,11 +36,14 @@ class Health:
 
     @property
     def is_good(self) -> bool:
+        """Whether the state needs no action by the operator."""
         return self.state in (HealthLevel.OK, HealthLevel.IDLE)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SourceStatus:
+    """The source database. `lsn`: its current WAL insert position."""
+
     lsn: LSN | None = None
     wal_bytes_per_second: float | None = None
     problem: str | None = None
@@ -48,9 +52,10 @@ class SourceStatus:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SlotStatus:
-    """`bytes`: written at the source and not confirmed; `retained_bytes`: what the server keeps for it.
+    """The replication slot. `bytes`: WAL written and not confirmed. `retained_bytes`: WAL that the server keeps for it.
 
-    `left_bytes`: until the server gives it up (None: no limit); `seconds_left`: the same in time, if it comes nearer.
+    `left_bytes`: WAL until the server invalidates the slot (None: no limit). `seconds_left`: the time until then at the
+    current rate; None while `left_bytes` does not shrink.
     """
 
     name: str
@@ -68,6 +73,7 @@ class SlotStatus:
 
     @property
     def used_percent(self) -> float | None:
+        """The share of its limit that the slot uses; None without a limit."""
         if not self.limit_bytes or self.retained_bytes is None:
             return None
         return min(100.0, 100 * self.retained_bytes / self.limit_bytes)
@@ -75,9 +81,9 @@ class SlotStatus:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TopicsStatus:
-    """What capture has published. `heartbeat_seconds`: since it was last heard of.
+    """What capture has published. `heartbeat_seconds`: time since capture's last progress record.
 
-    `parked`: rows of tables that capture could not publish, so that no store has them.
+    `parked`: rows that capture could not publish, so no store has them.
     """
 
     lsn: LSN | None = None
@@ -94,9 +100,10 @@ class TopicsStatus:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StoreStatus:
-    """`seconds`: age of the oldest commit that it may not have; `applied_until`: it has everything before that time.
+    """One store. `seconds`: the age of the oldest commit that it may lack. `applied_until`: it has all earlier commits.
 
-    `parked`: rows that it lacks because they are parked; `parked_by_capture` of them are in no store.
+    `parked`: rows that it lacks because they are parked. `parked_by_capture`: those of them that capture has parked, so
+    no store has them.
     """
 
     name: str
@@ -119,7 +126,7 @@ class StoreStatus:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BuildStatus:
-    """A generation that is being made beside the one that serves."""
+    """A generation that is being built while another one serves."""
 
     generation: int
     began: float
@@ -130,7 +137,7 @@ class BuildStatus:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AuditStatus:
-    """The last comparison of the store with the source."""
+    """The result of a store's last audit."""
 
     ended: float
     differences: int
@@ -139,7 +146,7 @@ class AuditStatus:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PartitionStatus:
-    """`applied`: per store, the first offset that it has not applied."""
+    """A partition of a table topic. `applied`: for each store, the first offset that it has not applied."""
 
     number: int
     end: int
@@ -149,6 +156,8 @@ class PartitionStatus:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TableStatus:
+    """A table and its topic. `incomplete`: why its topic lacks changes; `tailrace snapshot` repairs this."""
+
     name: str
     topic: str
     records_per_second: float | None
@@ -159,7 +168,7 @@ class TableStatus:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SnapshotStatus:
-    """A copy of tables that is under way."""
+    """A snapshot of tables that is in progress."""
 
     id: str
     kind: str
@@ -173,18 +182,20 @@ class SnapshotStatus:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ProcessError:
-    """What a person should know, and what to do about it."""
+    """An error that a process reported, and its remedy."""
 
     where: str
     reason: str
     remedy: str = ""
     state: HealthLevel = HealthLevel.DOWN
-    #: It does not run because a person must decide.
+    #: The process does not run until an operator decides.
     refused: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PipelineStatus:
+    """The status of the whole pipeline at one moment."""
+
     read_at: float
     prefix: str
     source: SourceStatus
@@ -197,16 +208,17 @@ class PipelineStatus:
 
     @property
     def hops(self) -> dict[str, Health]:
-        """By name, in the order of the flow."""
+        """The health of each hop by its name, from the source to the stores."""
         named = {"source": self.source.health, "slot": self.slot.health, "topics": self.topics.health}
         return {**named, **{f"store {store.name}": store.health for store in self.stores}}
 
     @property
     def is_ready(self) -> bool:
-        """Nothing is down or stands still."""
+        """Whether no hop is down or stalled."""
         return all(health.state not in (HealthLevel.DOWN, HealthLevel.STALLED) for health in self.hops.values())
 
     def as_json(self) -> dict[str, Any]:
+        """Return the record as plain JSON values."""
         plain: dict[str, Any] = _plain(asdict(self))
         plain["slot"]["used_percent"] = self.slot.used_percent
         plain["ready"] = self.is_ready

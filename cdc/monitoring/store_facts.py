@@ -1,4 +1,4 @@
-"""Asks one store: what it serves, how far that is, and what is being built beside it."""
+"""Reads one store's state: the serving generation, its position, and a generation that is being built."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _SILENCE_SECONDS = 60.0
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StoreFacts:
-    """`serving` None: nothing is served yet. `loading`: a generation that somebody builds just now."""
+    """The state of a store. `serving` is None if it serves no data yet. `loading`: a generation that is being built."""
 
     serving: Generation | None
     position: Position | None
@@ -24,7 +24,7 @@ class StoreFacts:
 
 
 class StoreReader:
-    """Used by one thread. A store that did not answer is opened anew."""
+    """Reads the state of one store. For use by one thread. It reconnects to a store that did not answer."""
 
     def __init__(self, config: Config, name: str) -> None:
         if name not in config.stores:
@@ -35,7 +35,7 @@ class StoreReader:
         self._store: Store | None = None
 
     def read(self) -> StoreFacts:
-        """Raises a TailraceError where it does not answer."""
+        """Read the store's state. Raises a TailraceError if the store does not answer."""
         try:
             if self._store is None:
                 self._store = open_store(self.name, self._config.stores[self.name], self._config.kafka.prefix)
@@ -49,11 +49,15 @@ class StoreReader:
     def close(self) -> None:
         store, self._store = self._store, None
         if store is not None:
-            with suppress(Exception):  # it is given up in any case
+            with suppress(Exception):  # the client is discarded in any case
                 store.close()
 
     def _loading(self, store: Store, serving: Generation | None) -> Generation | None:
-        """Whoever builds gives a sign of life about every ten seconds; what a dead one left is not being built."""
+        """Return the generation that is being built, if there is one.
+
+        A build updates its position about every ten seconds. A generation without an update for 60 seconds was left by
+        a process that died, and does not count.
+        """
         newest = max(store.list_generations(), key=lambda each: each.number, default=None)
         if newest is None or newest.state != "loading" or (serving is not None and newest.number <= serving.number):
             return None

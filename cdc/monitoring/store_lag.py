@@ -1,4 +1,4 @@
-"""How far each store is behind the source, in few words: a view of the one record (`cdc.monitoring.status_record`)."""
+"""The lag of each store: an extract of the status record (`cdc.monitoring.status_record`)."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from cdc.monitoring.status_record import PipelineStatus
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StoreLag:
-    """None where nobody can tell: the store or the source does not answer, or nothing was built yet."""
+    """The lag of one store. A figure is None if the store or the source does not answer, or nothing was built yet."""
 
     name: str
     lsn: LSN | None
@@ -25,7 +25,10 @@ class StoreLag:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StoreLags:
-    """`source_lsn` None: the source does not answer. `topics_lsn`: everything before it is published."""
+    """The lag of all stores. `source_lsn` is None if the source does not answer.
+
+    `topics_lsn`: every change before this LSN has been published.
+    """
 
     source_lsn: LSN | None
     topics_lsn: LSN | None
@@ -33,10 +36,12 @@ class StoreLags:
 
 
 def read_lag(config: Config, names: Sequence[str]) -> StoreLags:
+    """Poll every server once and return the lag of these stores."""
     return lag_of(look_once(config, names))
 
 
 def lag_of(record: PipelineStatus) -> StoreLags:
+    """Return the lag of all stores in a status record."""
     return StoreLags(
         source_lsn=record.source.lsn,
         topics_lsn=record.topics.lsn,

@@ -1,4 +1,4 @@
-"""How fast figures move, and since when they have not. Pure: the time is given."""
+"""Rates of change of figures, and how long a position has not changed. No I/O: the caller passes the time."""
 
 from __future__ import annotations
 
@@ -7,13 +7,14 @@ from collections.abc import Hashable
 
 
 class Trend:
-    """A figure over the last seconds."""
+    """The values of one figure over a time window."""
 
     def __init__(self, window_seconds: float) -> None:
         self._window_seconds = window_seconds
         self._seen: deque[tuple[float, float]] = deque()
 
     def add(self, now: float, value: float) -> None:
+        """Add a value. A value that is not newer than the last one is ignored."""
         if self._seen and now <= self._seen[-1][0]:
             return
         self._seen.append((now, value))
@@ -22,9 +23,11 @@ class Trend:
 
     @property
     def newest(self) -> float:
+        """The last value; 0 if there is none."""
         return self._seen[-1][1] if self._seen else 0.0
 
     def per_second(self) -> float | None:
+        """Return the rate of change over the window; None with fewer than two values."""
         if len(self._seen) < 2:
             return None
         (first, before), (last, after) = self._seen[0], self._seen[-1]
@@ -32,10 +35,10 @@ class Trend:
 
 
 class Trends:
-    """Trends by name; those of figures that are no longer there go.
+    """Trends by name. The trend of a figure that becomes unknown is discarded.
 
-    `of_counters`: figures that only rise. One that has fallen was begun again (a topic was made again), so what was
-    seen of it before says nothing about its speed.
+    `of_counters`: the figures only rise. A figure that falls has started again (its topic was recreated), so its
+    earlier values are discarded.
     """
 
     def __init__(self, window_seconds: float, *, of_counters: bool = False) -> None:
@@ -44,7 +47,7 @@ class Trends:
         self._trends: dict[Hashable, Trend] = {}
 
     def rate(self, name: Hashable, now: float, value: float | None) -> float | None:
-        """The figure's speed, with this value in it; None: not known, or known only once."""
+        """Add a value and return the rate of change; None if the value is unknown or there is only one."""
         if value is None:
             self._trends.pop(name, None)
             return None
@@ -56,13 +59,16 @@ class Trends:
 
 
 class Motion:
-    """Since when has something stood still although there was something to do?"""
+    """Measures since when a position has not changed although there was work to do."""
 
     def __init__(self) -> None:
         self._places: dict[str, tuple[Hashable, float]] = {}
 
     def still_since(self, name: str, place: Hashable, *, idle: bool, now: float, at_first: float) -> float:
-        """`at_first`: since when, where nothing is known of it yet. With nothing to do, nobody stands still."""
+        """Return the time since which `place` has not changed. If there is no work (`idle`), this is `now`.
+
+        `at_first`: the time to return on the first call with this name, when no earlier place is known.
+        """
         before = self._places.get(name)
         if idle:
             since = now

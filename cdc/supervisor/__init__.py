@@ -1,4 +1,4 @@
-"""`tailrace run`: one process that starts the others, watches them, and shows how far each hop is.
+"""`tailrace run`: a supervisor that starts the pipeline's processes, restarts them, and shows the lag of each hop.
 
-Nothing here reads a row. Each part is the same command that a person would start, as a process of its own.
+Each part is a child process that runs the same command that an operator would type. The supervisor reads no rows.
 """

@@ -1,8 +1,9 @@
-"""Capture, and whether it publishes or stands by for another: the pipeline's work is done where it leads.
+"""The capture process as a part, and its role: whether it holds the slot (leads) or stands by for another capture.
 
-Two `tailrace run` of one config are a pair: the second one's capture waits for the slot, and the other parts wait with
-it. While capture cannot reach the source nobody knows who has the slot, and what is in the topics reaches the stores
-all the same: such a pipeline feeds them, until one that leads takes them.
+Several `tailrace run` of one config form a group. The capture that acquires the slot leads, and its supervisor runs the
+other parts. The captures of the others wait for the slot, and their other parts wait too. While capture cannot reach
+the source, its role is unknown. Its supervisor then runs the other parts anyway, so that records that are already in
+the topics reach the stores, until a supervisor that leads takes the stores over.
 """
 
 from __future__ import annotations
@@ -20,23 +21,25 @@ _CANNOT_SAY: Final = "retrying"
 
 
 class _Role(Enum):
-    UNSAID = auto()  # it has only just begun
+    UNSAID = auto()  # capture has just started and has not reported its role
     LEADS = auto()
     STANDS_BY = auto()
-    UNKNOWN = auto()  # it has no hold of the slot now; perhaps nobody has
+    UNKNOWN = auto()  # capture does not hold the slot; another capture may hold it or not
 
 
 class CapturePart(PipelinePart):
+    """The capture process. Its role comes from the events in its log."""
+
     def __init__(self, arguments: Sequence[str], **settings: Any) -> None:
         super().__init__("capture", arguments, when_ended=self._let_go, **settings)
         self._role = _Role.UNSAID
 
     def leads(self) -> bool:
-        """For certain."""
+        """Return whether capture holds the slot."""
         return self._role is _Role.LEADS
 
     def may_lead(self) -> bool:
-        """Unless another capture has the slot; one that has ended has it no more than anybody else."""
+        """Return whether capture holds the slot, or it is unknown which capture does."""
         return self._role in (_Role.LEADS, _Role.UNKNOWN)
 
     def take(self, event: dict[str, Any]) -> None:
@@ -56,6 +59,9 @@ class CapturePart(PipelinePart):
         return state
 
     def _let_go(self) -> None:
-        """Whoever stood by goes on standing by: the other one may be well."""
+        """Set the role to unknown, because capture has ended or retries.
+
+        A standby stays a standby, because the capture that leads may still run.
+        """
         if self._role is not _Role.STANDS_BY:
             self._role = _Role.UNKNOWN

@@ -1,4 +1,4 @@
-"""One child process: a `tailrace` command in a session of its own, whose lines are read as they come."""
+"""One child process: a `tailrace` command in its own session. A thread reads its output line by line."""
 
 from __future__ import annotations
 
@@ -21,20 +21,20 @@ TakeLine = Callable[[str], None]
 
 
 class LastWords(NamedTuple):
-    """Why a command ended, in its own words."""
+    """The error message and the remedy that a command printed before it ended."""
 
     reason: str
     remedy: str = ""
 
 
 class Running(Protocol):
-    """What a part needs of its process; tests have one without a process."""
+    """The interface of `Child` that a part uses. Tests implement it without a process."""
 
     @property
     def pid(self) -> int: ...
 
     def poll(self) -> int | None:
-        """The exit code, once it has ended; minus the signal's number if a signal ended it."""
+        """Return the exit code; None while the process runs. The code is negative if a signal ended the process."""
 
     def terminate(self) -> None: ...
 
@@ -44,14 +44,17 @@ class Running(Protocol):
 
 
 class Child:
-    """In a session of its own, so that Ctrl-C reaches the supervisor alone, which stops its parts in order."""
+    """A child process.
+
+    It has its own session, so that Ctrl-C reaches only the supervisor, which then stops the parts in order.
+    """
 
     def __init__(self, arguments: Sequence[str], take_line: TakeLine) -> None:
         self._lines: deque[str] = deque(maxlen=_LINES_KEPT)
         self._take_line = take_line
         self._process = subprocess.Popen(
             [sys.executable, "-m", "cdc.supervisor.child_main", *arguments],
-            stdin=subprocess.PIPE,  # the leash
+            stdin=subprocess.PIPE,  # it closes when the supervisor ends, which stops the child (see child_main)
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,
             env={**os.environ, "PYTHONUNBUFFERED": "1"},
@@ -67,7 +70,7 @@ class Child:
     def poll(self) -> int | None:
         code = self._process.poll()
         if code is not None and self._process.stdin is not None and not self._process.stdin.closed:
-            self._signal_group(signal.SIGKILL)  # a JVM that outlives its driver would go on writing
+            self._signal_group(signal.SIGKILL)  # a JVM that outlives its driver would continue to write
             self._process.stdin.close()
             self._reader.join(timeout=2)
         return code
@@ -77,16 +80,17 @@ class Child:
             self._process.terminate()
 
     def kill(self) -> None:
-        """With everything in its group: Spark's JVM is a process of its own."""
+        """Kill the whole process group, because Spark's JVM is a separate process."""
         self._signal_group(signal.SIGKILL)
 
     def last_words(self) -> LastWords:
+        """Return the command's last error message and its remedy; without one, its last line."""
         lines = list(self._lines)
         for place in range(len(lines) - 1, -1, -1):
             if lines[place].startswith(_ERROR):
                 remedy = [line.strip() for line in lines[place + 1 :] if line.startswith("  ")]
                 return LastWords(lines[place].removeprefix(_ERROR), " ".join(remedy))
-        return LastWords(_plain(lines[-1]) if lines else "it said nothing")
+        return LastWords(_plain(lines[-1]) if lines else "no output")
 
     def _signal_group(self, number: signal.Signals) -> None:
         with suppress(ProcessLookupError, PermissionError):
@@ -94,7 +98,7 @@ class Child:
 
     def _read(self) -> None:
         pipe = self._process.stdout
-        assert pipe is not None  # noqa: S101  # asked for above
+        assert pipe is not None  # noqa: S101 - Popen was called with stdout=PIPE
         with pipe:
             for data in pipe:
                 line = data.decode(errors="replace").rstrip()

@@ -1,7 +1,8 @@
-"""The child process: `python -m cdc.supervisor.child_main COMMAND…` is `tailrace COMMAND…`, ended with its supervisor.
+"""The main module of a child process: it runs a `tailrace` command that stops when the supervisor ends.
 
-Standard input is a pipe from the supervisor. When that process ends, however it ends, the pipe closes: the command is
-asked to stop as if by SIGTERM, and killed with its children if it does not.
+The supervisor starts it as `python -m cdc.supervisor.child_main COMMAND…`, which runs `tailrace COMMAND…`.
+Standard input is a pipe from the supervisor. When the supervisor ends, for whatever reason, the pipe closes. The child
+then sends itself SIGTERM. If it still runs after the grace period, it kills its process group with SIGKILL.
 """
 
 from __future__ import annotations
@@ -19,8 +20,10 @@ GRACE_SECONDS = 20.0
 
 
 def main() -> None:
-    allocator.share_memory()  # before the thread below has an arena of its own: capture is faster without
-    leash = os.dup(0)  # a number that nobody else uses; the command's children do not inherit it
+    """Start the thread that watches the pipe, and run the command."""
+    # Before the thread below gets its own malloc arena: capture is faster with a single arena.
+    allocator.share_memory()
+    leash = os.dup(0)  # a new descriptor, which the command's own children do not inherit
     nothing = os.open(os.devnull, os.O_RDWR)
     os.dup2(nothing, 0)
     threading.Thread(target=_watch, args=(leash, nothing), name="leash", daemon=True).start()
@@ -30,7 +33,7 @@ def main() -> None:
 def _watch(leash: int, nothing: int) -> None:
     while os.read(leash, 1):
         pass
-    # Nobody reads the log any more; a broken pipe must not cut the clean end short.
+    # No process reads the output any more. A broken pipe must not interrupt the clean shutdown.
     os.dup2(nothing, 1)
     os.dup2(nothing, 2)
     os.kill(os.getpid(), signal.SIGTERM)

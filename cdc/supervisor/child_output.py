@@ -1,6 +1,6 @@
-"""Where the children's lines go: to a file for each part, or on to standard error, where they stay JSON.
+"""Writes the children's output to one file per part, or to standard error as JSON lines.
 
-A structured line has had its secrets masked by whoever wrote it; a library's own has not.
+Secrets in a structured log line are already redacted. Other lines come from libraries, and are redacted here.
 """
 
 from __future__ import annotations
@@ -17,11 +17,13 @@ _FILE_BYTES = 20_000_000
 
 
 class ChildOutput(Protocol):
+    """The destination of the children's output lines."""
+
     def write(self, part: str, line: str) -> None: ...
 
 
 def as_event(line: str) -> dict[str, Any] | None:
-    """A structured line; None: some library's own."""
+    """Parse a structured log line; None if the line is not a JSON object."""
     if not line.startswith("{"):
         return None
     try:
@@ -32,7 +34,7 @@ def as_event(line: str) -> dict[str, Any] | None:
 
 
 class OnStderr:
-    """Every line one JSON object with the part's name in it, whatever it was before."""
+    """Writes each line to standard error as a JSON object with the part's name."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
@@ -44,7 +46,7 @@ class OnStderr:
 
 
 class InFiles:
-    """`FOLDER/PART.log`, and the one before as `PART.log.1`: twice 20 MB at most."""
+    """Writes to `FOLDER/PART.log`. At 20 MB the file is renamed to `PART.log.1`, which replaces the previous one."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder

@@ -1,6 +1,6 @@
-"""How far each hop is, read in a thread of its own: source, slot, topics, stores. Reads, changes nothing.
+"""Polls the lag of each hop (source, slot, topics, stores) in its own thread. It only reads.
 
-A server that is away makes its figures old, never the supervisor slow.
+A server that does not answer makes the figures old, but does not slow down the supervisor.
 """
 
 from __future__ import annotations
@@ -15,13 +15,13 @@ from cdc.monitoring.observer import Observer
 from cdc.monitoring.status_record import PipelineStatus, SlotStatus
 from cdc.monitoring.store_lag import StoreLags, lag_of
 
-# A server that is away holds the others' figures up for no longer.
+# The deadline of one poll: a server that does not answer delays the figures of the others by at most this time.
 _LOOK_SECONDS = 3.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SlotLag:
-    """`bytes`: written at the source and not confirmed. `left_bytes`: None where the server has no limit."""
+    """The slot's lag. `bytes`: WAL written and not confirmed. `left_bytes`: None if the server has no limit."""
 
     confirmed: LSN
     bytes: int
@@ -30,7 +30,7 @@ class SlotLag:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Hops:
-    """None where nobody can tell, and the problem says why."""
+    """The figures of one poll. A figure is None if it is unknown; the problem has the reason."""
 
     slot: SlotLag | None = None
     slot_problem: str | None = None
@@ -40,10 +40,12 @@ class Hops:
 
     @property
     def problems(self) -> list[str]:
+        """The errors of the last poll."""
         return [problem for problem in (self.slot_problem, self.lag_problem) if problem is not None]
 
 
 def hops_of(record: PipelineStatus) -> Hops:
+    """Extract the figures from a status record."""
     return Hops(
         slot=_slot(record.slot),
         slot_problem=f"source: {record.source.problem}" if record.source.problem else None,
@@ -60,7 +62,7 @@ def _slot(slot: SlotStatus) -> SlotLag | None:
 
 
 class HopWatch:
-    """`hops` is what was read last; `interval_seconds` the pause between two readings."""
+    """Polls in a thread. `hops`: the last figures. `interval_seconds`: the pause between two polls."""
 
     def __init__(self, config: Config, stores: Sequence[str], interval_seconds: float) -> None:
         self.hops = Hops()

@@ -1,6 +1,6 @@
-"""One part of the pipeline: when its process is started, what its end means, and what is known of its trouble.
+"""One part of the pipeline: when its process is started and restarted, and which errors it reports.
 
-No process and no clock of its own: both are given, so that every decision can be tested without waiting.
+The caller passes the functions that start a process and read the clock, so that tests need neither.
 """
 
 from __future__ import annotations
@@ -19,28 +19,30 @@ log = get_logger("run")
 
 EXIT_WRONG_USE = 2
 EXIT_REFUSED = 3
-# Events of the parts' own logs: trouble that they mend themselves, and the sign that it is over.
+# Events in the parts' logs: an error that the part retries, and the events that show that the error is over.
 _TROUBLE = "retrying"
 _WELL = frozenset(
     {"streaming", "standby", "waiting_for_first_copy", "syncing", "serving", "batch_applied", "copy_begun"}
 )
-# Trouble that lasts is said again before this; what nobody repeats is over.
+# A part that still retries logs the error again within this time. Without a repetition, the error is over.
 _TROUBLE_SECONDS = 120.0
 
 StartChild = Callable[[Sequence[str], TakeLine], Running]
 
 
 class ProcessCondition(Enum):
-    IDLE = "idle"  # nothing to do
+    """The condition of a part's process."""
+
+    IDLE = "idle"  # there is no work
     RUNNING = "running"
-    WAITING = "waiting"  # it died, and is started again in a while
-    REFUSED = "refused"  # a person must decide
+    WAITING = "waiting"  # the process died, and the supervisor restarts it after a pause
+    REFUSED = "refused"  # an operator must decide
     STOPPED = "stopped"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PartState:
-    """What a view shows. `note`: why it does not run, or what it is trying again."""
+    """The state of a part, for display. `note`: why it does not run, or the error that it retries."""
 
     name: str
     condition: ProcessCondition
@@ -51,7 +53,7 @@ class PartState:
 
 
 class PipelinePart:
-    """`look` is called several times a second, from one thread; lines come from another."""
+    """One part. One thread calls `look` several times per second; another thread delivers the output lines."""
 
     def __init__(
         self,
@@ -66,8 +68,9 @@ class PipelinePart:
         ends_by_itself: bool = False,
         when_ended: Callable[[], None] = lambda: None,
     ) -> None:
-        """`may_run`: false while another pipeline leads; what runs then is asked to end. `is_due`: whether there is
-        something to do; what has begun goes on. `ends_by_itself`: exit code 0 is its usual end."""
+        """`may_run`: false while another supervisor leads; a running process is then terminated. `is_due`: whether
+        there is work; it does not affect a running process. `ends_by_itself`: the process ends with exit code 0 when
+        its work is done."""
         self.name = name
         self.restarts = 0
         self.exit_code: int | None = None
@@ -91,14 +94,16 @@ class PipelinePart:
 
     @property
     def is_running(self) -> bool:
+        """Whether the process runs."""
         return self._child is not None
 
     @property
     def is_refused(self) -> bool:
+        """Whether the part has refused, and an operator must decide."""
         return self.refusal is not None
 
     def look(self) -> None:
-        """Notice an end, and start what should run."""
+        """Check the process: handle its end, terminate it if it may not run, or start it if it should run."""
         if self._child is not None:
             code = self._child.poll()
             if code is not None:
@@ -109,6 +114,7 @@ class PipelinePart:
             self._begin()
 
     def state(self) -> PartState:
+        """Return the state for display."""
         pid = self._child.pid if self._child is not None else None
         if self.refusal is not None:
             condition, note = ProcessCondition.REFUSED, self.refusal.reason
@@ -118,43 +124,46 @@ class PipelinePart:
             condition, note = ProcessCondition.STOPPED, ""
         elif self._why_waiting:
             seconds = max(0.0, self._not_before - self._clock())
-            condition, note = ProcessCondition.WAITING, f"{self._why_waiting}; next try in {seconds:.0f} s"
+            condition, note = ProcessCondition.WAITING, f"{self._why_waiting}; restart in {seconds:.0f} s"
         else:
             condition, note = ProcessCondition.IDLE, ""
         remedy = self.refusal.remedy if self.refusal is not None else ""
         return PartState(name=self.name, condition=condition, pid=pid, restarts=self.restarts, note=note, remedy=remedy)
 
-    # -- orders ------------------------------------------------------------------------------------------------
+    # -- commands ----------------------------------------------------------------------------------------------
 
     def terminate(self) -> None:
-        """Ask it to stop; it is not started again."""
+        """Stop the process with SIGTERM. The part does not start it again."""
         self._stopping = True
         if self._child is not None:
             self._child.terminate()
 
     def kill(self) -> None:
+        """Kill the process."""
         if self._child is not None:
-            log.warning("part_killed", part=self.name, reason="it did not stop when it was asked to")
+            log.warning("part_killed", part=self.name, reason="it did not stop after SIGTERM")
             self._child.kill()
 
     def forgive(self) -> None:
-        """A person has mended what it refused because of: try again."""
+        """Clear the refusal, because its cause may have been repaired. The part then starts again."""
         if self.refusal is not None:
             self.refusal = None
             self._not_before = 0.0
             self._why_waiting = ""
             self._backoff.reset()
 
-    # -- its life ----------------------------------------------------------------------------------------------
+    # -- the process -------------------------------------------------------------------------------------------
 
     def arguments(self) -> Sequence[str]:
+        """Return the arguments of the next start."""
         return self._arguments
 
     def is_due(self) -> bool:
+        """Return whether there is work for the process."""
         return self._is_due()
 
     def take(self, event: dict[str, Any]) -> None:
-        """A structured line of its log."""
+        """Handle a structured line of the process's log."""
         of = f"{event['store']}: " if "store" in event else ""
         if event.get("event") == _TROUBLE:
             self._trouble[of] = (self._clock(), str(event.get("reason", "")))
@@ -163,7 +172,7 @@ class PipelinePart:
             self._trouble.pop("", None)
 
     def judge(self, code: int, words: LastWords) -> LastWords | None:
-        """The refusal, if this end is one."""
+        """Return the refusal if the exit code means one; otherwise None."""
         return words if code in (EXIT_WRONG_USE, EXIT_REFUSED) else None
 
     def _present_trouble(self) -> str:
@@ -180,7 +189,7 @@ class PipelinePart:
         return not (self._stopping or self.is_refused) and self._clock() >= self._not_before
 
     def _ask_to_end(self) -> None:
-        """This life, for no fault of its own: it is no refusal, and the next one begins when it may."""
+        """Terminate the running process without an error. The part starts it again when it may run."""
         if self._child is not None and not self._asked_to_end:
             self._asked_to_end = True
             self._child.terminate()
@@ -191,8 +200,8 @@ class PipelinePart:
         self._why_waiting = ""
         try:
             self._child = self._start(self.arguments(), self._take_line)
-        except OSError as error:  # no memory, no processes left: as if it had died at once
-            self._plan_restart(1, LastWords(f"it could not be started: {error.strerror}"))
+        except OSError as error:  # out of memory or processes: treat it as a process that died at once
+            self._plan_restart(1, LastWords(f"the process could not be started: {error.strerror}"))
             return
         log.info("part_started", part=self.name, pid=self._child.pid, restarts=self.restarts)
 

@@ -1,4 +1,4 @@
-"""What `tailrace run` has to say at one moment, for every kind of view."""
+"""The status report of `tailrace run` at one moment, which all views display."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from cdc.supervisor.snapshots_due import CopiesDue
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CopyFigures:
-    """Of the copy under way, from its own lines."""
+    """The progress of the running snapshot, from the events in its log."""
 
     rows: int
     size_bytes: int
@@ -24,11 +24,14 @@ class CopyFigures:
 
     @classmethod
     def from_event(cls, event: Mapping[str, Any]) -> CopyFigures:
+        """Read the figures from a `progress` event."""
         return cls(**{name: event[name] for name in cls.__dataclass_fields__})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunReport:
+    """The states of all parts, the lag of each hop, and the snapshots that are due or running."""
+
     parts: tuple[PartState, ...]
     hops: Hops
     due: CopiesDue
@@ -36,7 +39,7 @@ class RunReport:
     refused_stores: Mapping[str, LastWords]
 
     def as_json(self) -> dict[str, Any]:
-        """One line of `--json`."""
+        """Return the report as `tailrace run --json` prints it, one object per line."""
         lag, slot = self.hops.lag, self.hops.slot
         return {
             "event": "state",

@@ -1,7 +1,8 @@
-"""Whether the cause of a refusal has been removed: then the parts that refused get another try, unasked.
+"""Detects that the cause of a refusal has been repaired, so that the supervisor restarts the parts that refused.
 
-Pure: what is known comes from elsewhere. Two repairs are noticed, wherever they are made: `tailrace recover` counts
-itself in the progress record, and a bootstrap (or a sync of another host) ends the note of a store's refusal.
+No I/O: the caller passes functions that return the facts. Two repairs are detected, on whatever host they happen:
+`tailrace recover` increments a counter in the progress record, and a bootstrap (or a sync on another host) ends the
+note of a store's refusal.
 """
 
 from __future__ import annotations
@@ -10,9 +11,10 @@ from collections.abc import Callable, Collection
 
 
 class RefusalWatch:
-    """`recoveries`: how often the pipeline has been recovered; None while that is not known.
+    """Compares the facts with those of the previous call.
 
-    `is_refused`: whether the note of this store's refusal stands.
+    `recoveries` returns how often `tailrace recover` has run; None while this is unknown. `is_refused` returns whether
+    the note of this store's refusal still applies.
     """
 
     def __init__(self, recoveries: Callable[[], int | None], is_refused: Callable[[str], bool]) -> None:
@@ -22,7 +24,7 @@ class RefusalWatch:
         self._noted: set[str] = set()
 
     def look(self, *, is_capture_refused: bool, refused_stores: Collection[str]) -> bool:
-        """True once for each repair."""
+        """Return True once for each repair."""
         recovered = self._is_recovered(is_capture_refused)
         return self._is_store_repaired(refused_stores) or recovered
 

@@ -1,4 +1,7 @@
-"""Whether a copy is due: a Spark session is dear, so `tailrace snapshot` is started only when there is work for it."""
+"""Determines whether a snapshot is due.
+
+A Spark session is expensive, so the supervisor starts `tailrace snapshot` only when there is work for it.
+"""
 
 from __future__ import annotations
 
@@ -20,9 +23,10 @@ Status = Mapping[str, Any]
 
 @dataclass(frozen=True, slots=True)
 class CopiesDue:
-    """`first`: capture holds the snapshot and waits. `tables`: incomplete ones, and why.
+    """The snapshots that are due. `first`: capture waits for the initial snapshot.
 
-    Not those cancelled, nor those that are not wanted (`[copy] first = false`).
+    `tables`: incomplete tables and the reasons. Tables whose snapshot was cancelled are left out. So are those without
+    an initial snapshot by choice (`[copy] first = false`).
     """
 
     first: bool = False
@@ -33,7 +37,10 @@ class CopiesDue:
 
 
 def copies_due(status: Status | None, *, first: bool = True) -> CopiesDue:
-    """From what capture has written down (`cdc.snapshot.table_status`); None before its first start."""
+    """Return the snapshots that are due. `status`: from `cdc.snapshot.table_status`; None before capture's first start.
+
+    `first`: whether tables need an initial snapshot, as `[copy] first` says.
+    """
     if status is None or status["state"] in ("creating", "recovering"):
         return CopiesDue()
     if status["state"] == "copying":
@@ -46,11 +53,11 @@ def copies_due(status: Status | None, *, first: bool = True) -> CopiesDue:
 
 
 class CopyWatch:
-    """Looks every few seconds, in a thread of its own: Kafka may be away, and nobody must wait for it."""
+    """Polls every few seconds in its own thread, so that the supervisor does not wait for Kafka."""
 
     def __init__(self, config: Config, read: Callable[[Config], Status | None] = read_status) -> None:
         self.due = CopiesDue()
-        #: How often the pipeline has been recovered; None while that is not known.
+        #: How often `tailrace recover` has run on this pipeline; None while this is unknown.
         self.recoveries: int | None = None
         self._config = config
         self._read = read
@@ -65,12 +72,12 @@ class CopyWatch:
         self._stop.set()
 
     def forget(self) -> None:
-        """A copy has ended: what was read before that says nothing any more, also if it arrives only now."""
+        """Discard the result, because a snapshot has ended. A poll that started before that is discarded too."""
         self._forgotten += 1
         self.due = CopiesDue()
 
     def look(self) -> None:
-        """What was known stands while nobody can tell."""
+        """Poll once. If the status cannot be read, the previous result stays."""
         forgotten = self._forgotten
         try:
             status = self._read(self._config)
@@ -78,7 +85,7 @@ class CopyWatch:
         except TailraceError as error:
             log.debug("copies_due_unknown", reason=error.message)
             return
-        except Exception as error:  # a library's own: looking must go on
+        except Exception as error:  # from a client library: polling must continue
             log.warning("copies_due_unknown", reason=f"{type(error).__name__}: {error}")
             return
         self.recoveries = status.get("recoveries", 0) if status is not None else 0

@@ -1,4 +1,4 @@
-"""The loop of `tailrace run`: looks after the parts until it is told to stop, or until nothing is left that may run."""
+"""The main loop of `tailrace run`: it supervises the parts until it is stopped or every part has refused."""
 
 from __future__ import annotations
 
@@ -13,15 +13,16 @@ from cdc.supervisor.terminal_view import RunView
 log = get_logger("run")
 
 _TICK_SECONDS = 0.1
-# Less than what systemd grants by default (90 s), also when parts have to be killed.
+# The time that each stage gets to stop. Short enough that stopping, including kills, stays below systemd's default
+# stop timeout (90 s).
 GRACE_SECONDS = 25.0
 
 
 class Supervisor:
-    """`steady`: parts that always run. `occasional`: those that run when there is something to do.
+    """Supervises the parts. `steady`: parts that always run. `occasional`: all others, such as those that need work.
 
-    `stages`: the order of stopping; the parts of one stage stop together. `forgive`, `is_repaired`: give the parts that
-    refused another try, because a person asks for it, or because the cause is gone.
+    `stages`: the order of stopping; the parts of one stage stop together. `forgive`: set by the operator to restart the
+    parts that refused. `is_repaired`: returns True when the cause of a refusal is gone, with the same effect.
     """
 
     def __init__(
@@ -46,7 +47,7 @@ class Supervisor:
         self._grace_seconds = grace_seconds
 
     def run(self, view: RunView) -> int:
-        """The exit code."""
+        """Supervise the parts, stop them at the end, and return the exit code."""
         try:
             return self._attend(view)
         finally:
@@ -57,7 +58,7 @@ class Supervisor:
         show_at = 0.0
         while True:
             if self._is_repaired():
-                log.info("repaired", reason="what was refused has been repaired: trying again")
+                log.info("repaired", reason="the cause of a refusal was repaired: restarting the parts that refused")
                 self._forgive.set()
             if self._forgive.is_set():
                 self._forgive.clear()

@@ -1,6 +1,7 @@
-"""The syncs of all stores: one process, but a store that refuses is left out of its next life, and only that one.
+"""The sync process of several stores as a part.
 
-So is a store that another sync has taken, until this pipeline leads: then it takes it back.
+If the sync of one store refuses, the next start leaves out only that store. A store that another sync has taken over is
+left out too. When this supervisor's capture leads, the part takes that store back.
 """
 
 from __future__ import annotations
@@ -14,9 +15,9 @@ from cdc.supervisor.part import EXIT_REFUSED, PartState, PipelinePart, ProcessCo
 
 
 class SyncPart(PipelinePart):
-    """`refused`: stores whose sync said that a person must decide, and why; the process goes on with the others.
+    """The sync process. `refused`: the stores whose sync refused, with the reasons. The other stores continue.
 
-    `leads`: whether this pipeline is for certain the one that feeds the stores.
+    `leads`: whether this supervisor's capture holds the slot.
     """
 
     def __init__(
@@ -36,6 +37,7 @@ class SyncPart(PipelinePart):
 
     @property
     def remaining(self) -> list[str]:
+        """The stores of the next start."""
         return [name for name in self._stores if name not in self.refused and name not in self._lost]
 
     def arguments(self) -> Sequence[str]:
@@ -79,7 +81,7 @@ class SyncPart(PipelinePart):
         return state if self.remaining else replace(state, condition=ProcessCondition.IDLE, note=note)
 
     def forgive(self) -> None:
-        """The driver ends and begins again with all stores; each goes on from its own position."""
+        """Restart the process with all stores. Each store continues from its own position."""
         if self.refused or self._lost:
             self.refused = {}
             self._lost.clear()

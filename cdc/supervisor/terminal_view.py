@@ -1,4 +1,4 @@
-"""What `tailrace run` shows: a live page on a terminal, plain lines elsewhere, JSON for programs. Decides nothing."""
+"""The output of `tailrace run`: a live page on a terminal, plain lines elsewhere, or JSON lines for programs."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ _OLD_SECONDS = 10.0
 
 
 class RunView(Protocol):
-    """`interval_seconds` is how often it wants to be shown something new."""
+    """Displays reports. `interval_seconds`: how often the supervisor calls `show`."""
 
     interval_seconds: float
 
@@ -31,6 +31,7 @@ class RunView(Protocol):
 
 @contextmanager
 def view_for(*, as_json: bool, is_terminal: bool) -> Iterator[RunView]:
+    """Yield the view that fits the output."""
     if as_json:
         yield JsonRunView()
     elif not is_terminal:
@@ -43,6 +44,8 @@ def view_for(*, as_json: bool, is_terminal: bool) -> Iterator[RunView]:
 
 
 class JsonRunView:
+    """Prints each report as one JSON line."""
+
     interval_seconds = 1.0
 
     def show(self, report: RunReport) -> None:
@@ -50,7 +53,7 @@ class JsonRunView:
 
 
 class PlainRunView:
-    """A line for the parts and one for the hops."""
+    """Prints one line for all parts, then one line per hop and per problem."""
 
     interval_seconds = 10.0
 
@@ -62,7 +65,7 @@ class PlainRunView:
 
 
 class LiveRunView:
-    """One page that is drawn again in place."""
+    """Redraws one page in place."""
 
     interval_seconds = 1.0
 
@@ -86,14 +89,16 @@ class LiveRunView:
 
 
 def hop_lines(report: RunReport) -> list[str]:
-    """From the source to the stores, a line each."""
+    """Return one line per hop, from the source to the stores."""
     lag, slot = report.hops.lag, report.hops.slot
     lines = []
     if lag is not None:
         source = f"at {lag.source_lsn}" if lag.source_lsn is not None else "does not answer"
         lines.append(f"source: {source}")
     if slot is not None:
-        limit = f", {_size(slot.left_bytes)} more until the server gives it up" if slot.left_bytes is not None else ""
+        limit = (
+            f", {_size(slot.left_bytes)} left until the server invalidates it" if slot.left_bytes is not None else ""
+        )
         lines.append(f"slot: at {slot.confirmed}, {_size(slot.bytes)} behind{limit}")
     if lag is not None:
         lines.append(f"topics: {f'at {lag.topics_lsn}' if lag.topics_lsn is not None else 'nothing yet'}")
@@ -107,7 +112,7 @@ def hop_lines(report: RunReport) -> list[str]:
 
 
 def trouble_lines(report: RunReport) -> list[str]:
-    """What a person should know, each with what to do about it."""
+    """Return one line per problem. A refusal's line contains its remedy."""
     lines = [
         f"{part.name} refused: {part.note} {part.remedy}".rstrip()
         for part in report.parts
@@ -121,6 +126,7 @@ def trouble_lines(report: RunReport) -> list[str]:
 
 
 def store_text(each: StoreLag) -> str:
+    """Return the lag of a store as text."""
     if each.seconds is None:
         return each.problem or "nothing is served yet"
     size = _size(each.bytes) if each.bytes is not None else "unknown bytes"

@@ -1,4 +1,4 @@
-"""The warehouse's upkeep, as a part that comes due every so many hours and ends by itself."""
+"""The maintenance of the warehouse as a part that runs every few hours (`maintain_hours`) and ends by itself."""
 
 from __future__ import annotations
 
@@ -9,18 +9,21 @@ from cdc.backoff import Backoff
 from cdc.config import Config, IcebergConfig
 from cdc.supervisor.part import PipelinePart, StartChild
 
-# Whatever it died of, Spark need not be started again and again for it.
+# The pause after a failed run. Starting Spark again at once would be expensive.
 _AGAIN_SECONDS: Final = 900.0
 
 
 def maintain_hours(config: Config, name: str) -> float:
-    """0: never."""
+    """Return the hours between two runs of a store's maintenance; 0 means never."""
     settings = config.stores[name]
     return settings.maintain_hours if isinstance(settings, IcebergConfig) else 0.0
 
 
 class UpkeepPart(PipelinePart):
-    """First due when this has run for as long: a restart is no reason to compact. A death does not use up its turn."""
+    """Runs `tailrace maintain` for one store. A failed run is repeated before the next interval.
+
+    The first run is due one interval after the supervisor's start, so that a restart does not cause a compaction.
+    """
 
     def __init__(
         self,

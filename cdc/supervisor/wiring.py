@@ -1,4 +1,4 @@
-"""Which parts a config asks for, and how they are put together."""
+"""Creates the parts that a config needs, and connects them to the supervisor."""
 
 from __future__ import annotations
 
@@ -29,12 +29,12 @@ log = get_logger("run")
 
 
 def fed_stores(config: Config) -> list[str]:
-    """Those that `tailrace sync` can keep in step."""
+    """Return the stores that `tailrace sync` supports."""
     return [name for name, store in config.stores.items() if isinstance(store, SyncedStoreConfig)]
 
 
 class CopyPart(PipelinePart):
-    """`figures`: how far the copy under way is, as it says itself."""
+    """The snapshot process. `figures`: the progress that it reports."""
 
     figures: CopyFigures | None = None
 
@@ -49,13 +49,17 @@ class CopyPart(PipelinePart):
 
 
 class Pipeline:
-    """All parts of one config, supervised."""
+    """All parts of one config and their supervisor."""
 
     def __init__(self, config: Config, *, log_level: str, lines: ChildOutput) -> None:
         self._config = config
         self._stores = fed_stores(config)
         for name in sorted(set(config.stores) - set(self._stores)):
-            log.warning("store_left_out", store=name, reason=f"{config.stores[name].kind} is not synced yet")
+            log.warning(
+                "store_left_out",
+                store=name,
+                reason=f"{config.stores[name].kind} stores are not supported by tailrace sync",
+            )
         self._copies = CopyWatch(config)
         self._notes = PauseWatch(config)
         self._repairs = RefusalWatch(
@@ -64,7 +68,7 @@ class Pipeline:
         common = ["--log-level", log_level]
         where = ["--config", str(config.file)]
         given: dict[str, Any] = {"start": Child, "write_line": lines.write, "clock": time.monotonic}
-        # What it says of the slot is heard here, whatever the user wants to read.
+        # The part needs capture's info events for its role, whatever log level the user has chosen.
         heard = ["--log-level", log_level if log_level in ("debug", "info") else "info"]
         self._capture = CapturePart([*heard, "capture", *where], **given)
         ours: dict[str, Any] = {"may_run": self._capture.may_lead, **given}
@@ -76,7 +80,7 @@ class Pipeline:
             when_ended=self._copies.forget,
             **ours,
         )
-        # A warehouse's batches are long and heavy: in a process of its own it slows nobody down.
+        # A warehouse's batches are long and heavy. In a separate process they do not slow down the other stores.
         warehouses = [name for name in self._stores if isinstance(config.stores[name], IcebergConfig)]
         quick = [name for name in self._stores if name not in warehouses]
         self._syncs = [
@@ -99,7 +103,7 @@ class Pipeline:
         )
 
     def run(self, view: RunView, *, stop: threading.Event, forgive: threading.Event) -> int:
-        """Until `stop`; `forgive`: give those that refused another try. The exit code."""
+        """Run all parts until `stop` is set, and return the exit code. `forgive`: restart the parts that refused."""
         syncs: Sequence[PipelinePart] = self._syncs
         others: Sequence[PipelinePart] = [part for part in (self._dashboard, self._audit) if part is not None]
         hops = HopWatch(self._config, self._stores, view.interval_seconds)

@@ -63,12 +63,12 @@ def test_it_is_live_without_a_reload(chromium: Browser, folder: Path) -> None:
         expect(card.locator(".pill")).to_have_text("ok")
         server.shown.record = store_down(config)
         expect(page.get_by_role("heading", level=1)).to_have_text("cache is down")
-        expect(page.locator("#verdict-remedy")).to_contain_text("Bring the store back")
+        expect(page.locator("#verdict-remedy")).to_contain_text("Start the store")
         expect(card.locator(".pill")).to_have_text("down")
         expect(card).to_contain_text("6 min 12 s")
         server.shown.record = busy(config)
         expect(page.get_by_role("heading", level=1)).to_have_text("All is well")
-        expect(page.locator("#journal")).to_contain_text("over")
+        expect(page.locator("#journal")).to_contain_text("ended")
         assert visit.trouble == []
 
 
@@ -136,9 +136,9 @@ def test_signing_in_acting_and_signing_out(chromium: Browser, folder: Path) -> N
         page.get_by_role("button", name="Sign in").click()
         card = page.get_by_role("article", name="Store cache")
         card.get_by_role("button", name="Pause").click()
-        expect(page.locator("#acting")).to_have_text("cache: pause was asked for.")
+        expect(page.locator("#acting")).to_have_text("cache: pause requested.")
         card.get_by_role("button", name="Retry parked").click()
-        expect(page.locator("#acting")).to_have_text("cache: retry-parked was asked for.")
+        expect(page.locator("#acting")).to_have_text("cache: retry-parked requested.")
         assert actions.asked == [("pause", "cache"), ("retry-parked", "cache")]
         assert TOKEN not in page.content()
         assert TOKEN not in page.url

@@ -156,7 +156,7 @@ def store_down(config: Config) -> PipelineStatus:
         records_per_second=0.0,
         parked=3,
     )
-    trouble = ProcessError(where="sync", reason=f"It tries again: cache: {problem}", state=HealthLevel.BEHIND)
+    trouble = ProcessError(where="sync", reason=f"Retrying: cache: {problem}", state=HealthLevel.BEHIND)
     stores = (base.stores[0], cache, base.stores[2])
     return _judged(config, replace(base, stores=stores, troubles=(trouble,)))
 

@@ -1,1 +1,1 @@
-"""Alerts: when an operator is told, how the alert is delivered, and the journal of what went wrong."""
+"""Alerts: when an alert is raised, how it is delivered, and the journal of recent problems."""

@@ -1,4 +1,7 @@
-"""When is somebody told? On crossing and on recovery, once each, and not of what comes and goes. Time is given."""
+"""Decides when to raise an alert and when to report recovery: once each, and only for conditions that last.
+
+No I/O and no clock: the caller passes the time.
+"""
 
 from __future__ import annotations
 
@@ -14,7 +17,7 @@ from cdc.monitoring.alerts.conditions import AlertCondition
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Alert:
-    """`id` stays the same however often it is sent: who receives it twice can tell."""
+    """One alert. `id` stays the same when delivery is retried, so a receiver can discard duplicates."""
 
     event: Literal["raised", "recovered"]
     pipeline: str
@@ -47,7 +50,7 @@ class _Held:
 
 
 class AlertRules:
-    """One for a pipeline. Trouble that grows graver while it lasts is told again."""
+    """The alert state of one pipeline. A condition that becomes more severe while it lasts is raised again."""
 
     def __init__(self, settings: AlertsConfig, pipeline: str) -> None:
         self._settings = settings
@@ -55,6 +58,7 @@ class AlertRules:
         self._held: dict[str, _Held] = {}
 
     def consider(self, conditions: Mapping[str, AlertCondition], now: float) -> list[Alert]:
+        """Return the alerts that are due, given the conditions that hold now."""
         alerts = [alert for name, each in conditions.items() if (alert := self._present(name, each, now)) is not None]
         for name in [name for name in self._held if name not in conditions]:
             alert = self._absent(name, now)
@@ -74,7 +78,7 @@ class AlertRules:
     def _absent(self, name: str, now: float) -> Alert | None:
         held = self._held[name]
         if held.told is None:
-            del self._held[name]  # it never lasted
+            del self._held[name]  # it ended before it was raised
             return None
         if held.gone_since is None:
             held.gone_since = now
@@ -88,4 +92,5 @@ class AlertRules:
 
 
 def in_iso(seconds: float) -> str:
+    """Return a Unix time as an ISO 8601 string in UTC, with milliseconds."""
     return datetime.fromtimestamp(seconds, timezone.utc).isoformat(timespec="milliseconds")

@@ -1,4 +1,7 @@
-"""What is wrong at one moment, each thing under a name that stays while it lasts: what alerts and the journal go by."""
+"""The problems of a pipeline at one moment. Each has a name that is stable while the problem lasts.
+
+Alerts and the journal identify a problem by this name.
+"""
 
 from __future__ import annotations
 
@@ -8,7 +11,7 @@ from cdc.monitoring.health_rules import parked_by_capture, parked_for_store
 from cdc.monitoring.status_record import Health, HealthLevel, PipelineStatus
 from cdc.tables.recorded_state import NEVER_COPIED
 
-#: The states that a person is told of, and how grave they are.
+#: The states that raise an alert, and their severity.
 GRAVITY = {
     HealthLevel.PARKED: 1,
     HealthLevel.BEHIND: 1,
@@ -20,6 +23,8 @@ GRAVITY = {
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AlertCondition:
+    """One problem: its hop, part or table, its state, the reason and the remedy."""
+
     where: str
     state: HealthLevel
     reason: str
@@ -31,16 +36,17 @@ class AlertCondition:
 
 
 def conditions_of(record: PipelineStatus) -> dict[str, AlertCondition]:
+    """Return the problems of a status record, by name."""
     found = {
         hop: _of_health(hop, health)
         for hop, health in record.hops.items()
         if health.state in GRAVITY and health.state is not HealthLevel.PARKED
     }
-    # Under names of their own: they last while the hop is also behind or down.
+    # Parked rows have their own names, because they last while the hop is also behind or down.
     if record.topics.parked:
         found["topics parked"] = _of_health("topics", parked_by_capture(record.topics.parked))
     for store in record.stores:
-        own = (store.parked or 0) - (store.parked_by_capture or 0)  # capture's are told once, not once for each store
+        own = (store.parked or 0) - (store.parked_by_capture or 0)  # capture's are reported once, under topics
         if own > 0:
             where = f"store {store.name}"
             found[f"{where} parked"] = _of_health(where, parked_for_store(store.name, own))
@@ -52,7 +58,7 @@ def conditions_of(record: PipelineStatus) -> dict[str, AlertCondition]:
                 where=where, state=HealthLevel.BEHIND, reason=reason, remedy=remedy
             )
     for table in record.tables:
-        if table.incomplete is not None and table.incomplete != NEVER_COPIED:  # the operator's own choice: no alarm
+        if table.incomplete is not None and table.incomplete != NEVER_COPIED:  # the operator's own choice
             name = f"table {table.name}"
             reason = f"Incomplete: {table.incomplete}."
             found[name] = AlertCondition(

@@ -1,4 +1,7 @@
-"""Brings alerts to the log and to a webhook: in order, each tried until it is taken or too old. A thread of its own."""
+"""Delivers alerts to the log and to the webhook, in order.
+
+A thread of its own sends each alert until the receiver accepts it, or the alert is six hours old.
+"""
 
 from __future__ import annotations
 
@@ -26,7 +29,7 @@ _TOO_OLD_SECONDS = 6 * 3600.0
 
 
 class Delivery:
-    """Without a webhook, alerts are logged only."""
+    """The queue of alerts and the thread that sends them. Without a webhook, alerts are only logged."""
 
     def __init__(self, settings: AlertsConfig) -> None:
         self._settings = settings
@@ -44,12 +47,14 @@ class Delivery:
         self._news.set()
 
     def tell(self, alert: Alert) -> None:
+        """Log the alert and queue it for the webhook."""
         plain = alert.as_json()
         say = log.warning if alert.event == "raised" else log.info
         say(f"alert_{alert.event}", **{name: plain[name] for name in ("where", "state", "reason", "remedy", "since")})
         self.post(plain)
 
     def post(self, message: dict[str, Any]) -> None:
+        """Queue a message for the webhook, if there is one. A full queue drops its oldest message."""
         if self._settings.webhook is not None:
             self._waiting.append((time.monotonic(), message))
             self._news.set()
@@ -76,9 +81,9 @@ class Delivery:
                 self._waiting.popleft()
 
     def _send(self, message: dict[str, Any]) -> str | None:
-        """What went wrong, if anything did; only an answer of 2xx is good."""
+        """Send one message. Return the error, or None after a 2xx answer."""
         webhook = self._settings.webhook
-        assert webhook is not None  # noqa: S101 - the thread is not started without
+        assert webhook is not None  # noqa: S101 - the thread is not started without a webhook
         request = urllib.request.Request(  # noqa: S310 - http or https: the config checks it
             webhook.reveal(),
             data=json.dumps(message).encode(),
@@ -92,13 +97,13 @@ class Delivery:
                 return _refusal(error.code, error.headers.get("Location", ""))
         except (http.client.InvalidURL, ValueError):
             # The library's own message quotes the URL or the header.
-            return "The URL or a header cannot be sent: correct [alerts] webhook or [alerts.headers]."
+            return "The URL or a header is not valid: correct [alerts] webhook or [alerts.headers]."
         except (OSError, http.client.HTTPException) as error:
             return redact(f"{type(error).__name__}: {error}".splitlines()[0][:200])
 
 
 class _NoRedirects(urllib.request.HTTPRedirectHandler):
-    """A redirect would carry the headers, with their key, to a server that the config does not name."""
+    """Follows no redirect: it would send the headers, with their key, to a server that the config does not name."""
 
     def redirect_request(self, *_: Any) -> None:
         return None
@@ -108,7 +113,7 @@ _OPENER = urllib.request.build_opener(_NoRedirects)
 
 
 def _refusal(status: int, location: str) -> str:
-    """Of the redirect's target only the host is shown: the rest of a webhook's URL is often a secret."""
+    """Return the error for an HTTP status. It shows only the host of a redirect: the rest is often a secret."""
     if not 300 <= status < 400:
         return f"The receiver answered {status}."
     host = re.sub(r"[^\w.:-]", "", re.sub(r"\A\w+://|[/?#].*", "", location).rpartition("@")[2])[:100]

@@ -1,6 +1,6 @@
-"""What went wrong of late, with its remedy, and when it was over: shown by the page, and kept across restarts.
+"""The journal of recent problems, with remedy, start and end. The dashboard shows it, and it survives restarts.
 
-A file of JSON beside the history, written anew when something changed. It may be deleted at any time.
+It is a JSON file beside the history, and is rewritten when an entry changes. It may be deleted at any time.
 """
 
 from __future__ import annotations
@@ -18,13 +18,13 @@ from cdc.monitoring.alerts.conditions import AlertCondition
 log = get_logger("journal")
 
 _MOST = 50
-# What comes back so soon is the same trouble.
+# A problem that returns within this time continues its earlier entry.
 _SAME_SECONDS = 60.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Entry:
-    """`ended` None: it lasts."""
+    """One problem. `ended` is None while it lasts."""
 
     name: str
     where: str
@@ -36,13 +36,14 @@ class Entry:
 
 
 class Journal:
-    """Used by one thread; `entries` may be read by any."""
+    """The last 50 entries. One thread calls `note`; any thread may read `entries`."""
 
     def __init__(self, path: Path) -> None:
         self._path = path
         self.entries: tuple[Entry, ...] = _read(path)
 
     def note(self, conditions: Mapping[str, AlertCondition], now: float) -> None:
+        """Begin, update and end entries according to the conditions that hold now."""
         entries = list(self.entries)
         for name, condition in conditions.items():
             _begin(entries, name, condition, now)
@@ -55,7 +56,7 @@ class Journal:
             self._write()
 
     def as_json(self) -> list[dict[str, Any]]:
-        """Newest first; what lasts before what is over."""
+        """Return the entries: those that last first, then those that ended; newest first in each group."""
         return [asdict(entry) for entry in sorted(self.entries, key=lambda each: (each.ended is not None, -each.began))]
 
     def _write(self) -> None:

@@ -1,7 +1,7 @@
-"""What is done before the slot's limit, as `[slot]` says: told in the log, posted, or the slot is given up.
+"""Acts before the slot reaches its limit, as `[slot] action` says: logs, posts to the webhook, or drops the slot.
 
-Giving it up is the one thing here that changes something, and only where the config asks for it: the source's disk is
-worth more than the pipeline, which `tailrace recover` can begin anew.
+Dropping the slot is the only change that monitoring makes, and only if the config asks for it. It keeps the source's
+disk from filling up; `tailrace recover` can rebuild the pipeline afterwards.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ _END_SECONDS = 10.0
 
 
 class SlotGuard:
-    """`post` brings a message to the webhook, if there is one."""
+    """Checks the slot in every status record. `post` sends a message to the webhook, if there is one."""
 
     def __init__(self, config: Config, post: Callable[[dict[str, object]], None]) -> None:
         self._config = config
@@ -35,6 +35,7 @@ class SlotGuard:
         self.given_up: str | None = None
 
     def consider(self, record: PipelineStatus) -> None:
+        """Act if the slot is at `act_percent` of its limit; again every five minutes while it stays there."""
         used = record.slot.used_percent
         if used is None or used < self._config.slot.act_percent or record.slot.wal_status == "lost":
             self._told_at = None
@@ -46,7 +47,7 @@ class SlotGuard:
 
     def _act(self, record: PipelineStatus, used: float) -> None:
         action, held = self._config.slot.action, in_bytes(record.slot.retained_bytes or 0)
-        reason = f"Slot {record.slot.name} holds {held} of the log, {used:.0f} % of what it may hold."
+        reason = f"Slot {record.slot.name} retains {held} of WAL, {used:.0f} % of its limit."
         log.error("slot_near_limit", reason=reason, action=action)
         if action == "give-up":
             reason = f"{reason} {self._give_up(record.slot.name)}"
@@ -64,21 +65,21 @@ class SlotGuard:
             )
 
     def _give_up(self, slot: str) -> str:
-        """What has come of it, in words."""
+        """Drop the slot. Return a sentence that says whether this worked."""
         try:
             with connect(self._config.source.conninfo(), application_name="tailrace dashboard") as connection:
                 _drop(connection, slot)
         except (TailraceError, psycopg.Error) as error:
             why = error.message if isinstance(error, TailraceError) else explain(error)
             log.error("slot_not_given_up", reason=why)
-            return f"It could not be given up: {why}"
-        self.given_up = "It was given up to save the source, as [slot] action says; tailrace recover begins anew."
+            return f"Dropping the slot failed: {why}"
+        self.given_up = "The slot was dropped to protect the source, as [slot] action says; run tailrace recover."
         log.error("slot_given_up", slot=slot, remedy="tailrace recover")
         return self.given_up
 
 
 def _drop(connection: psycopg.Connection, slot: str) -> None:
-    """Whoever reads it is sent away first, and does not get in between: a slot in use cannot be dropped."""
+    """Drop the slot. Its walsender is terminated first, repeatedly, because a slot in use cannot be dropped."""
     give_up_at = time.monotonic() + _END_SECONDS
     while True:
         connection.execute(

@@ -1,7 +1,7 @@
-"""Who may see and who may act: a token in a header, or the cookie of a session that was begun with it, never a URL.
+"""Access control of the dashboard: a bearer token in a header, or a session cookie. Never a token in a URL.
 
-Without a token everybody on this machine may look, and nobody may act. What acts must come from our own page: a cookie
-is not enough without the same origin, so that another site cannot act through a visitor's browser.
+Without a configured token, every client on this machine may read, and none may run actions. An action with a cookie
+must also come from the dashboard's own origin, so that another site cannot run it through a visitor's browser.
 """
 
 from __future__ import annotations
@@ -20,31 +20,40 @@ _PORT = re.compile(r":[0-9]*\Z")
 
 
 class Access:
-    """`sessions` is None where there is no token to sign in with."""
+    """Checks requests. `sessions` is None if no token is configured."""
 
     def __init__(self, token: Secret | None, folder: Path) -> None:
-        """`folder`: where sessions are kept."""
+        """`folder`: where the session files are."""
         self._token = token
         self.sessions = None if token is None else Sessions(folder, token)
 
     @property
     def is_open(self) -> bool:
+        """Whether no token is configured."""
         return self._token is None
 
     def knows(self, given: str) -> bool:
+        """Return whether this is the token. The comparison takes constant time."""
         return self._token is not None and hmac.compare_digest(given.encode(), self._token.reveal().encode())
 
     def may_see(self, headers: Mapping[str, str], cookies: Mapping[str, str]) -> bool:
+        """Return whether the request may read."""
         return self.is_open or self._bears(headers) or self._has_session(cookies)
 
     def may_act(self, headers: Mapping[str, str], cookies: Mapping[str, str]) -> bool:
-        """A program shows the token itself; a browser has its cookie and must come from our page."""
+        """Return whether the request may run an action.
+
+        A program sends the token. A browser sends its session cookie, and must come from the dashboard's own page.
+        """
         if self.is_open or not self.is_same_origin(headers, required=False):
             return False
         return self._bears(headers) or (self._has_session(cookies) and self.is_same_origin(headers, required=True))
 
     def is_same_origin(self, headers: Mapping[str, str], *, required: bool) -> bool:
-        """By what the browser says of the page that asks. A program says nothing: `required` then refuses it."""
+        """Return whether the browser's headers say that the request comes from the dashboard's own page.
+
+        A program sends no such headers: the result is then `not required`.
+        """
         if headers.get("sec-fetch-site", "same-origin") not in ("same-origin", "none"):
             return False
         origin, host = headers.get("origin"), headers.get("host", "").lower()
@@ -53,7 +62,10 @@ class Access:
         return bool(host) and origin.lower() in (f"http://{host}", f"https://{host}")
 
     def is_asked_by_name(self, headers: Mapping[str, str]) -> bool:
-        """Without a token: only under a name of this machine. Another site's name may be made to point here."""
+        """Return whether the Host header is allowed. Without a token it must be a loopback name or address.
+
+        Another site can let its own name resolve to this machine (DNS rebinding).
+        """
         return not self.is_open or is_loopback(_PORT.sub("", headers.get("host", "")).strip("[]").lower())
 
     def _bears(self, headers: Mapping[str, str]) -> bool:

@@ -1,6 +1,7 @@
-"""What can be done from the page: pause and resume a store, start an audit, try parked rows again.
+"""The actions of the dashboard: pause and resume a store, start an audit, retry parked rows.
 
-An audit and a retry are the commands that a person would start, as processes of their own; their last words are kept.
+An audit and a retry run as child processes, with the same commands that an operator would type. The end of their output
+is kept.
 """
 
 from __future__ import annotations
@@ -28,7 +29,7 @@ KINDS = ("pause", "resume", "audit", "retry-parked")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DashboardAction:
-    """`exit_code` None while it runs."""
+    """One action. `exit_code` is None while it runs. `said`: the end of the command's output."""
 
     number: int
     kind: str
@@ -40,7 +41,7 @@ class DashboardAction:
 
 
 class Actions:
-    """Any thread may use it. Of each kind one runs for a store at a time."""
+    """Runs actions and keeps the last 20. It is thread-safe. At most one of each kind runs per store."""
 
     def __init__(self, config: Config) -> None:
         self._config = config
@@ -49,13 +50,14 @@ class Actions:
         self._children: list[subprocess.Popen[bytes]] = []
 
     def as_json(self) -> list[dict[str, Any]]:
+        """Return the actions, newest first."""
         with self._lock:
             return [asdict(action) for action in reversed(self._actions)]
 
     def do(self, kind: str, store: str) -> DashboardAction:
-        """Raises UsageError for what cannot be done, TransientError for what cannot be done now."""
+        """Run an action. Raises UsageError if it does not exist, TransientError if it cannot run at the moment."""
         if store not in self._config.stores:
-            raise UsageError(f"There is no store {store}.")
+            raise UsageError(f"The config has no store {store}.")
         if kind in ("pause", "resume"):
             set_paused(self._config, store, kind == "pause")
             log.info("store_paused" if kind == "pause" else "store_resumed", store=store)
@@ -64,6 +66,7 @@ class Actions:
         return self._start(kind, store)
 
     def stop(self) -> None:
+        """Terminate the child processes that still run."""
         for child in self._children:
             if child.poll() is None:
                 child.terminate()
@@ -74,7 +77,7 @@ class Actions:
             raise UsageError("The config was not read from a file.")
         with self._lock:
             if any(each.exit_code is None and (each.kind, each.store) == (kind, store) for each in self._actions):
-                raise TransientError("It is under way already.")
+                raise TransientError(f"An action {kind} of store {store} is already running.")
         child = subprocess.Popen(
             [sys.executable, "-m", "cdc", *arguments, "--config", str(self._config.file)],
             stdin=subprocess.DEVNULL,

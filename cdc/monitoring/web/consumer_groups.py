@@ -1,6 +1,6 @@
 """Mirrors each store's offsets to a Kafka consumer group, `<prefix>.<store>`, so that standard tools see its lag.
 
-Nobody reads from these groups: the store's own position is what counts, and a sync knows nothing of this.
+No process reads these groups. A sync continues from the store's own position and does not use them.
 """
 
 from __future__ import annotations
@@ -22,11 +22,12 @@ Offsets = dict[tuple[str, int], int]
 
 
 def group_of(prefix: str, store: str) -> str:
+    """Return the name of a store's consumer group."""
     return f"{prefix}.{store}"
 
 
 class GroupMirror:
-    """Used by one thread."""
+    """Commits the stores' offsets to their consumer groups. For use by one thread."""
 
     def __init__(self, config: Config) -> None:
         self._prefix = config.kafka.prefix
@@ -35,7 +36,7 @@ class GroupMirror:
         self._complained = False
 
     def mirror(self, record: PipelineStatus) -> None:
-        """Only what has moved. Trouble is said once: it is only a mirror."""
+        """Commit the offsets that have changed. An error is logged once, until a commit succeeds again."""
         for store in record.stores:
             offsets = {
                 (table.topic, partition.number): partition.applied[store.name]

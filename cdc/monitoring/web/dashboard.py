@@ -1,4 +1,4 @@
-"""Puts the dashboard together and runs it until a signal ends it."""
+"""Wires the dashboard and runs it until a signal stops it."""
 
 from __future__ import annotations
 
@@ -21,12 +21,12 @@ from cdc.monitoring.web.history import open_history
 from cdc.monitoring.web.server import DashboardServer
 from cdc.monitoring.web.watch import Looks, Watch
 
-# Streams of events never end by themselves.
+# The time that open requests get at shutdown. Event streams never end by themselves.
 _GRACE_SECONDS = 2
 
 
 class _Uvicorn(uvicorn.Server):
-    """Tells the streams to end before it waits for them."""
+    """A uvicorn server that ends the event streams before it waits for open requests."""
 
     def __init__(self, config: uvicorn.Config, server: DashboardServer) -> None:
         super().__init__(config)
@@ -34,7 +34,10 @@ class _Uvicorn(uvicorn.Server):
 
     @contextmanager
     def capture_signals(self) -> Iterator[None]:
-        """As its own, but a signal that has ended it well is not raised once more: the exit code is 0."""
+        """Handle SIGINT and SIGTERM as uvicorn does, but do not raise the signal again afterwards.
+
+        So the exit code after a clean shutdown is 0.
+        """
         before = {number: signal.signal(number, self.handle_exit) for number in (signal.SIGINT, signal.SIGTERM)}
         try:
             yield
@@ -48,7 +51,7 @@ class _Uvicorn(uvicorn.Server):
 
 
 def serve(config: Config, listener: socket.socket, observer: Looks | None = None) -> None:
-    """`observer`: for tests of the page; without it, the real one."""
+    """Run the dashboard on this socket. `observer`: a substitute for tests of the page."""
     actions = Actions(config)
     watch = make_watch(config, observer)
     server = DashboardServer(config, watch, actions)
@@ -70,6 +73,7 @@ def serve(config: Config, listener: socket.socket, observer: Looks | None = None
 
 
 def make_watch(config: Config, observer: Looks | None = None) -> Watch:
+    """Create the polling thread and its consumers. It is not started yet."""
     parts = parts_path(config)
     return Watch(
         config,

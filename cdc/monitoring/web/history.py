@@ -1,7 +1,7 @@
-"""The figures of the last days, in a small SQLite file beside the config: charts survive a reload and a restart.
+"""The charted figures of the last days, in a SQLite file beside the config. Charts survive a reload and a restart.
 
-Two rings: what was read, for two hours; and minutes, for eight days. Old rows are taken away as new ones come, so that
-the file stays below some megabytes. It may be deleted at any time: nothing but charts hangs on it.
+There are two series: every reading, kept for two hours, and one summary per minute, kept for eight days. Each insert
+deletes expired rows, so the file stays below a few megabytes. It may be deleted at any time: only the charts use it.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ Figures = dict[str, float]
 
 
 def figures_of(record: PipelineStatus) -> Figures:
-    """What is charted, by name. What nobody knows is left out, and is a gap in the chart."""
+    """Return the charted figures by name. An unknown figure is left out and becomes a gap in the chart."""
     found: dict[str, float | int | None] = {
         "wal_bytes_per_second": record.source.wal_bytes_per_second,
         "slot_retained_bytes": record.slot.retained_bytes,
@@ -50,7 +50,7 @@ def figures_of(record: PipelineStatus) -> Figures:
 
 
 class History:
-    """Any thread may use it."""
+    """The file of charted figures. It is thread-safe."""
 
     def __init__(self, path: Path) -> None:
         self._lock = threading.Lock()
@@ -59,17 +59,18 @@ class History:
         path.parent.mkdir(parents=True, exist_ok=True)
         try:
             self._connection = _opened(path)
-        except sqlite3.DatabaseError:  # damaged, or of a newer version: charts begin anew
+        except sqlite3.DatabaseError:  # damaged, or written by a newer version: start a new file
             path.replace(path.with_name(path.name + ".unreadable"))
             self._connection = _opened(path)
         except OSError as error:
-            raise TailraceError(f"{path} cannot be opened: {error.strerror}.") from None
+            raise TailraceError(f"Cannot open {path}: {error.strerror}.") from None
 
     def close(self) -> None:
         with self._lock:
             self._connection.close()
 
     def add(self, at: float, figures: Mapping[str, float]) -> None:
+        """Add a reading, and the summary of the previous minute when a new minute begins."""
         with self._lock, self._connection:
             self._write(_FINE, at, figures, _FINE_SECONDS)
             minute = at // _MINUTE * _MINUTE
@@ -80,7 +81,7 @@ class History:
             self._minute.append(dict(figures))
 
     def read(self, since: float, until: float, points: int = 240) -> dict[str, Any]:
-        """`times`, and for each figure as many values, None where nobody knew. At most so many points."""
+        """Return at most `points` `times` and, for each figure, one value per time; None where it was unknown."""
         ring = _FINE if until - since <= _FINE_SECONDS else _COARSE
         with self._lock, closing(self._connection.cursor()) as cursor:
             rows = cursor.execute(
@@ -108,17 +109,18 @@ class History:
 
 
 def open_history(config: Config) -> History:
+    """Open the history file of the config's pipeline."""
     return History(state_folder(config) / f"history-{config.kafka.prefix}.db")
 
 
 def _opened(path: Path) -> sqlite3.Connection:
     connection = sqlite3.connect(path, check_same_thread=False, timeout=10)
     try:
-        # A lost second of a chart is no loss; a sync to disk for each reading is.
+        # Losing a few readings in a crash is harmless; an fsync for every reading is expensive.
         connection.execute("pragma journal_mode = wal")
         connection.execute("pragma synchronous = off")
         if connection.execute("pragma user_version").fetchone()[0] > _FORMAT:
-            raise sqlite3.DatabaseError("of a newer version")
+            raise sqlite3.DatabaseError("written by a newer version")
         connection.executescript(_SCHEMA)
     except sqlite3.DatabaseError:
         connection.close()
@@ -127,7 +129,7 @@ def _opened(path: Path) -> sqlite3.Connection:
 
 
 def _summary(rows: Iterable[Figures]) -> Figures:
-    """Speeds by their mean, everything else by its worst: a peak of lag must not be averaged away."""
+    """Summarise readings: rates by their mean, all other figures by their worst value, so that peaks of lag remain."""
     values: dict[str, list[float]] = {}
     for row in rows:
         for name, value in row.items():

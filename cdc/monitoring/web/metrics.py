@@ -1,6 +1,7 @@
-"""The record as Prometheus metrics. Every name is here and in docs/reference/metrics.md; nothing else makes one.
+"""The status record as Prometheus metrics. This module defines all of them; docs/reference/metrics.md lists them.
 
-A figure that nobody knows is absent, never 0: a rule on `absent()` or on `tailrace_hop_up` notices that.
+An unknown figure is absent, never 0. Alert rules detect this with `absent()`, `tailrace_source_up` or
+`tailrace_store_up`.
 """
 
 from __future__ import annotations
@@ -73,26 +74,26 @@ GAUGES: Sequence[_Gauge] = (
     ),
     _Gauge(
         "tailrace_ready",
-        "1 while no hop is down or stands still, as /readyz says it.",
+        "1 while no hop is down or stalled, as in /readyz.",
         (),
         _one(lambda record: record.is_ready),
     ),
-    _Gauge("tailrace_hop_state", "1 for the state that a hop is in, 0 for the others.", ("hop", "state"), _hop_states),
+    _Gauge("tailrace_hop_state", "1 for the hop's current state, 0 for the others.", ("hop", "state"), _hop_states),
     _Gauge("tailrace_source_up", "1 while the source answers.", (), _one(lambda record: record.source.lsn is not None)),
     _Gauge(
         "tailrace_source_lsn_bytes",
-        "Where the source's log ends, as a number.",
+        "The source's current WAL position, as a number.",
         (),
         _one(lambda record: None if record.source.lsn is None else int(record.source.lsn)),
     ),
     _Gauge(
         "tailrace_source_wal_bytes_per_second",
-        "How fast the source's log grows, over a minute.",
+        "Growth of the source's WAL, over one minute.",
         (),
         _one(lambda record: record.source.wal_bytes_per_second),
     ),
     _Gauge("tailrace_slot_exists", "1 while the slot exists.", (), _one(lambda record: record.slot.exists)),
-    _Gauge("tailrace_slot_active", "1 while somebody reads the slot.", (), _one(lambda record: record.slot.active)),
+    _Gauge("tailrace_slot_active", "1 while a process reads the slot.", (), _one(lambda record: record.slot.active)),
     _Gauge(
         "tailrace_slot_lost",
         "1 when the server has invalidated the slot.",
@@ -101,25 +102,25 @@ GAUGES: Sequence[_Gauge] = (
     ),
     _Gauge(
         "tailrace_slot_retained_bytes",
-        "Bytes of the log that the server keeps for the slot.",
+        "Bytes of WAL that the server retains for the slot.",
         (),
         _one(lambda record: record.slot.retained_bytes),
     ),
     _Gauge(
         "tailrace_slot_unconfirmed_bytes",
-        "Bytes of the log that capture has not confirmed.",
+        "Bytes of WAL that capture has not confirmed.",
         (),
         _one(lambda record: record.slot.bytes),
     ),
     _Gauge(
         "tailrace_slot_headroom_bytes",
-        "Bytes of the log until the slot is lost; absent without a limit.",
+        "Bytes of WAL until the server invalidates the slot; absent without a limit.",
         (),
         _one(lambda record: record.slot.left_bytes),
     ),
     _Gauge(
         "tailrace_slot_seconds_left",
-        "Seconds until the slot is lost at the present rate; absent while that does not come nearer.",
+        "Seconds until the server invalidates the slot at the current rate; absent while the headroom does not shrink.",
         (),
         _one(lambda record: record.slot.seconds_left),
     ),
@@ -131,25 +132,25 @@ GAUGES: Sequence[_Gauge] = (
     ),
     _Gauge(
         "tailrace_capture_lag_bytes",
-        "Bytes of the log that are not in the topics.",
+        "Bytes of WAL that are not in the topics.",
         (),
         _one(lambda record: record.topics.bytes),
     ),
     _Gauge(
         "tailrace_capture_heartbeat_age_seconds",
-        "Since capture last wrote down how far it is.",
+        "Seconds since capture's last progress record.",
         (),
         _one(lambda record: record.topics.heartbeat_seconds),
     ),
     _Gauge(
         "tailrace_capture_records_per_second",
-        "Records that come into the topics, over 15 seconds.",
+        "Records published to the topics per second, over 15 seconds.",
         (),
         _one(lambda record: record.topics.records_per_second),
     ),
     _Gauge(
         "tailrace_capture_parked_rows",
-        "Rows of a table that capture could not publish and that wait in __parked: no store has them.",
+        "Rows of a table that capture has parked because it could not publish them; no store has them.",
         ("table",),
         lambda record: [((table.name,), table.parked) for table in record.tables],
     ),
@@ -167,7 +168,7 @@ GAUGES: Sequence[_Gauge] = (
     ),
     _Gauge(
         "tailrace_store_lag_bytes",
-        "Bytes of the log that the store has not applied.",
+        "Bytes of WAL that the store has not applied.",
         ("store",),
         _stores(lambda store: store.bytes),
     ),
@@ -179,31 +180,31 @@ GAUGES: Sequence[_Gauge] = (
     ),
     _Gauge(
         "tailrace_store_records_per_second",
-        "Records that the store applies, over 15 seconds.",
+        "Records that the store applies per second, over 15 seconds.",
         ("store",),
         _stores(lambda store: store.records_per_second),
     ),
     _Gauge(
         "tailrace_store_parked_rows",
-        "Rows that the store lacks because they wait in __parked: its sync or capture has parked them.",
+        "Rows that the store lacks because its sync or capture has parked them.",
         ("store",),
         _stores(lambda store: store.parked),
     ),
     _Gauge(
         "tailrace_store_paused",
-        "1 while somebody has paused the store.",
+        "1 while the store's sync is paused.",
         ("store",),
         _stores(lambda store: store.paused),
     ),
     _Gauge(
         "tailrace_store_generation",
-        "Number of the generation that serves.",
+        "Number of the serving generation.",
         ("store",),
         _stores(lambda store: store.generation),
     ),
     _Gauge(
         "tailrace_store_audit_timestamp_seconds",
-        "When the store was last compared with the source.",
+        "When the store's last audit ended.",
         ("store",),
         _stores(lambda store: getattr(store.audit, "ended", None)),
     ),
@@ -215,17 +216,17 @@ GAUGES: Sequence[_Gauge] = (
     ),
     _Gauge(
         "tailrace_tables_incomplete",
-        "Tables that wait for a copy.",
+        "Incomplete tables, which need a snapshot.",
         (),
         _one(lambda record: sum(table.incomplete is not None for table in record.tables)),
     ),
-    _Gauge("tailrace_copies_running", "Copies that are under way.", (), _one(lambda record: len(record.copies))),
+    _Gauge("tailrace_copies_running", "Snapshots in progress.", (), _one(lambda record: len(record.copies))),
     _Gauge(
-        "tailrace_topic_end_offset", "Where a partition of a table's topic ends.", ("table", "partition"), _table_ends
+        "tailrace_topic_end_offset", "End offset of a partition of a table topic.", ("table", "partition"), _table_ends
     ),
     _Gauge(
         "tailrace_topic_records_per_second",
-        "Records that come into a partition of a table's topic, over 15 seconds.",
+        "Records published to a partition of a table topic per second, over 15 seconds.",
         ("table", "partition"),
         _table_rates,
     ),
@@ -241,18 +242,18 @@ READ = "tailrace_reading_age_seconds"
 
 
 class RecordCollector(Collector):
-    """`record` gives the last record, or None before the first."""
+    """Collects the metrics of the last status record. `record` returns it, or None before the first poll."""
 
     def __init__(self, record: Callable[[], PipelineStatus | None], clock: Callable[[], float] = time.time) -> None:
         self._record = record
         self._clock = clock
 
     def collect(self) -> Iterable[Metric]:
-        yield InfoMetricFamily(BUILD, "Which Tailrace this is.", {"version": __version__})
+        yield InfoMetricFamily(BUILD, "The version of Tailrace.", {"version": __version__})
         record = self._record()
         if record is None:
             return
-        age = GaugeMetricFamily(READ, "How old these figures are.")
+        age = GaugeMetricFamily(READ, "Age of these figures.")
         age.add_metric([], max(0.0, self._clock() - record.read_at))
         yield age
         for gauge in GAUGES:
@@ -264,6 +265,7 @@ class RecordCollector(Collector):
 
 
 def exposition(record: Callable[[], PipelineStatus | None]) -> bytes:
+    """Return the metrics in Prometheus's text format."""
     registry = CollectorRegistry(auto_describe=False)
     registry.register(RecordCollector(record))
     return generate_latest(registry)

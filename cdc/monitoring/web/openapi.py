@@ -1,4 +1,4 @@
-"""The JSON API, described for programs: OpenAPI 3.1, with the record's schema made from its own dataclasses."""
+"""The OpenAPI 3.1 description of the JSON API. The schemas come from the dataclasses of the status record."""
 
 from __future__ import annotations
 
@@ -25,6 +25,7 @@ _PLAIN = {
 
 
 def openapi_description() -> dict[str, Any]:
+    """Return the OpenAPI document."""
     schemas: dict[str, Any] = {}
     for kind in (status_record.PipelineStatus, Entry, DashboardAction):
         _define(kind, schemas)
@@ -43,7 +44,7 @@ def openapi_description() -> dict[str, Any]:
     }
     return {
         "openapi": "3.1.0",
-        "info": {"title": "Tailrace", "version": __version__, "description": "How the pipeline does."},
+        "info": {"title": "Tailrace", "version": __version__, "description": "The status of the pipeline."},
         "paths": _paths(),
         "components": {
             "schemas": {**schemas, "State": state},
@@ -73,30 +74,30 @@ def _paths() -> dict[str, Any]:
         },
     }
     return {
-        "/api/state": {"get": _get("Everything that is known now.", {"$ref": "#/components/schemas/State"})},
-        "/api/history": {"get": {**_get("What is charted.", history), "parameters": [minutes]}},
+        "/api/state": {"get": _get("The current status.", {"$ref": "#/components/schemas/State"})},
+        "/api/history": {"get": {**_get("The figures of the charts.", history), "parameters": [minutes]}},
         "/api/events": {
             "get": {
-                "summary": "Server-sent events named `state`, each a State, whenever it was read anew.",
+                "summary": "Server-sent events named `state`: one State after each poll.",
                 "responses": {"200": {"description": "A stream.", "content": {"text/event-stream": {}}}},
             }
         },
         "/api/stores/{store}/{kind}": {
             "post": {
-                "summary": "Pause or resume a store, start an audit of it, try its parked rows again.",
+                "summary": "Pause or resume a store, start its audit, or retry its parked rows.",
                 "parameters": [store, kind],
                 "responses": {
-                    "202": {"description": "It is done, or under way."},
-                    "401": {"description": "Without the token."},
-                    "403": {"description": "From another origin, or no token is configured."},
-                    "404": {"description": "There is no such store or action."},
-                    "409": {"description": "Not now."},
+                    "202": {"description": "The action is done, or has been started."},
+                    "401": {"description": "The token is missing or wrong."},
+                    "403": {"description": "The request has another origin, or no token is configured."},
+                    "404": {"description": "The store or the action does not exist."},
+                    "409": {"description": "The action cannot run at the moment."},
                 },
             }
         },
         "/metrics": {"get": _text("Prometheus metrics.", "200")},
-        "/healthz": {"get": {**_text("The process is alive.", "200"), "security": []}},
-        "/readyz": {"get": {**_text("No hop is down or stands still; 503 otherwise.", "200", "503"), "security": []}},
+        "/healthz": {"get": {**_text("The process is running.", "200"), "security": []}},
+        "/readyz": {"get": {**_text("200 if no hop is down or stalled; 503 otherwise.", "200", "503"), "security": []}},
     }
 
 
@@ -112,7 +113,7 @@ def _text(summary: str, *statuses: str) -> dict[str, Any]:
 def _define(kind: Any, schemas: dict[str, Any]) -> None:
     if kind.__name__ in schemas:
         return
-    schemas[kind.__name__] = {}  # a type may hold itself
+    schemas[kind.__name__] = {}  # a type may contain itself
     hints = typing.get_type_hints(kind)
     properties = {each.name: _schema(hints[each.name], schemas) for each in dataclasses.fields(kind)}
     if kind is status_record.PipelineStatus:

@@ -1,4 +1,4 @@
-"""The ASGI middleware before every request: it refuses what may not pass, and adds headers to every answer."""
+"""ASGI middleware that checks access for every request and adds security headers to every response."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from cdc.monitoring.web.access import Access
 
-# What may be had without the token: the way in, its looks, and what probes ask.
+# Paths that need no token: the login page, its assets, and the probes.
 _OPEN = ("/login", "/healthz", "/readyz", "/assets/login.css", "/assets/look.css", "/assets/icon.svg")
 _HOST = re.compile(r"(?:[a-z0-9._-]+|\[[0-9a-f:.]+\])(?::[0-9]{1,5})?", re.IGNORECASE)
 _POLICY = (
@@ -21,7 +21,7 @@ _POLICY = (
 _HEADERS = {
     "Content-Security-Policy": _POLICY,
     "X-Content-Type-Options": "nosniff",
-    # Not `no-referrer`: under it a browser says of our own form that it comes from nowhere.
+    # Not `no-referrer`: with it a browser sends `Origin: null` with the dashboard's own forms.
     "Referrer-Policy": "same-origin",
     "X-Frame-Options": "DENY",
     "Cross-Origin-Opener-Policy": "same-origin",
@@ -31,6 +31,8 @@ _HEADERS = {
 
 
 class RequestGuard:
+    """The middleware. `access` decides which requests may pass."""
+
     def __init__(self, app: ASGIApp, access: Access) -> None:
         self._app = app
         self._access = access
@@ -51,24 +53,30 @@ class RequestGuard:
         await (refusal or self._app)(scope, receive, send_with_headers)
 
     def _refusal(self, request: Request, path: str) -> Response | None:
-        """`path` is what the router takes. `request.url` is made from the Host header, so nothing here may use it."""
+        """Return the response to a request that may not pass; None if it may.
+
+        `path` is the path that the router uses. `request.url` contains the Host header, so it must not be used here.
+        """
         if not has_valid_host(request.headers):
             return PlainTextResponse("The Host header is not valid.\n", status_code=400)
         if not self._access.is_asked_by_name(request.headers):
-            return PlainTextResponse("This server is not known by that name.\n", status_code=421)
+            return PlainTextResponse("This server does not serve the host in the Host header.\n", status_code=421)
         if request.method not in ("GET", "HEAD") and not self._access.is_same_origin(request.headers, required=False):
-            return JSONResponse({"error": "This comes from another site."}, status_code=403)
+            return JSONResponse({"error": "The request comes from another site."}, status_code=403)
         if path in _OPEN or self._access.may_see(request.headers, request.cookies):
             return None
         if path == "/" and _wants_page(request.headers):
             return RedirectResponse("/login", status_code=303)
         return JSONResponse(
-            {"error": "This needs the token."}, status_code=401, headers={"WWW-Authenticate": 'Bearer realm="tailrace"'}
+            {"error": "A token is required."}, status_code=401, headers={"WWW-Authenticate": 'Bearer realm="tailrace"'}
         )
 
 
 def has_valid_host(headers: Headers) -> bool:
-    """At most one Host header, and a name or an address in it, with or without a port (RFC 9112, section 3.2)."""
+    """Return whether there is at most one Host header, with a name or an address and an optional port.
+
+    See RFC 9112, section 3.2.
+    """
     hosts = headers.getlist("host")
     return not hosts or (len(hosts) == 1 and _HOST.fullmatch(hosts[0]) is not None)
 

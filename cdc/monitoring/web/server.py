@@ -1,7 +1,7 @@
-"""The web server: the page, the JSON API behind it, its stream of events, `/metrics`, `/healthz` and `/readyz`.
+"""The web server: the page, its JSON API and event stream, `/metrics`, `/healthz` and `/readyz`.
 
-GET changes nothing. What acts is POST and needs the token (`access`). Everything is served from here: the page asks
-nobody else for anything, and its policy would not let it.
+GET changes nothing. Actions are POST requests and need the token (`access`). The page loads everything from this
+server; its content security policy forbids all other hosts.
 """
 
 from __future__ import annotations
@@ -42,18 +42,20 @@ _METRICS_TYPE = "text/plain; version=0.0.4; charset=utf-8"
 _LOOK_SECONDS = 0.2
 _KEEPALIVE_SECONDS = 15.0
 _LONGEST_HISTORY_MINUTES = 8 * 24 * 60
-# A client that does not know the token may try, but not quickly.
+# The delay after a wrong token. It slows down guessing.
 _WRONG_TOKEN_SECONDS = 0.5
-# A form with a token is short, and sent at once. This is read before the client has shown that it may do anything.
+# Limits of the login form. The server reads it before the client has authenticated.
 _LOGIN_BYTES, _LOGIN_SECONDS = 4096, 10.0
 _CLOSE = {"Connection": "close"}
-# A reading that is this many intervals old is no reading.
+# `/readyz` fails if the last poll is older than this many intervals, and older than this many seconds.
 _STALE_INTERVALS, _STALE_SECONDS = 5, 15.0
 
 Endpoint = Callable[[Request], Awaitable[Response]]
 
 
 class Json(Response):
+    """A JSON response."""
+
     media_type = "application/json"
 
     def render(self, content: Any) -> bytes:
@@ -61,7 +63,7 @@ class Json(Response):
 
 
 class DashboardServer:
-    """`app` is the ASGI application; `closing` is set when the process is asked to stop, so that streams end."""
+    """The web server. `app` is the ASGI application. `closing` is set at shutdown, so that the event streams end."""
 
     def __init__(self, config: Config, watch: Watch, actions: Actions) -> None:
         self._config = config
@@ -85,7 +87,7 @@ class DashboardServer:
             Mount("/assets", StaticFiles(directory=_PAGE / "assets")),
         ]
         self.app = Starlette(routes=routes, middleware=[Middleware(RequestGuard, access=self._access)])
-        # A redirect to the path with or without a slash would name the host that the request's Host header names.
+        # A redirect that adds or removes a slash would contain the host of the request's Host header.
         self.app.router.redirect_slashes = False
 
     # -- pages ---------------------------------------------------------------------------------------------------
@@ -104,7 +106,7 @@ class DashboardServer:
         except ClientDisconnect:
             return PlainTextResponse("", status_code=400)
         if body is None:
-            return PlainTextResponse("This is longer than any token.\n", status_code=413, headers=_CLOSE)
+            return PlainTextResponse("The form is too long.\n", status_code=413, headers=_CLOSE)
         sessions = self._access.sessions
         if sessions is None or not self._access.knows(_form_value(body, "token")):
             await asyncio.sleep(_WRONG_TOKEN_SECONDS)
@@ -121,27 +123,27 @@ class DashboardServer:
         return response
 
     async def _logout(self, request: Request) -> Response:
-        """Revokes the session on the server; the cookie is deleted as well, but that is up to the browser."""
+        """End the session on the server. Also ask the browser to delete the cookie."""
         if self._access.sessions is not None:
             try:
                 self._access.sessions.end(request.cookies.get(COOKIE, ""))
             except OSError as error:
                 log.error("session_not_ended", reason=error.strerror)
-                return _problem(500, "The session could not be deleted: see the dashboard's log.")
+                return _problem(500, "The session could not be ended: see the dashboard's log.")
         response = RedirectResponse("/login", status_code=303)
         response.delete_cookie(COOKIE, httponly=True, samesite="strict")
         return response
 
-    # -- for machines --------------------------------------------------------------------------------------------
+    # -- API -----------------------------------------------------------------------------------------------------
 
     async def _alive(self, _request: Request) -> Response:
         return PlainTextResponse("alive\n")
 
     async def _ready(self, _request: Request) -> Response:
-        """Open to everybody, so it names hops and states, and gives no reasons."""
+        """Return the state of each hop. No token is required, so the answer contains no reasons."""
         record, age = self._watch.latest, self._watch.age_seconds
         if record is None or age is None or age > max(_STALE_SECONDS, _STALE_INTERVALS * self._watch.interval_seconds):
-            return PlainTextResponse("nothing was read of late\n", status_code=503)
+            return PlainTextResponse("no recent status\n", status_code=503)
         lines = [f"{name}: {health.state.value}" for name, health in record.hops.items()]
         return PlainTextResponse("\n".join(lines) + "\n", status_code=200 if record.is_ready else 503)
 
@@ -160,7 +162,7 @@ class DashboardServer:
         except ValueError:
             minutes = 0.0
         if not 0 < minutes <= _LONGEST_HISTORY_MINUTES:
-            return _problem(400, f"minutes must be a number up to {_LONGEST_HISTORY_MINUTES}")
+            return _problem(400, f"minutes must be a number greater than 0 and at most {_LONGEST_HISTORY_MINUTES}")
         now = self._watch.latest.read_at if self._watch.latest is not None else time.time()
         return Json(await run_in_threadpool(self._watch.history.read, now - minutes * 60, now))
 
@@ -170,12 +172,12 @@ class DashboardServer:
         )
 
     async def _stream(self, request: Request) -> AsyncIterator[bytes]:
-        """The state whenever it was read anew."""
+        """Yield the status after each poll, as server-sent events."""
         seen, sent_at = -1, time.monotonic()
         yield b"retry: 2000\n\n"
         while not self.closing and not await request.is_disconnected():
             if not self._access.may_see(request.headers, request.cookies):
-                return  # signed out meanwhile, or the session has ended
+                return  # the user has signed out, or the session has ended
             if self._watch.number != seen:
                 seen, sent_at = self._watch.number, time.monotonic()
                 yield b"event: state\ndata: " + orjson.dumps(self._described(request)) + b"\n\n"
@@ -197,13 +199,13 @@ class DashboardServer:
             "can_act": not self._access.is_open,
         }
 
-    # -- what acts -----------------------------------------------------------------------------------------------
+    # -- actions -------------------------------------------------------------------------------------------------
 
     async def _act(self, request: Request) -> Response:
         if self._access.is_open:
-            return _problem(403, "Set [dashboard] token to act from here; the same commands work on a terminal.")
+            return _problem(403, "Actions are disabled: set [dashboard] token, or run the command on a terminal.")
         if not self._access.may_act(request.headers, request.cookies):
-            return _problem(403, "This needs the token, and the page's own origin.")
+            return _problem(403, "An action needs the token, or a session and the dashboard's own origin.")
         kind, store = request.path_params["kind"], request.path_params["store"]
         try:
             action = await run_in_threadpool(self._actions.do, kind, store)
@@ -219,7 +221,7 @@ def _problem(status: int, message: str) -> Response:
 
 
 async def _read_body(request: Request) -> bytes | None:
-    """None as soon as it is known to be longer than a login is; the rest is not read."""
+    """Read the body of a login; None if it is too long. The rest is then not read."""
     length = request.headers.get("content-length", "0")
     if not length.isdigit() or int(length[:20]) > _LOGIN_BYTES:
         return None

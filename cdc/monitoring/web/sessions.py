@@ -2,9 +2,8 @@
 
 A cookie holds the time at which its session ends, and random bytes. For each session there is one empty file in the
 state folder, named after that time and the HMAC of the cookie under the token. So sessions survive a restart of the
-dashboard, every dashboard of the same config knows the same ones, none is valid under another token, and neither cookie
-nor token can be computed from the files. Where the folder cannot be written, sessions are in memory and end with the
-process.
+dashboard, all dashboards of the same config share them, none is valid under another token, and neither cookie nor token
+can be computed from the files. If the folder cannot be written, sessions are kept in memory and end with the process.
 """
 
 from __future__ import annotations
@@ -27,13 +26,15 @@ _LONGEST_COOKIE = 64
 
 
 class Sessions:
+    """The sessions of one pipeline's dashboards. `folder`: where their files are. `token`: the dashboard's token."""
+
     def __init__(self, folder: Path, token: Secret) -> None:
         self._folder = folder
         self._key = token.reveal().encode()
         self._in_memory: set[str] = set()
 
     def begin(self, now: float | None = None) -> str:
-        """The value of a new session's cookie."""
+        """Begin a session and return the value of its cookie."""
         now = time.time() if now is None else now
         self._delete_ended(now)
         value = f"{int(now) + SESSION_SECONDS}.{secrets.token_urlsafe(_RANDOM_BYTES)}"
@@ -47,6 +48,7 @@ class Sessions:
         return value
 
     def is_valid(self, value: str, now: float | None = None) -> bool:
+        """Return whether the cookie belongs to a session that has not ended."""
         ends = _ends(value)
         if ends is None or ends <= (time.time() if now is None else now):
             return False
@@ -54,7 +56,7 @@ class Sessions:
         return name in self._in_memory or (self._folder / name).exists()
 
     def end(self, value: str) -> None:
-        """Raises OSError where the session's file cannot be deleted: the session is then not over."""
+        """End the session. Raises OSError if its file cannot be deleted: the session is then still valid."""
         if _ends(value) is not None:
             name = self._name(value)
             self._in_memory.discard(name)
@@ -74,7 +76,7 @@ class Sessions:
 
 
 def _ends(text: str) -> int | None:
-    """The time in a cookie or a file's name; None if it is neither."""
+    """Return the end time in a cookie or a file name; None if the text is neither."""
     ends, dot, rest = text.partition(".")
     if text.isascii() and ends.isdigit() and dot and 0 < len(rest) <= _LONGEST_COOKIE and len(ends) <= 12:
         return int(ends)

@@ -1,4 +1,7 @@
-"""The thread that looks every few seconds and tells everybody: history, alerts, journal, the slot's guard, mirror."""
+"""The dashboard's polling thread: it reads the status every few seconds and passes it to its consumers.
+
+These are the history, the journal, the alerts, the slot guard and the mirror of the consumer groups.
+"""
 
 from __future__ import annotations
 
@@ -24,7 +27,7 @@ _LOOK_SECONDS = 4.0
 
 
 class Looks(Protocol):
-    """An `Observer`; tests of the page have one that tells what they want to be shown."""
+    """The interface of `Observer`. Tests of the page implement it with fixed status records."""
 
     def look(self, deadline_seconds: float) -> PipelineStatus: ...
 
@@ -32,7 +35,7 @@ class Looks(Protocol):
 
 
 class Watch:
-    """`latest` is None before the first look; `number` counts them."""
+    """Polls the status. `latest` is the last record, None before the first poll; `number` counts the polls."""
 
     def __init__(
         self,
@@ -60,6 +63,7 @@ class Watch:
 
     @property
     def interval_seconds(self) -> float:
+        """The time between the starts of two polls."""
         return self._config.lag.interval_seconds
 
     def start(self) -> None:
@@ -75,6 +79,7 @@ class Watch:
 
     @property
     def age_seconds(self) -> float | None:
+        """The time since the last poll; None before the first one."""
         return time.monotonic() - self.looked_at if self.latest is not None else None
 
     def _run(self) -> None:
@@ -84,6 +89,7 @@ class Watch:
             self._stop.wait(max(0.05, self.interval_seconds - (time.monotonic() - began)))
 
     def look_once(self) -> None:
+        """Poll once and pass the record on."""
         record = self._observer.look(_LOOK_SECONDS)
         self.latest, self.looked_at = record, time.monotonic()
         self.number += 1
@@ -101,7 +107,7 @@ class Watch:
             self._delivery.tell(alert)
 
     def _guarded(self, call: Callable[[], None]) -> None:
-        """Looking goes on, whatever one of the listeners does."""
+        """Call a consumer and log its errors, so that an error of one consumer does not stop the polling."""
         try:
             call()
         except Exception as error:

@@ -91,7 +91,7 @@ def test_a_refusal_is_shown_with_its_own_remedy_until_it_is_repaired(
         _shown(observer, lambda record: record.topics.health.state is HealthLevel.OK)
         delete_topic(pipeline.bootstrap, pipeline.topic("a"))
         capture.expect_exit(3, 60)
-        refused = _shown(observer, lambda record: "It refused: Topic" in record.topics.health.reason)
+        refused = _shown(observer, lambda record: "Refused: Topic" in record.topics.health.reason)
         assert refused.topics.health.state is HealthLevel.DOWN
         assert "tailrace recover" in refused.topics.health.remedy
         lag = tailrace("lag", "--config", str(pipeline.config))

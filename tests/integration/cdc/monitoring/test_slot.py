@@ -74,7 +74,7 @@ def test_a_slot_that_nobody_reads_counts_down_and_is_then_called_lost(postgres: 
     assert second.slot.retained_bytes > 6_000_000
     assert second.slot.seconds_left is not None
     assert second.slot.health.state is HealthLevel.BEHIND
-    assert "the slot is lost in" in second.slot.health.reason
+    assert "the server invalidates the slot in" in second.slot.health.reason
 
     def is_lost() -> bool:
         postgres.execute(_FLOOD)
@@ -115,4 +115,4 @@ def test_before_the_limit_it_warns_or_gives_the_slot_up_as_the_config_says(
             slots = postgres.execute("SELECT count(*) FROM pg_replication_slots WHERE slot_name = 'seen'")
             assert slots == [(left,)], action
     assert [each["action"] for each in posted] == ["webhook", "give-up"]
-    assert "given up" in posted[-1]["reason"]
+    assert "The slot was dropped" in posted[-1]["reason"]

@@ -83,7 +83,7 @@ def test_a_slot_near_its_limit_says_how_long_it_lasts(config: Config) -> None:
             HealthLevel.BEHIND,
             "60 s",
         ),
-        (SlotStatus(name="s", exists=False), HealthLevel.DOWN, "no slot"),
+        (SlotStatus(name="s", exists=False), HealthLevel.DOWN, "does not exist"),
     ],
 )
 def test_each_way_to_lose_a_slot_has_its_words(config: Config, slot: SlotStatus, state: HealthLevel, word: str) -> None:

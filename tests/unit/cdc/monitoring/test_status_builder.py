@@ -136,7 +136,7 @@ def test_a_refusal_comes_before_what_is_seen_from_outside(config: Config) -> Non
     }
     log, store = _log(1000, 100.0, [9, 5], refusals=notes), _store(1000, [6, 6], 100.0)
     record = _look(StatusBuilder(config, LogClock()), 900.0, _source(9000, 900.0, active=False), log, store)
-    assert record.topics.health.reason == "It refused: Topic t is gone."
+    assert record.topics.health.reason == "Refused: Topic t is gone."
     assert record.topics.health.remedy == "tailrace recover"
     assert _cache(record).health.remedy == "tailrace bootstrap cache"
     assert not record.is_ready
@@ -146,9 +146,10 @@ def test_a_refusal_comes_before_what_is_seen_from_outside(config: Config) -> Non
 
 def test_what_run_knows_of_a_refusal_is_shown_while_kafka_is_away(config: Config) -> None:
     """It is told by the supervisor on this host; an error that is retried is no refusal."""
-    said = ProcessError(where="capture", reason="It refused: Slot s is gone.", remedy="tailrace recover", refused=True)
-    again = ProcessError(where="capture", reason="It tries again: Kafka did not answer.")
-    for troubles, remedy in (([said], "tailrace recover"), ([again], "Bring the brokers back.")):
+    said = ProcessError(where="capture", reason="Refused: Slot s is gone.", remedy="tailrace recover", refused=True)
+    again = ProcessError(where="capture", reason="Retrying: Kafka did not answer.")
+    restore = "Start the brokers, or restore the connection to them."
+    for troubles, remedy in (([said], "tailrace recover"), ([again], restore)):
         readings = Readings(
             now=900.0, source=_source(9000, 900.0, active=False), log=None, stores={}, problems={"log": "no answer"},
             troubles=troubles,

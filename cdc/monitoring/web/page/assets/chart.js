@@ -1,10 +1,11 @@
-// A small line chart in SVG: time below, one unit at the side, gaps where nobody knew. Pointer and arrow keys read it off.
+// A line chart in SVG: time on the x axis, one unit on the y axis, gaps where a value is unknown.
+// The pointer and the arrow keys show single values.
 import { atTime, draw, keyed, make, say } from "./words.js";
 
 const HEIGHT = 190, LEFT = 58, RIGHT = 12, TOP = 10, BOTTOM = 24;
 
 export class Chart {
-  // `format` says a value in words; `least` is the least height of the scale, so that noise does not look like trouble.
+  // `format` formats a value. `least` is the smallest maximum of the y axis, so that noise does not look like a problem.
   constructor(figure, { format, least, area = false, steps = null }) {
     this.figure = figure;
     this.format = format;
@@ -83,12 +84,12 @@ export class Chart {
   describe() {
     const { series } = this.data;
     const last = (each) => each.values.findLast((value) => value !== null);
-    this.svg.setAttribute("aria-label", series.length ? series.map((each) => `${each.name}: ${this.format(last(each))} now, at most ${this.format(Math.max(...each.values.filter((value) => value !== null)))}`).join("; ") : "nothing was recorded in this time");
+    this.svg.setAttribute("aria-label", series.length ? series.map((each) => `${each.name}: ${this.format(last(each))} now, at most ${this.format(Math.max(...each.values.filter((value) => value !== null)))}`).join("; ") : "no data for this period");
     keyed(this.legend, series, (each) => each.name, (each) => make("li", {}, swatch(each.colour), make("span", { text: each.name }), make("b")), (element, each) => {
       element.querySelector("line").setAttribute("class", `line c${each.colour}`);
       say(element.querySelector("b"), this.format(last(each)));
     });
-    if (!series.length && !this.legend.querySelector(".empty")) this.legend.append(make("li", { class: "empty", text: "Nothing was recorded in this time." }));
+    if (!series.length && !this.legend.querySelector(".empty")) this.legend.append(make("li", { class: "empty", text: "No data for this period." }));
     else if (series.length) this.legend.querySelector(".empty")?.remove();
   }
 

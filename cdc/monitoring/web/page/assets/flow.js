@@ -1,4 +1,4 @@
-// The picture of the pipeline: a card for each hop, and wires between them that move while records do.
+// Draws the pipeline: a card for each hop, and lines between them that are animated while records flow.
 import { draw, inBytes, inCount, inRate, inTime, keyed, make, say, state } from "./words.js";
 
 const KINDS = { elasticsearch: "Elasticsearch", redis: "Redis", iceberg: "Iceberg" };
@@ -25,21 +25,21 @@ function updateCard(element, item) {
 
 function behind(seconds) {
   if (seconds === null) return "unknown";
-  return seconds < 1 ? "in step" : `${inTime(seconds)} behind`;
+  return seconds < 1 ? "up to date" : `${inTime(seconds)} behind`;
 }
 
 export function hopsOf(record) {
   const { source, slot, topics } = record;
-  const limit = slot.left_bytes === null ? "the server has no limit" : `${inBytes(slot.left_bytes)} more until it is lost`;
+  const limit = slot.left_bytes === null ? "the server has no limit" : `${inBytes(slot.left_bytes)} left until it is invalidated`;
   return [
     { key: "source", name: "Source", kind: "Postgres", health: source.health,
-      main: source.lsn ?? "no answer", more: source.wal_bytes_per_second === null ? "its log" : `writes ${inBytes(source.wal_bytes_per_second)} of log a second`, rate: source.wal_bytes_per_second },
+      main: source.lsn ?? "no answer", more: source.wal_bytes_per_second === null ? "WAL" : `writes ${inBytes(source.wal_bytes_per_second)} of WAL per second`, rate: source.wal_bytes_per_second },
     { key: "slot", name: "Slot", kind: slot.name, health: slot.health,
-      main: slot.exists ? (slot.wal_status === "lost" ? "lost" : `holds ${inBytes(slot.retained_bytes)}`) : "none",
-      more: slot.wal_status === "lost" ? (slot.invalidation_reason ?? "invalidated by the server") : slot.seconds_left !== null ? `lost in ${inTime(slot.seconds_left)} at this rate` : slot.exists ? limit : "made by the first start", rate: topics.records_per_second },
+      main: slot.exists ? (slot.wal_status === "lost" ? "lost" : `retains ${inBytes(slot.retained_bytes)}`) : "none",
+      more: slot.wal_status === "lost" ? (slot.invalidation_reason ?? "invalidated by the server") : slot.seconds_left !== null ? `invalidated in ${inTime(slot.seconds_left)} at this rate` : slot.exists ? limit : "created at the first start", rate: topics.records_per_second },
     { key: "topics", name: "Topics", kind: "Kafka", health: topics.health,
       main: topics.lsn === null ? (topics.state === null ? "nothing yet" : "copying") : behind(topics.seconds),
-      more: `${inRate(topics.records_per_second)} records a second${topics.parked ? `, ${inCount(topics.parked)} rows parked` : ""}`, rate: topics.records_per_second },
+      more: `${inRate(topics.records_per_second)} records per second${topics.parked ? `, ${inCount(topics.parked)} rows parked` : ""}`, rate: topics.records_per_second },
   ];
 }
 
@@ -47,7 +47,7 @@ export function storeHopsOf(record) {
   return record.stores.map((store) => ({
     key: store.name, name: store.name, kind: KINDS[store.kind] ?? store.kind, health: store.health, word: storeWord(store), rate: store.records_per_second,
     main: store.seconds === null ? (store.building ? `generation ${store.building.generation}` : store.problem ? "no answer" : "nothing yet") : store.problem ? "no answer" : behind(store.seconds),
-    more: store.lsn === null ? (store.problem ?? "") : `${store.seconds !== null && store.seconds < 1 ? `${inTime(store.seconds)}, ` : ""}${inCount(store.records)} records to go${store.parked ? `, ${inCount(store.parked)} parked` : ""}`,
+    more: store.lsn === null ? (store.problem ?? "") : `${store.seconds !== null && store.seconds < 1 ? `${inTime(store.seconds)}, ` : ""}${inCount(store.records)} records left${store.parked ? `, ${inCount(store.parked)} parked` : ""}`,
   }));
 }
 
@@ -82,7 +82,7 @@ export class Flow {
   }
 }
 
-// Beside each other the wire leaves at the side, below each other at the foot.
+// The line's path. It starts at the right edge if the next card is beside this one, else at the bottom edge.
 function curve(from, to, frame) {
   if (to.left >= from.right - 4) {
     const x = from.right - frame.left + 4, y = from.top + from.height / 2 - frame.top;

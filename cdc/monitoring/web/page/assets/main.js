@@ -1,4 +1,4 @@
-// Listens to the server's events and shows each state; fetches the history for the charts.
+// Receives the server's events, shows each status, and fetches the history for the charts.
 import { Chart } from "./chart.js";
 import { Flow } from "./flow.js";
 import { remedy, showJournal, showSlot, showStores, showTables, showWork } from "./sections.js";
@@ -38,12 +38,12 @@ function showVerdict(record) {
   const worst = hops.reduce((bad, hop) => (GRAVITY.indexOf(hop[1].state) > GRAVITY.indexOf(bad[1].state) ? hop : bad));
   const others = hops.filter((hop) => hop !== worst && GRAVITY.indexOf(hop[1].state) > 2).length;
   const name = worst[1].state, good = name === "ok";
-  const word = { idle: "has not begun", paused: "is paused", parked: "has parked rows", behind: "is behind", unknown: "cannot be seen", stalled: "stands still", down: "is down" }[name];
+  const word = { idle: "has not started", paused: "is paused", parked: "has parked rows", behind: "is behind", unknown: "is in an unknown state", stalled: "is stalled", down: "is down" }[name];
   const title = good ? "All is well" : `${worst[0]} ${(name === "idle" && worst[2]) || word}`;
-  const more = others ? ` ${others === 1 ? "One more hop is" : `${others} more hops are`} not well.` : "";
+  const more = others ? ` ${others === 1 ? "One more hop has" : `${others} more hops have`} a problem.` : "";
   const ages = record.stores.map((store) => store.seconds).filter((seconds) => seconds !== null);
   const oldest = Math.ceil(Math.max(0, ...ages));
-  const fine = ages.length ? `Everything that was committed up to ${oldest <= 2 ? "a moment" : inTime(oldest)} ago is in every store.` : "Capture publishes what is committed.";
+  const fine = ages.length ? `Every store has all commits up to ${oldest <= 2 ? "a moment" : inTime(oldest)} ago.` : "Capture publishes every commit.";
   state(document.getElementById("verdict"), name);
   say(document.getElementById("verdict-title"), title);
   say(document.getElementById("verdict-reason"), good ? fine : worst[1].reason + more);
@@ -66,8 +66,8 @@ async function fetchHistory() {
   charts.lag.show({ times, since, until, limit, series: [{ name: "topics", colour: 0, values: of("topics_seconds") }, ...perStore("store_seconds")] });
   charts.rate.show({ times, since, until, limit: null, series: [{ name: "published", colour: 0, values: of("topics_records_per_second") }, ...perStore("store_records_per_second")] });
   const slot = latest?.record?.slot;
-  const most = slot?.limit_bytes ? { value: slot.limit_bytes, text: "limit of the server" } : null;
-  charts.slot.show({ times, since, until, limit: most, series: [{ name: "held", colour: 1, values: of("slot_retained_bytes") }] });
+  const most = slot?.limit_bytes ? { value: slot.limit_bytes, text: "server's limit" } : null;
+  charts.slot.show({ times, since, until, limit: most, series: [{ name: "retained", colour: 1, values: of("slot_retained_bytes") }] });
 }
 
 async function act(store, kind) {
@@ -75,7 +75,7 @@ async function act(store, kind) {
   say(line, `${store}: ${kind} …`);
   const response = await fetch(`/api/stores/${encodeURIComponent(store)}/${kind}`, { method: "POST" }).catch(() => null);
   const answer = response ? await response.json() : { error: "the server did not answer" };
-  say(line, answer.error ? `${store}: ${answer.error}` : `${store}: ${kind} was asked for.`);
+  say(line, answer.error ? `${store}: ${answer.error}` : `${store}: ${kind} requested.`);
 }
 
 function showLive(alive) {

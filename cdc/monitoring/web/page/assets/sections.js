@@ -1,4 +1,4 @@
-// What stands below the charts: the slot, copies and builds, the stores, recent trouble, the tables.
+// Shows the sections below the charts: the slot, snapshots and builds, the stores, recent problems, the tables.
 import { storeWord, wordFor } from "./flow.js";
 import { atTime, inBytes, inCount, inRate, inTime, keyed, make, say, state } from "./words.js";
 
@@ -20,38 +20,38 @@ export function showSlot(slot) {
     explain(element.querySelector(".why"), slot.health);
     facts(element.querySelector("dl"), [
       ["Name", slot.name],
-      ["Held for it", inBytes(slot.retained_bytes)],
+      ["Retained WAL", inBytes(slot.retained_bytes)],
       ["Not confirmed", inBytes(slot.bytes)],
-      ["Until it is lost", slot.left_bytes === null ? "no limit" : inBytes(slot.left_bytes)],
-      ["Status", [slot.wal_status ?? "unknown", slot.active ? "being read" : "nobody reads it"].join(", ")],
+      ["Left until invalidated", slot.left_bytes === null ? "no limit" : inBytes(slot.left_bytes)],
+      ["Status", [slot.wal_status ?? "unknown", slot.active ? "active" : "not active"].join(", ")],
       ["Confirmed up to", slot.confirmed ?? "unknown"],
     ]);
   });
 }
 
 function headline(slot) {
-  if (!slot.exists) return "There is no slot";
-  if (slot.wal_status === "lost") return "The slot is lost";
-  if (slot.seconds_left !== null) return `Lost in ${inTime(slot.seconds_left)} at the present rate`;
-  if (slot.used_percent !== null) return `${slot.used_percent < 10 ? slot.used_percent.toFixed(1) : Math.round(slot.used_percent)} % of its limit, and not coming nearer`;
+  if (!slot.exists) return "The slot does not exist";
+  if (slot.wal_status === "lost") return "The slot is invalidated";
+  if (slot.seconds_left !== null) return `Invalidated in ${inTime(slot.seconds_left)} at the current rate`;
+  if (slot.used_percent !== null) return `${slot.used_percent < 10 ? slot.used_percent.toFixed(1) : Math.round(slot.used_percent)} % of its limit, and not growing`;
   return "No limit on the server";
 }
 
 export function showWork(record) {
   const copies = record.copies.map((copy) => ({
-    key: `copy ${copy.id}`, title: copy.kind === "first" ? "First copy" : "Later copy",
+    key: `copy ${copy.id}`, title: copy.kind === "first" ? "Initial snapshot" : "Incremental snapshot",
     share: copy.total_bytes ? copy.size_bytes / copy.total_bytes : null,
-    text: `${inCount(copy.rows)} rows, ${inRate(copy.rows_per_second)} rows a second`, left: copy.seconds_left, began: copy.began,
+    text: `${inCount(copy.rows)} rows, ${inRate(copy.rows_per_second)} rows per second`, left: copy.seconds_left, began: copy.began,
   }));
   const builds = record.stores.filter((store) => store.building).map(({ name, building }) => ({
     key: `build ${name}`, title: `Bootstrap of ${name}, generation ${building.generation}`,
     share: building.total_records ? building.records / building.total_records : null,
-    text: building.records === null ? "under way" : `${inCount(building.records)} of ${inCount(building.total_records)} records`, left: building.seconds_left, began: building.began,
+    text: building.records === null ? "in progress" : `${inCount(building.records)} of ${inCount(building.total_records)} records`, left: building.seconds_left, began: building.began,
   }));
   const items = [...copies, ...builds];
   const parent = document.getElementById("work");
   keyed(parent, items.length ? items : [{ key: "none" }], (item) => item.key, (item) => item.key === "none"
-    ? make("p", { class: "empty", text: "Nothing is being copied or built." })
+    ? make("p", { class: "empty", text: "No snapshot or build is in progress." })
     : make("div", { class: "work" }, make("b", { text: item.title }), make("div", { class: "meter", role: "progressbar", "aria-label": item.title }, make("span")), make("p", { class: "muted" })), (element, item) => {
     if (item.key === "none") return;
     const meter = element.querySelector(".meter");
@@ -81,7 +81,7 @@ export function showStores(record, { canAct, actions, act }) {
     pause.dataset.kind = store.paused ? "resume" : "pause";
     say(pause, store.paused ? "Resume" : "Pause");
     say(audit, busy("audit") ? "Auditing …" : "Audit");
-    say(retry, busy("retry-parked") ? "Trying …" : "Retry parked");
+    say(retry, busy("retry-parked") ? "Retrying …" : "Retry parked");
     pause.disabled = !canAct;
     audit.disabled = !canAct || busy("audit");
     retry.disabled = !canAct || !store.parked || busy("retry-parked");
@@ -92,11 +92,11 @@ export function showStores(record, { canAct, actions, act }) {
 function storeFacts(store) {
   const audit = store.audit;
   return [
-    ["Position", store.lsn ?? "nothing is served yet"],
-    ["Behind by", store.seconds === null ? "unknown" : `${inTime(store.seconds)}, ${inBytes(store.bytes)}`],
-    ["Records to go", inCount(store.records)],
-    ["Has everything until", store.applied_until === null ? "unknown" : atTime(store.applied_until)],
-    ["Applies", store.records_per_second === null ? "unknown" : `${inRate(store.records_per_second)} records a second`],
+    ["Position", store.lsn ?? "serves no data yet"],
+    ["Lag", store.seconds === null ? "unknown" : `${inTime(store.seconds)}, ${inBytes(store.bytes)}`],
+    ["Records left", inCount(store.records)],
+    ["Complete up to", store.applied_until === null ? "unknown" : atTime(store.applied_until)],
+    ["Applies", store.records_per_second === null ? "unknown" : `${inRate(store.records_per_second)} records per second`],
     ["Parked rows", inCount(store.parked)],
     ["Generation", store.generation === null ? "none" : String(store.generation)],
     ["Last audit", audit === null ? "never" : `${atTime(audit.ended)}, ${audit.differences ? `${inCount(audit.differences)} differ` : audit.verdict === "equal" ? "no difference" : audit.verdict}`],
@@ -107,7 +107,7 @@ function facts(list, rows) {
   keyed(list, rows.flatMap(([name, value]) => [{ tag: "dt", name, text: name }, { tag: "dd", name, text: value }]), (item) => `${item.tag} ${item.name}`, (item) => make(item.tag), (element, item) => say(element, item.text));
 }
 
-// What is typed on a terminal is shown so that it can be told from prose.
+// Shows a remedy that is a command as code, and any other remedy as text.
 export function remedy(text) {
   return /^tailrace [^.]*$/.test(text) ? make("code", { text }) : make("span", { text });
 }
@@ -124,11 +124,11 @@ export function showJournal(entries) {
   const shown = entries.slice(0, 12);
   keyed(document.getElementById("journal"), shown.length ? shown : [null], (entry) => (entry ? `${entry.name} ${entry.began}` : "none"), (entry) => entry
     ? make("li", {}, make("span", {}, make("span", { class: "pill" })), make("p", {}), make("span", { class: "when" }))
-    : make("li", { class: "none" }, make("p", { class: "empty", text: "Nothing went wrong of late." })), (element, entry) => {
+    : make("li", { class: "none" }, make("p", { class: "empty", text: "No recent problems." })), (element, entry) => {
     if (!entry) return;
     state(element, entry.ended === null ? entry.state : "idle");
     element.classList.toggle("over", entry.ended !== null);
-    say(element.querySelector(".pill"), entry.ended === null ? wordFor(entry.state) : "over");
+    say(element.querySelector(".pill"), entry.ended === null ? wordFor(entry.state) : "ended");
     const said = `${entry.reason}|${entry.remedy}`, text = element.querySelector("p");
     if (text.dataset.said !== said) {
       text.dataset.said = said;
@@ -152,7 +152,7 @@ export function showTables(record) {
     say(total, inCount(table.partitions.reduce((sum, each) => sum + each.end, 0)));
     keyed(parts.firstElementChild, table.partitions, (each) => each.number, () => make("span"), (element, each) => {
       const left = names.filter((store) => store in each.applied && each.applied[store] < each.end).map((store) => `${store} ${inCount(each.end - each.applied[store])}`);
-      say(element, `${each.number}: ${inCount(each.end)}${left.length ? ` (${left.join(", ")} to go)` : ""}`);
+      say(element, `${each.number}: ${inCount(each.end)}${left.length ? ` (${left.join(", ")} left)` : ""}`);
     });
   });
 }

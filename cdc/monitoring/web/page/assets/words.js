@@ -1,4 +1,4 @@
-// Figures as people say them, and the few shortcuts for making elements. Decides nothing.
+// Formats figures for display, and creates and updates elements.
 
 export function inTime(seconds) {
   if (seconds === null || seconds === undefined) return "unknown";
@@ -53,7 +53,7 @@ function set(element, name, value) {
   else element.setAttribute(name, value === true ? "" : value);
 }
 
-// Text is changed only where it differs: a reader's place and a screen reader's peace are kept.
+// Changes an element's text only if it differs. So a selection remains, and a screen reader does not read it again.
 export function say(element, text) {
   if (element && element.textContent !== text) element.textContent = text;
 }
@@ -62,7 +62,7 @@ export function state(element, name) {
   if (element.dataset.state !== name) element.dataset.state = name;
 }
 
-// One element for each item, made once and then only updated.
+// Keeps one child element per item, identified by its key: creates it once and then only updates it.
 export function keyed(parent, items, keyOf, create, update) {
   const known = new Map([...parent.children].filter((child) => child.dataset.key !== undefined).map((child) => [child.dataset.key, child]));
   let before = null;
