@@ -1,7 +1,8 @@
-"""Turns pgoutput messages into Kafka records: assigns every change its version, by the rules of docs/reference/events.md.
+"""Turns pgoutput messages into versioned Kafka records, by the rules of docs/reference/events.md.
 
-The module does no I/O. Records go to `emit`. Some events need a query first: an update that left out a TOASTed value, or
-a key that several rows passed through. Those go to `held`, and all later records queue behind them to keep the order.
+The module does no I/O. Records go to `emit`. Some events need a query first: an update that left out a TOASTed value,
+or a key that several rows passed through. Those go to `held`, and all later records queue behind them, which keeps the
+order.
 """
 
 from __future__ import annotations
@@ -78,7 +79,7 @@ class EventRules:
         self._numbers_unused = 0
         self._version_head = b""
         self._skip_through = _SKIP_NOTHING
-        # First 8 bytes of a row message (kind, relation, kind of tuple, number of columns) -> arguments of the fast path.
+        # First 8 bytes of a row message (kind, relation, kind of tuple, number of columns) -> the fast path's arguments.
         self._quick: dict[bytes, tuple[TableEncoder, bytes, bool]] = {}
         self.windows = ChunkWindows()
         self._watched: frozenset[str] = frozenset()
