@@ -79,7 +79,7 @@ class EventRules:
         self._numbers_unused = 0
         self._version_head = b""
         self._skip_through = _SKIP_NOTHING
-        # First 8 bytes of a row message (kind, relation, kind of tuple, number of columns) -> the fast path's arguments.
+        # First 8 bytes of a row message (kind, relation, kind of tuple, column count) -> arguments of the fast path.
         self._quick: dict[bytes, tuple[TableEncoder, bytes, bool]] = {}
         self.windows = ChunkWindows()
         self._watched: frozenset[str] = frozenset()
@@ -185,7 +185,7 @@ class EventRules:
     # -- rows ------------------------------------------------------------------------------------------------
 
     def take_rows(self, items: list[bytes], at: int, end: int) -> int:
-        """Publish the inserts and updates of whole rows from items[at] on: the fast path. Each follows its head.
+        """Publish the inserts and updates of whole rows from items[at] on: the fast path.
 
         Returns the index at which it stopped: `end`, or the first message that the fast path cannot handle. The caller
         decodes that message and calls the matching `on_…` method.

@@ -35,7 +35,7 @@ class MessageTopics:
             return None
         if not (self._takes_any or name in self._named or any(each.fullmatch(name) for each in self._patterns)):
             self._seldom.warning(
-                "message_not_published", name=name, reason="[source] message_names does not have its name"
+                "message_not_published", name=name, reason="[source] message_names does not match this name"
             )
             return None
         topic = message_topic(self._prefix, name)
@@ -45,7 +45,7 @@ class MessageTopics:
             "message_without_own_topic",
             name=name,
             topic=self._other,
-            reason=f"[source] message_topics allows {self._limit} topics, and there are as many",
+            reason=f"[source] message_topics allows {self._limit} topics, and so many exist already",
             remedy="Add the name to [source] message_names, or raise message_topics.",
         )
         return self._other
