@@ -194,7 +194,7 @@ class WatermarkHandler:
             log.warning("mark_ignored", reason="no job has planned its tables", copy=mark.copy.id, lsn=str(lsn))
             return states
         if any(began > lsn for began in mark.whole.values()):
-            log.warning("mark_ignored", reason="a table starts after it", copy=mark.copy.id, lsn=str(lsn))
+            log.warning("mark_ignored", reason="a table's start LSN is after it", copy=mark.copy.id, lsn=str(lsn))
             return states
         reason = self._why_refused(mark.whole, mark.settings, states)
         if reason is not None:

@@ -293,7 +293,7 @@ def _query(
 
 
 def _fill(item: Incomplete, row: Row | None) -> list[Record]:
-    """Return the complete records of one event. If the row no longer exists, there are none: a later event deletes it."""
+    """Return the complete records of one event: none if the row no longer exists, since a later event deletes it."""
     table = item.table
     names = _named(table)
     if item.values is None:

@@ -1,4 +1,4 @@
-"""Handles changes of tables during streaming: Relation and TRUNCATE messages, new topics, renamed and dropped tables."""
+"""Handles changes of tables in the stream: Relation and TRUNCATE messages, new topics, renamed and dropped tables."""
 
 from __future__ import annotations
 
@@ -95,7 +95,7 @@ class TableMessages:
         """Write truncate markers to the topics of tables that no longer exist."""
         if not self._batches.states.emptying:
             return
-        self._batches.settle()  # the batch in progress must not record topics as emptied that only the next batch empties
+        self._batches.settle()  # the batch in progress must not record topics as emptied that the next batch empties
         states = self._batches.states
         live = {state.topic for state in states.tables.values()}
         due = {name: gone for name, gone in states.emptying.items() if gone.seen < lsn}
