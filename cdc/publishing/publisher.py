@@ -220,7 +220,7 @@ class Publisher:
             self._send_row_or_park(topic, key, value, headers, size)
 
     def _send_row_or_park(self, topic: str, key: bytes, value: bytes, headers: Headers, size: int) -> None:
-        """Send the row without `before`, or also without the headers of a change of the key. Park it if neither fits."""
+        """Send the row without `before`, or also without the headers of a key change. Park it if neither fits."""
         smaller = without_before(value)
         room = self._largest_record - len(key) - len(smaller)
         if room >= size - len(key) - len(value):
