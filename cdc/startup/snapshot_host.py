@@ -27,7 +27,7 @@ _CAPTURE_FIRST_SECONDS = 5.0
 
 
 class FirstCopyHost:
-    """Runs the first start in a thread. `trouble`: the RefusedError that ended it, for the caller that waits."""
+    """Runs the first start in a thread. `trouble`: the error that ended it, for the caller that waits."""
 
     def __init__(self, config: Config) -> None:
         self.trouble: TailraceError | None = None
