@@ -1,1 +1,1 @@
-"""Capture: from the replication stream to the topics."""
+"""Capture: reads the replication stream and publishes its changes to the table topics."""

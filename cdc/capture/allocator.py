@@ -1,8 +1,8 @@
-"""glibc's malloc, told what capture does: the same few megabytes of records, over and over, in two threads.
+"""Tunes glibc's malloc for capture, in which two threads allocate and free the same few megabytes of records.
 
-Left to itself it gives large blocks back to the system and asks for them again, page by page, and keeps an arena for
-each thread, so that what librdkafka's thread frees is of no use to the one that makes the next records. Measured on
-updates of 1 kB: 7.7 against 10.4 µs of processor for a row.
+By default, malloc returns large blocks to the operating system and then faults them in again, page by page. It also
+keeps one arena per thread, so the thread that encodes records cannot reuse the memory that librdkafka's thread frees.
+Measured on updates of 1 kB: 7.7 µs of CPU time per row with these settings, 10.4 µs without.
 """
 
 from __future__ import annotations
@@ -11,16 +11,16 @@ import ctypes
 
 # From malloc.h.
 _M_TRIM_THRESHOLD, _M_MMAP_THRESHOLD, _M_ARENA_MAX = -1, -3, -8
-_KEPT_BYTES = 64 << 20  # of what is free; queues are bounded far below
+_KEPT_BYTES = 64 << 20  # how much free memory the process keeps; the queues are bounded far below this
 
 
 def share_memory() -> None:
-    """One arena for all threads of the process; to be said before there is a second one."""
+    """Limit malloc to one arena for all threads. Call this before the process starts a second thread."""
     _tell((_M_ARENA_MAX, 1))
 
 
 def keep_memory(reserve_bytes: int) -> None:
-    """What is freed stays with the process. So much is taken at once, before a large transaction would need it."""
+    """Keep freed memory in the process, and allocate `reserve_bytes` now, before a large transaction needs them."""
     share_memory()
     _tell((_M_MMAP_THRESHOLD, _KEPT_BYTES // 2), (_M_TRIM_THRESHOLD, _KEPT_BYTES))
     libc = ctypes.CDLL(None)
@@ -35,7 +35,7 @@ def keep_memory(reserve_bytes: int) -> None:
 
 
 def _tell(*settings: tuple[int, int]) -> None:
-    """Nothing where there is no glibc (musl, macOS): it is only slower there."""
+    """Call `mallopt` for each setting. Without glibc (musl, macOS) do nothing: capture is then only slower."""
     libc = ctypes.CDLL(None)
     if hasattr(libc, "mallopt"):
         for setting, value in settings:

@@ -1,7 +1,8 @@
-"""One batch into Kafka: everything about it that blocks. Runs in the worker thread, while the stream is attended to.
+"""Publishes one batch in one Kafka transaction: all the blocking steps.
 
-The order is the promise: events, flush, end offsets, progress record, commit. The slot is confirmed by the caller, and
-only after this has returned.
+It runs in the worker thread, while the main thread keeps answering the replication connection. Exactly-once delivery
+depends on the order of the steps: events, flush, end offsets, progress record, commit. The caller confirms the slot,
+and only after `publish` has returned.
 """
 
 from __future__ import annotations
@@ -23,7 +24,10 @@ from cdc.tables.watch import TableWatch
 
 
 class BatchCommit:
-    """`states` is the caller's to change between two calls; a change is written with the next batch."""
+    """Publishes batches.
+
+    The caller may replace `states` between two calls. The next batch writes the new states to `__schema`.
+    """
 
     def __init__(
         self,
@@ -48,7 +52,10 @@ class BatchCommit:
         self._schema_topic = control_topic(prefix, Control.SCHEMA)
 
     def publish(self, held: Held, draft: Progress, *, heartbeat: bool) -> Progress:
-        """The progress record as it was committed. With a heartbeat, the topics and the catalog are looked at too."""
+        """Publish the batch and return the committed progress record.
+
+        `heartbeat`: the batch contains a heartbeat, so also check the topics and read the catalog.
+        """
         publisher = self._publisher
         if heartbeat:
             continuity.check_topics(draft, self._topics)
@@ -66,6 +73,7 @@ class BatchCommit:
         return progress
 
     def send_completed(self, held: Held) -> None:
+        """Complete the held events by re-select and send them to the producer."""
         for record in self._reselect.complete(held):
             self._publisher.send(*record)
 
@@ -78,5 +86,5 @@ class BatchCommit:
             self._publisher.send(self._positions_topic, PROGRESS_KEY, data, headers)
 
     def _look_at_topics(self, progress: Progress) -> None:
-        with suppress(TransientError):  # the broker is away: that may pass
+        with suppress(TransientError):  # the broker is unavailable, perhaps only for a while
             continuity.check_topics(progress, self._topics)

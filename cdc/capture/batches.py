@@ -1,7 +1,7 @@
-"""Batches: whole source transactions are gathered into one Kafka transaction, which is committed beside the reading.
+"""Groups whole source transactions into batches: one Kafka transaction each, committed while capture reads on.
 
-The only place that moves progress and confirms the slot: events, flush, end offsets, progress record, commit, and only
-then the confirmation.
+This is the only module that advances progress and confirms the slot. The order is: events, flush, end offsets, progress
+record, commit, and only then the confirmation.
 """
 
 from __future__ import annotations
@@ -32,17 +32,21 @@ log = get_logger("capture")
 # A Kafka transaction takes in whole source transactions up to about this many events before it is committed.
 _GROUP_EVENTS = 100_000
 _LATE_BATCH_SECONDS = 1.0
-# What may wait in the outbox and in the producer's queue together; past this, decoding waits. Little, so that every
-# large transaction soon gets there, and its size hardly matters to memory. Three times as much was no faster.
+# The limit for the outbox and the producer's queue together. Above it, decoding waits. The limit is small, so every
+# large transaction soon reaches it, and memory use hardly depends on the transaction's size. Three times as much was no
+# faster.
 _FULL_BYTES = 6 << 20
-# What may wait for one re-select; it is not waited for like the above, but completed in the middle of the batch.
+# The limits for events that wait for one re-select. Above them, capture completes the events in mid-batch.
 _HELD_EVENTS = 2_000
 _HELD_BYTES = 4 << 20
 _IDLE_PROGRESS_SECONDS = 1.0
 
 
 class Batches:
-    """`progress` may be changed by others after `settle`, and is written with the next batch; so are the states."""
+    """Gathers, commits and confirms batches.
+
+    After `settle`, other objects may replace `progress` and the table states. The next batch writes them.
+    """
 
     def __init__(
         self,
@@ -66,24 +70,25 @@ class Batches:
         self._attendance = attendance
         self.progress = progress
         self.heartbeat_seen = False
-        self.is_late = False  # what comes was committed a while ago: it is throughput that counts
-        self.idle_lsn = LSN(0)  # the server has sent everything before it
+        self.is_late = False  # the transactions were committed a while ago: throughput matters more than latency
+        self.idle_lsn = LSN(0)  # the server has sent everything before this LSN
         self.after_heartbeat: Callable[[], None] = lambda: None
         self._outbox = PendingRecords()
-        self._commit: Future[Progress] | None = None  # the one under way
+        self._commit: Future[Progress] | None = None  # the Kafka commit that is in progress
         self._confirmed_at = 0.0
         self._started = 0.0
         self._settled_at = 0.0
-        self._last_commit: Commit | None = None  # of the batch that is being gathered
+        self._last_commit: Commit | None = None  # the last one in the batch that is being gathered
         self._last_sent: Commit | None = None
-        self._split_at = 0  # how many changes of the source transaction were committed in parts
+        self._split_at = 0  # how many changes of the current source transaction earlier batches contain
 
     @property
     def states(self) -> TableStates:
+        """The states of the tables, as the next batch records them."""
         return self._commits.states
 
     def replace_states(self, states: TableStates) -> None:
-        """They are written with the batch that is being gathered, not with the one that is being committed."""
+        """Record new table states with the batch that is being gathered, not with the one that is being committed."""
         if states is not self._commits.states:
             self.settle()
             self._commits.states = states
@@ -91,26 +96,29 @@ class Batches:
     # -- gathering -------------------------------------------------------------------------------------------
 
     def on_begin(self) -> None:
+        """Start the batch's clock at its first Begin message."""
         self._split_at = 0
         if not self._started:
             self._started = time.monotonic()
 
     def on_commit(self, message: Commit) -> None:
+        """Note that a source transaction is complete, and end the batch if it is due."""
         self._last_commit = self._last_sent = message
-        # While a commit is under way the next batch grows in the outbox: nothing is gained by waiting here.
+        # While a Kafka commit is in progress, the next batch grows in the outbox. To wait here would gain nothing.
         if self._commit is None and self._is_due():
             self.end()
 
     def on_keepalive(self, lsn: LSN) -> None:
-        """Outside of transactions. First of all it is sent when there is no more: then a batch waits for nothing.
+        """Handle a keepalive outside a transaction.
 
-        (It has other reasons as well. If there is more, the next commit says so.)
+        The server usually sends one when it has nothing more to send, so a batch need not wait for more transactions.
+        The server also has other reasons to send one. In that case the next commit sets `is_late` again.
         """
         self.idle_lsn = lsn
         self.is_late = False
 
     def end_or_wait(self) -> bool:
-        """Nothing more has come: end a whole batch, unless more of a backlog may follow. False: there is none."""
+        """End the batch, because the stream is empty, unless more of a backlog may follow. False: no batch to end."""
         if not self._is_whole() or self._commit is not None:
             return False
         if self._is_due() or not (self.is_late and self._stream.pump(self._seconds)):
@@ -118,7 +126,7 @@ class Batches:
         return True
 
     def end(self) -> None:
-        """Transactions that published nothing (Postgres 14 sends them all) are worth no Kafka transaction."""
+        """Commit the batch. A batch without records needs no Kafka transaction (Postgres 14 sends empty ones)."""
         if self._count() or self._changes.held or self.heartbeat_seen or self._last_commit is None:
             self._commit_batch()
         else:
@@ -127,14 +135,14 @@ class Batches:
             self._started = 0.0
 
     def finish(self) -> None:
-        """Asked to stop: publish what is whole, leave the rest to the next start."""
+        """Publish the whole transactions before capture stops. The slot keeps the rest for the next start."""
         if self._is_whole():
             self._commit_batch()
         self.settle()
         self._stream.send_status()
 
     def settle(self) -> None:
-        """Wait for the commit under way, if there is one; only now may the slot be confirmed."""
+        """Wait for the Kafka commit in progress, if there is one. Only then confirm the slot."""
         if self._commit is None:
             return
         self.progress = self._attendance.wait(self._commit, self._stream)
@@ -145,7 +153,7 @@ class Batches:
         self._settled_at = time.monotonic()
 
     def look(self) -> None:
-        """Between rows: do too many wait, has a huge transaction filled its Kafka transaction?"""
+        """Check the limits between rows: wait for Kafka, complete held events, split a very large transaction."""
         self._attendance.wait_while(self._is_full, self._stream)
         if self._commit is not None and self._commit.done():
             self.settle()
@@ -158,7 +166,7 @@ class Batches:
             self._commit_batch()
 
     def note_idle(self) -> None:
-        """Nothing in flight: what the server says it has sent is what we have. Progress first, then confirm."""
+        """With nothing in flight, advance progress to the LSN that the server has sent, then confirm the slot."""
         lsn = self.idle_lsn
         due = time.monotonic() - self._confirmed_at >= _IDLE_PROGRESS_SECONDS
         busy = self._commit is not None or self._changes.begin is not None or self._last_commit is not None
@@ -170,7 +178,7 @@ class Batches:
         self._confirm(lsn)
 
     def call(self, call: Callable[[], T]) -> T:
-        """What blocks, in the worker thread."""
+        """Run a blocking call in the worker thread and return its result."""
         return self._attendance.call(call, self._stream)
 
     # -- committing ------------------------------------------------------------------------------------------
@@ -180,17 +188,23 @@ class Batches:
         return self._count() >= _GROUP_EVENTS or time.monotonic() - self._started >= due_seconds
 
     def _is_old(self) -> bool:
-        """Has the Kafka transaction been open for so long that it must end? What waits in the outbox is in none yet."""
+        """Whether the Kafka transaction has been open so long that it must end.
+
+        Records in the outbox belong to no Kafka transaction yet.
+        """
         opened_at = max(self._started, self._settled_at)
         limit_seconds = self._settings.transaction_timeout_seconds / 3
         return self._commit is None and self._count() > 0 and time.monotonic() - opened_at > limit_seconds
 
     def _is_whole(self) -> bool:
-        """Nothing half-read, and something to publish: whole transactions, or a message outside of any."""
+        """Whether the batch has something to publish and ends at a transaction boundary.
+
+        It then holds whole transactions, or a logical message outside a transaction.
+        """
         return self._changes.begin is None and (self._last_commit is not None or self._count() > 0)
 
     def _is_full(self) -> bool:
-        """Must decoding wait for Kafka? What was delivered leaves the queue while we ask."""
+        """Whether decoding must wait for Kafka. Polling the producer removes delivered records from its queue."""
         if self._commit is None:
             self._publisher.poll()
         elif self._commit.done():
@@ -201,7 +215,7 @@ class Batches:
         return len(self._outbox) if self._commit is not None else self._publisher.count
 
     def _commit_batch(self) -> None:
-        """Hand the batch to the worker thread. Records of the next one wait in the outbox until this one is through."""
+        """Commit the batch in the worker thread. The next batch's records wait in the outbox until then."""
         self.settle()
         changes, held = self._changes, self._changes.take_held()
         inside = changes.begin is not None
@@ -219,12 +233,12 @@ class Batches:
         self._started = time.monotonic() if inside else 0.0
         self._last_commit = None
         self._split_at = changes.count if inside else 0
-        if heartbeat:  # it may change what is known of the tables, which the next row needs
+        if heartbeat:  # it may change the table states, which the next row needs
             self.settle()
             self.after_heartbeat()
 
     def _sent_last(self) -> LastCommit | None:
-        """The last commit that has come, or the transaction that is being read, which is named after its commit."""
+        """Return the last commit received. Inside a transaction it is the transaction's own, from its Begin."""
         begin, commit = self._changes.begin, self._last_sent
         if begin is not None:
             return LastCommit(int(begin.final_lsn), begin.commit_time_us + POSTGRES_EPOCH_US)
@@ -233,7 +247,7 @@ class Batches:
         return None
 
     def _release_held(self) -> None:
-        """Too many wait for a re-select: complete them in the middle of the batch, so that memory stays flat."""
+        """Complete the events that wait for a re-select in the middle of the batch, so that memory stays bounded."""
         self.settle()
         held = self._changes.take_held()
         self.call(lambda: self._commits.send_completed(held))
@@ -247,10 +261,13 @@ class Batches:
 def draft_progress(
     known: Progress, changes: EventRules, version: Version, *, confirm_lsn: LSN, commit: LastCommit | None = None
 ) -> Progress:
-    """Progress at `version`, which is that of `changes`, or later where the log has gone on without changes of ours.
+    """Return the progress record for `version`.
 
-    While transactions are sent again that were published before a restart, the version stands still; how far into its
-    transaction that was, and how many of its messages were published, must not be forgotten meanwhile.
+    `version` is that of `changes`, or a later one when the WAL has advanced without changes of captured tables.
+
+    After a restart, the server sends transactions again that capture has already published. During this time the
+    version does not change. Progress must keep how far into its transaction the version is, and how many of the
+    transaction's logical messages are published.
     """
     is_there = version.position == changes.position and not changes.is_behind
     inside, messages = (changes.begin is not None, changes.messages) if is_there else (False, 0)

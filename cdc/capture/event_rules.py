@@ -1,7 +1,8 @@
-"""From pgoutput messages to Kafka records: the version of every change, and the rules of docs/reference/events.md.
+"""Turns pgoutput messages into versioned Kafka records, by the rules of docs/reference/events.md.
 
-No I/O: records go to `emit`; what must be completed by a query first (an update that left a TOASTed value out, a key
-that several rows passed through) is collected in `held`, and from then on everything queues behind it, so order stands.
+The module does no I/O. Records go to `emit`. Some events need a query first: an update that left out a TOASTed value,
+or a key that several rows passed through. Those go to `held`, and all later records queue behind them, which keeps the
+order.
 """
 
 from __future__ import annotations
@@ -34,12 +35,12 @@ from cdc.pgoutput.messages import (
 from cdc.snapshot.incremental.window import ChunkWindows
 
 _SKIP_NOTHING, _SKIP_ALL = -1, 1 << 62
-# Between two looks at what waits.
+# How many corrections are made before the caller checks the limits of the batch.
 _CORRECTIONS_AT_ONCE = 256
 
 
 class EventRules:
-    """Feed it messages in stream order; it numbers, renders and emits."""
+    """Numbers the changes, renders the events and emits the records. Call it with the messages in stream order."""
 
     def __init__(
         self,
@@ -55,7 +56,7 @@ class EventRules:
         self.tables: dict[int, TableEncoder] = {}
         self.gone: set[int] = set()  # relations whose tables no longer exist at the source
         self.held: Held = []
-        self.held_bytes = 0  # about what it takes up
+        self.held_bytes = 0  # the approximate size of `held` in memory
         self.now = clock()
         self.begin: Begin | None = None
         self.position, self.seq = resume_after
@@ -65,7 +66,7 @@ class EventRules:
         self._resume_after = resume_after
         self._messages_published = messages_published  # of the transaction at resume_after
         self.messages = messages_published
-        self.is_behind = True  # whether the transaction at resume_after has not come yet, if it will come again
+        self.is_behind = True  # the stream has not reached the transaction at resume_after
         self.emit = emit
         self._partitions = partitions
         self._previous_commit_end: LSN | None = None
@@ -73,29 +74,32 @@ class EventRules:
         self._order = 0
         self._envelopes: dict[TableEncoder, Envelope] = {}
         self._key_traffic: dict[TableEncoder, KeyConflicts] = {}
-        self._corrections: Iterator[tuple[int, Iterator[Ambiguous]]] | None = None  # those that are still to come
-        self._changes_in_all = 0  # of the transaction, without its corrections
+        self._corrections: Iterator[tuple[int, Iterator[Ambiguous]]] | None = None  # the remaining ones
+        self._changes_in_all = 0  # how many changes the transaction has, without its corrections
         self._numbers_unused = 0
         self._version_head = b""
         self._skip_through = _SKIP_NOTHING
-        # First 8 bytes of a row message (kind, relation, kind of tuple, number of columns) -> how to take it quickly.
+        # First 8 bytes of a row message (kind, relation, kind of tuple, column count) -> arguments of the fast path.
         self._quick: dict[bytes, tuple[TableEncoder, bytes, bool]] = {}
         self.windows = ChunkWindows()
         self._watched: frozenset[str] = frozenset()
 
     @property
     def version(self) -> Version:
-        """Everything up to here has been handed to `emit` or `held`, in this life or before: a replay does not fall."""
+        """The version up to which all changes went to `emit` or `held`, in this session or an earlier one.
+
+        It does not decrease while the server sends published transactions again.
+        """
         return max(Version(self.position, self.seq), self._resume_after)
 
     @property
     def count(self) -> int:
-        """How many numbers of the transaction under way were given to a change or to a correction."""
+        """How many changes and corrections of the current transaction have a number."""
         return self.seq - self._numbers_unused
 
     @property
     def replaying(self) -> bool:
-        """Whether what comes next was published before the restart."""
+        """Whether the next change was published before the restart."""
         return Version(self.position, self.seq) < self._resume_after
 
     # -- the transaction -------------------------------------------------------------------------------------
@@ -124,18 +128,18 @@ class EventRules:
         while self.correct_keys(message):
             pass
         self.begin = None
-        self._envelopes.clear()  # a row that comes now is not taken for one of this transaction
+        self._envelopes.clear()  # so that a row outside a transaction cannot reuse this transaction's envelope
         self._previous_commit_end = message.end_lsn
 
     def on_origin(self, message: Origin) -> None:
-        """Where a transaction came from that this server only replays itself; it follows the Begin."""
+        """Note the replication origin of a transaction that this server applied from another. It follows the Begin."""
         self._origin = message
 
     def on_table(self, table: TableEncoder) -> None:
-        """A Relation message: new, or changed since the last one."""
+        """Register a table after its Relation message: a new table, or one whose columns have changed."""
         old = self.tables.get(table.relation.oid)
         self.tables[table.relation.oid] = table
-        if old in self._envelopes:  # altered in the middle of a transaction: the counts go on
+        if old in self._envelopes:  # the table was altered inside a transaction: keep counting its events
             self._envelope(table).table_order = self._envelopes.pop(old).table_order
         if old in self._key_traffic:
             self._key_traffic[table] = self._key_traffic.pop(old)
@@ -143,7 +147,7 @@ class EventRules:
         self._quick.update(self._ways(table))
 
     def _ways(self, table: TableEncoder) -> dict[bytes, tuple[TableEncoder, bytes, bool]]:
-        """The messages of a table that may be taken quickly; none while its keys must be watched."""
+        """Return the fast path's message heads of a table: none while capture must note the keys of its rows."""
         if table.shape.deferrable_key or table.topic in self._watched:
             return {}
         tag, count = table.relation.oid.to_bytes(4, "big"), len(table.relation.columns).to_bytes(2, "big")
@@ -154,16 +158,16 @@ class EventRules:
         }
 
     def on_table_gone(self, oid: int) -> None:
-        """A Relation message of a table that is not published any more: its rows are numbered, nothing else."""
+        """Handle the Relation message of a table that is no longer published: number its rows, publish nothing."""
         self.gone.add(oid)
         old = self.tables.pop(oid, None)
         self._quick = {head: way for head, way in self._quick.items() if way[0] is not old}
 
-    # -- copies beside the stream ----------------------------------------------------------------------------
+    # -- incremental snapshots -------------------------------------------------------------------------------
 
     @property
     def is_replaying_copies(self) -> bool:
-        """Whether what is copied at this position was published before the restart. (Copied rows have number 0.)"""
+        """Whether the snapshot rows of this position were published before the restart. (Their seq is 0.)"""
         return self._skip_through >= 0
 
     @property
@@ -171,7 +175,7 @@ class EventRules:
         return 0 if self.begin is None else (self.begin.commit_time_us + POSTGRES_EPOCH_US) // 1000
 
     def watch_windows(self) -> None:
-        """After `windows` has changed: which tables' keys must be noted."""
+        """Update the set of tables whose keys capture notes. Call this after every change of `windows`."""
         self._watched = self.windows.topics
         self._quick = {head: way for table in self.tables.values() for head, way in self._ways(table).items()}
 
@@ -181,9 +185,10 @@ class EventRules:
     # -- rows ------------------------------------------------------------------------------------------------
 
     def take_rows(self, items: list[bytes], at: int, end: int) -> int:
-        """The usual inserts and updates of whole rows, from items[at] on, each behind its head.
+        """Publish the inserts and updates of whole rows from items[at] on: the fast path.
 
-        Returns where it stopped: at `end`, or at a message that is not of that kind. Decode that, and call `on_…`.
+        Returns the index at which it stopped: `end`, or the first message that the fast path cannot handle. The caller
+        decodes that message and calls the matching `on_…` method.
         """
         while at < end:
             way = self._quick.get(items[at][HEAD_BYTES:ROW_AT])
@@ -221,9 +226,9 @@ class EventRules:
 
     def on_row(self, message: Insert | Update | Delete, lsn: int) -> None:
         if self.begin is None:
-            raise ProtocolError(f"a row of relation {message.relation_oid} came outside a transaction")
+            raise ProtocolError(f"a row of relation {message.relation_oid} arrived outside a transaction")
         if message.relation_oid in self.gone:
-            self.seq += 1  # not published, but numbered
+            self.seq += 1  # capture numbers the change but does not publish it
         elif isinstance(message, Insert):
             self.on_insert(message, lsn)
         elif isinstance(message, Update):
@@ -245,7 +250,7 @@ class EventRules:
         old, new = message.old, message.new
         before = NULL
         if old is not None:
-            # The new row says "unchanged" even where the old one has the value; a key can be stored out of line too.
+            # The new row has "unchanged" even where the old row has the value. A key can be TOASTed too.
             known = range(len(old)) if message.old_is_whole else table.key_indexes
             new = [old[i] if value is UNCHANGED and i in known else value for i, value in enumerate(new)]
             if message.old_is_whole:
@@ -264,9 +269,9 @@ class EventRules:
         self._remove(table, message.old, key, lsn)
 
     def on_truncate(self, message: Truncate, lsn: int, partial: Collection[str] = ()) -> None:
-        """One marker per partition and topic, all under the version of this one message.
+        """Write one truncate marker per topic and partition, all with the version of this one message.
 
-        `partial`: topics of which only some partitions of the source's table were truncated; they get no marker.
+        `partial`: topics of partitioned tables of which only some partitions were truncated. They get no marker.
         """
         self.seq += 1
         tables = {table.topic: table for table in map(self._table, message.relation_oids)}
@@ -275,21 +280,21 @@ class EventRules:
                 self._mark_empty(table.topic, self._envelope(table), lsn)
 
     def on_gone(self, shape: Shape, lsn: int) -> None:
-        """A table that was dropped or renamed: none of the rows that its topic has exist any more."""
+        """Write truncate markers for a table that was dropped or renamed: its topic's rows no longer exist."""
         self.seq += 1
         self._mark_empty(shape.topic, self._new_envelope(shape), lsn)
 
     def on_message(self, message: LogicalMessage, topic: str, *, is_shared: bool = False) -> None:
-        """The user's own message. Not numbered: changes are; but counted, for a resumption.
+        """Publish a logical message of the user. It gets no seq, but capture counts it in order to resume after it.
 
-        `is_shared`: the topic is not that of its name alone, so a header tells the name.
+        `is_shared`: messages with other names use the same topic, so a header carries the name.
         """
         if message.transactional:
             self.messages += 1
             position = self.position
             published = self.messages <= self._messages_published if self._skip_through >= 0 else False
             published = published or self._skip_through == _SKIP_ALL
-        else:  # it stands in the log by itself, not where its transaction commits
+        else:  # its position is its own LSN in the WAL, not that of a commit
             position = self.base + message.lsn
             published = position <= self._resume_after.position
             if position > self.position:
@@ -310,7 +315,7 @@ class EventRules:
             self._send(Record(topic, b'{"__truncate":%d}' % partition, value, self._headers(), partition))
 
     def _change_key(self, table: TableEncoder, old: list[Value], new: list[Value], lsn: int) -> None:
-        """A delete of the old key and an insert of the new one; both halves share the version."""
+        """Publish a change of the key as a delete of the old key and an insert of the new one, with one version."""
         old_key, new_key = table.encode_key(old), table.encode_key(new)
         if table.shape.deferrable_key:
             self._traffic(table).leave(self.seq, old_key, table.key_values(old))
@@ -342,14 +347,15 @@ class EventRules:
         self._send(Record(table.topic, key, value, self._headers(*headers)))
         self._send(Record(table.topic, key, None, self._headers(*headers)))
 
-    # -- what waits for a query ------------------------------------------------------------------------------
+    # -- events that wait for a re-select --------------------------------------------------------------------
 
     def correct_keys(self, commit: Commit) -> bool:
-        """Before `on_commit`: ask for some of the keys that several rows passed through. True: more of them are left.
+        """Hold corrections for some of the keys that several rows passed through. True: more keys remain.
 
-        After n changes, the key that change k made ambiguous gets the number n + k. So corrections beat all events of
-        the transaction, each comes under the same number whenever the transaction is sent (other tables may be gone by
-        then), and like changes they can be published in parts.
+        Call this before `on_commit`. In a transaction of n changes, the correction of the key that change k made
+        ambiguous gets seq n + k. So corrections have higher versions than all events of the transaction. A correction
+        has the same seq each time the server sends the transaction, even if other tables no longer exist by then. And
+        capture can split corrections over several Kafka transactions, as it does with changes.
         """
         if not self._key_traffic:
             return False
@@ -396,11 +402,11 @@ class EventRules:
         self.held_bytes += RECORD_BYTES + len(before) + sum(sizes)
 
     def take_held(self) -> Held:
-        """Whoever takes it completes it and publishes it before anything else."""
+        """Return and clear the held events. The caller completes and publishes them before any other record."""
         held, self.held, self.held_bytes = self.held, [], 0
         return held
 
-    # -- small parts -----------------------------------------------------------------------------------------
+    # -- records, tables and envelopes -----------------------------------------------------------------------
 
     def _send(self, record: Record) -> None:
         if self.seq > self._skip_through:
@@ -424,9 +430,9 @@ class EventRules:
     def _table(self, oid: int, *rows: list[Value] | None) -> TableEncoder:
         table = self.tables.get(oid)
         if table is None:
-            raise ProtocolError(f"a change of relation {oid} came without its Relation message")
+            raise ProtocolError(f"a change of relation {oid} arrived without its Relation message")
         if any(row is not None and len(row) != len(table.relation.columns) for row in rows):
-            raise ProtocolError(f"a row of {table.shape} has another number of columns than its Relation message")
+            raise ProtocolError(f"a row of {table.shape} and its Relation message differ in their number of columns")
         return table
 
     def _traffic(self, table: TableEncoder) -> KeyConflicts:
@@ -445,7 +451,7 @@ class EventRules:
 
     def _new_envelope(self, shape: Shape) -> Envelope:
         if self.begin is None:
-            raise ProtocolError(f"a change of {shape} came outside a transaction")
+            raise ProtocolError(f"a change of {shape} arrived outside a transaction")
         return Envelope(
             shape,
             self.begin,

@@ -1,8 +1,9 @@
-"""Where later copies join the stream: what capture does when it passes their marks.
+"""Handles the watermarks of incremental snapshots in the replication stream.
 
-The rows of a chunk wait on `<prefix>.__copy`; they are published when capture passes the chunk's HIGH mark, at the
-version of that mark, without those that a newer change has overtaken (`windows`). The chunk's record on `__copies` goes
-into the same Kafka transaction, so the job that waits for it and a capture that restarts see the same.
+The snapshot job writes the rows of a snapshot chunk to `<prefix>.__copy`. When capture reaches the chunk's high
+watermark, it publishes these rows to the table topics with the version of that watermark. It discards the rows for
+which the stream has a newer change (`windows`). Capture writes the chunk's record to `__copies` in the same Kafka
+transaction. So the job that waits for the record and a restarted capture see the same state.
 """
 
 from __future__ import annotations
@@ -40,15 +41,16 @@ _SLICE_ROWS = 1000
 
 
 class Call(Protocol):
-    """Runs what blocks in another thread, while the stream is attended to."""
+    """Runs a blocking call in another thread, while this thread keeps answering the replication connection."""
 
     def __call__(self, call: Callable[[], T]) -> T: ...
 
 
 class WatermarkHandler:
-    """`settle` waits for the commit under way; after it, rows go to the producer, which holds them back if need be.
+    """Publishes snapshot chunks at their high watermarks, and records the outcome of chunks and snapshots.
 
-    `introduce` makes sure that tables (by oid) have a topic, and a record of their columns.
+    `settle` waits for the Kafka commit in progress. After it, rows go to the producer, which blocks while its queue is
+    full. `introduce` makes sure that the tables with these oids have a topic and a record of their columns.
     """
 
     def __init__(
@@ -74,16 +76,16 @@ class WatermarkHandler:
         self._copies_topic = control_topic(self._prefix, Control.COPIES)
 
     def on_mark(self, content: bytes, lsn: LSN, states: TableStates) -> TableStates:
-        """What is known of the tables after it."""
+        """Handle one watermark and return the table states after it."""
         mark = watermarks.decode_watermark(content)
         if mark is None:
-            log.warning("mark_ignored", reason="a message of our name that is not ours", lsn=str(lsn))
+            log.warning("mark_ignored", reason="the message has our prefix but is no watermark", lsn=str(lsn))
         elif mark.pipeline != self._pipeline:
-            # Of another pipeline on this database, or of a version before marks had names: whoever wrote it notices
-            # that capture went past it without a word, and reads the chunk again.
-            log.debug("mark_ignored", reason="of another pipeline", pipeline=mark.pipeline, lsn=str(lsn))
+            # Another pipeline on this database wrote it, or a release whose watermarks named no pipeline. The job that
+            # wrote it notices that capture has passed it without a record, and reads the chunk again.
+            log.debug("mark_ignored", reason="it belongs to another pipeline", pipeline=mark.pipeline, lsn=str(lsn))
         elif self._changes.is_replaying_copies:
-            pass  # it was passed before the restart
+            pass  # capture handled it before the restart
         elif isinstance(mark, watermarks.Low):
             if (reason := self._why_refused(mark.tables, mark.settings, states)) is not None:
                 log.warning("mark_refused", reason=reason, copy=mark.copy, chunk=mark.chunk, lsn=str(lsn))
@@ -98,7 +100,10 @@ class WatermarkHandler:
         return states
 
     def _why_refused(self, oids: Collection[str], settings: Mapping[str, str], states: TableStates) -> str | None:
-        """A job with other settings encodes rows otherwise; so may one of an older Tailrace, which does not say."""
+        """Return how the job's settings differ from capture's. None: they are the same.
+
+        A job with other settings encodes rows differently. So may a job of an older release, which sends no settings.
+        """
         tables = {oid: name_of(states.tables[oid]) for oid in oids if oid in states.tables}
         return why_different(self._config, settings, tables)
 
@@ -106,7 +111,7 @@ class WatermarkHandler:
         chunk = msgspec.structs.replace(mark.chunk, attempt=mark.attempt, repeat="")
         windows = self._changes.windows
         if not self._call(lambda: self._announced.has_chunk(chunk.copy, chunk.number)):
-            log.warning("mark_ignored", reason="nobody has announced its chunk", copy=chunk.copy, lsn=str(lsn))
+            log.warning("mark_ignored", reason="no snapshot job has announced its chunk", copy=chunk.copy, lsn=str(lsn))
             return
         tables = {piece.table for piece in chunk.pieces}
         if (reason := self._why_refused(tables, mark.settings, states)) is not None:
@@ -122,12 +127,12 @@ class WatermarkHandler:
         waiting = WaitingRows(self._kafka, mark.first, mark.end, tag)
         try:
             if verdict.repeat is None and not self._call(waiting.are_there):
-                verdict = WindowVerdict("its rows are no longer there")
+                verdict = WindowVerdict("its rows are no longer on the topic")
             rows = 0
             if verdict.repeat is None:
                 rows = self._publish(waiting, verdict, lsn, states)
                 if waiting.count != mark.chunk.rows:
-                    # What was published stands: each row is right. But they are not all of the chunk.
+                    # The published rows are correct and stay. But they are not the whole chunk.
                     verdict = WindowVerdict(f"{waiting.count} of {mark.chunk.rows} rows were found on {waiting.topic}")
             if verdict.repeat is None:
                 chunk = chunk.finished(rows, mark.chunk.left_out)
@@ -161,7 +166,7 @@ class WatermarkHandler:
     def _events(
         self, op: str, lsn: LSN, version: Version, states: TableStates, *, parked: bool = False
     ) -> dict[str, tuple[bytes, bytes]]:
-        """By topic, what stands before and after a row."""
+        """Return, by topic, the bytes of an event before and after its row."""
         return {
             state.topic: copied_event(
                 _shape(state),
@@ -177,16 +182,19 @@ class WatermarkHandler:
         }
 
     def _on_end(self, mark: watermarks.End, lsn: LSN, states: TableStates) -> TableStates:
-        """Rows that a whole copy did not bring are not there: what is older than its beginning is dead."""
+        """Complete a snapshot of whole tables: write markers that invalidate all versions from before its start.
+
+        A row that the snapshot did not read no longer exists at the source.
+        """
         if mark.copy.base != self._changes.base:
-            log.warning("mark_ignored", reason="its copy was begun before a recovery", copy=mark.copy.id, lsn=str(lsn))
+            log.warning("mark_ignored", reason="its snapshot began before a recovery", copy=mark.copy.id, lsn=str(lsn))
             return states
         plan = self._call(lambda: self._announced.plan(mark.copy.id))
         if plan is None or not mark.whole.keys() <= set(plan.tables):
-            log.warning("mark_ignored", reason="nobody has planned its copy", copy=mark.copy.id, lsn=str(lsn))
+            log.warning("mark_ignored", reason="no job has planned its tables", copy=mark.copy.id, lsn=str(lsn))
             return states
         if any(began > lsn for began in mark.whole.values()):
-            log.warning("mark_ignored", reason="it would end what comes after it", copy=mark.copy.id, lsn=str(lsn))
+            log.warning("mark_ignored", reason="a table's start LSN is after it", copy=mark.copy.id, lsn=str(lsn))
             return states
         reason = self._why_refused(mark.whole, mark.settings, states)
         if reason is not None:
@@ -222,9 +230,9 @@ def _shape(state: TableState) -> Shape:
 
 
 class WaitingRows:
-    """The rows of one reading of a chunk, on `__copy`; other chunks' rows may lie between them.
+    """The rows of one reading of a chunk, on `__copy`. Rows of other chunks may be between them.
 
-    `count`: how many have been found so far.
+    `count`: how many rows were read so far.
     """
 
     def __init__(self, kafka: KafkaConfig, first: int, end: int, tag: bytes) -> None:
@@ -241,7 +249,7 @@ class WaitingRows:
                 "enable.auto.commit": False,
                 "auto.offset.reset": "error",
                 "fetch.wait.max.ms": 20,
-                "queued.max.messages.kbytes": 4096,  # bounds memory: it fetches ahead, of other chunks too
+                "queued.max.messages.kbytes": 4096,  # limits memory: the consumer prefetches, also other chunks
                 "log_level": 0,
             }
         )
@@ -251,7 +259,7 @@ class WaitingRows:
         self._consumer.close()
 
     def are_there(self) -> bool:
-        """Whether the topic still reaches back so far (rows wait there for a day)."""
+        """Whether the topic still has all offsets of the chunk. Kafka deletes its rows after a day."""
         if self._first == self._end:
             return True
         try:
@@ -261,13 +269,14 @@ class WaitingRows:
         return bool(low <= self._first and self._end <= high)
 
     def next_slice(self) -> list[CopiedRow]:
-        """Empty at the end."""
+        """Read and return the next rows. An empty list: the end of the chunk."""
         rows: list[CopiedRow] = []
         while self._at < self._end and not rows:
-            # Never more than there are: it waits for as many. (Nothing on this topic is transactional, none is hidden.)
+            # Do not ask for more records than exist, since `consume` waits for that many. (No record on this topic is
+            # transactional, so the consumer sees all of them.)
             messages = self._consumer.consume(min(_SLICE_ROWS, self._end - self._at), timeout=_READ_SECONDS)
             if not messages:
-                raise TransientError(f"Kafka gave nothing from {self.topic} for {_READ_SECONDS:.0f} seconds.")
+                raise TransientError(f"Kafka returned nothing from {self.topic} for {_READ_SECONDS:.0f} seconds.")
             rows = [row for message in messages if (row := self._row(message)) is not None]
         return rows
 
@@ -289,5 +298,5 @@ class WaitingRows:
 
 
 def _data(value: str | bytes | None) -> bytes:
-    """confluent-kafka's types allow text, which it never gives."""
+    """Return the bytes, or b"" for None. confluent-kafka's types also allow `str`, which it never returns."""
     return value if isinstance(value, bytes) else b""

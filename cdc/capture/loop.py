@@ -1,7 +1,7 @@
-"""Capture: one life from taking the slot to the first trouble, and the loop that lives again after it.
+"""One capture session, from acquiring the slot to the first error, and the retry loop around it.
 
-The order of everything is the delivery promise (docs/design/exactly-once.md): take the slot, fence, read
-progress, check, skip what was published; then batch after batch (`batches`).
+Exactly-once delivery depends on the order of the steps (docs/design/exactly-once.md): acquire the slot, fence, read
+progress, check, skip published changes, then publish batch after batch (`batches`).
 """
 
 from __future__ import annotations
@@ -43,11 +43,11 @@ from cdc.tables.watch import TableWatch
 
 log = get_logger("capture")
 
-# What is older than this when the server sends it is late anyway: larger batches, fewer commits.
+# A commit older than this when the server sends it is late anyway: use larger batches and fewer Kafka commits.
 _LATE_US = 1_000_000
-# Between two looks at the clock, the keepalives, the split limit and the room for more, while rows rush by.
+# How many rows capture handles between two checks of the clock, the keepalives, the split limit and the queues.
 _ROWS_BETWEEN_LOOKS = 256
-# Between two lives.
+# The pauses between two sessions. A session longer than the last value resets the pause.
 _FIRST_PAUSE_SECONDS, _LAST_PAUSE_SECONDS, _LONG_LIFE_SECONDS = 0.25, 5.0, 30.0
 
 
@@ -58,7 +58,10 @@ select pg_current_snapshot()::text, pg_current_wal_insert_lsn()::text,
 
 
 class _Visible(NamedTuple):
-    """What sessions see; `lsn` is of a moment later. `late`: commits in the log wait for a standby to be visible."""
+    """A snapshot of the visible transactions, and an LSN read just after it.
+
+    `late`: the server has synchronous standbys, so a commit in the WAL becomes visible only after a standby confirms.
+    """
 
     snapshot: Snapshot
     lsn: LSN
@@ -66,7 +69,7 @@ class _Visible(NamedTuple):
 
 
 class CaptureSession:
-    """One life. `run` returns when asked to stop, and raises TransientError or RefusedError otherwise."""
+    """One capture session. `run` returns when `stop` is set, and otherwise raises TransientError or RefusedError."""
 
     def __init__(self, config: Config, stop: threading.Event) -> None:
         self._config = config
@@ -79,6 +82,7 @@ class CaptureSession:
         self._attendance = StreamWaiter(self._worker, stop, self._server_lost)
 
     def run(self) -> None:
+        """Start, stream changes until `stop` is set, publish the whole transactions, and close all connections."""
         try:
             self._started = start(self._config, self._attendance.call, stop=self._stop)
             if self._started is None:
@@ -163,7 +167,7 @@ class CaptureSession:
         log.info("streaming", slot=config.source.slot, version=str(progress.version), compiled=NativeRun is not None)
 
     def _close(self) -> None:
-        """Whatever there is by now. The replication connection first: a server that shuts down waits for that only."""
+        """Close everything that is open. The replication connection is first: a server's shutdown waits only for it."""
         if self._started is not None:
             self._started.stream.close()
         if self._heartbeat is not None:
@@ -186,7 +190,7 @@ class CaptureSession:
             elif not self._batches.end_or_wait():
                 self._batches.note_idle()
                 self._stream.pump(0.5)
-                self._worker.drain()  # what woke us, if it was the worker: `_look_around` sees what it has done
+                self._worker.drain()  # clear the worker's wake-up, if there was one: `_look_around` handles its result
                 self._look_around()
 
     def _handle_all(self, items: list[bytes]) -> None:
@@ -204,7 +208,7 @@ class CaptureSession:
                 at += 1
 
     def _handle_one(self, raw: bytes) -> None:
-        """What is not a plain row."""
+        """Handle a message that the fast path cannot take."""
         wal_end = sent_up_to(raw)
         if wal_end is None:
             message = decode_message(raw[HEAD_BYTES:])
@@ -234,11 +238,11 @@ class CaptureSession:
             self._on_message(message)
         elif isinstance(message, Origin):
             self._changes.on_origin(message)
-        elif not isinstance(message, Type):  # its name is not needed: the catalog is asked for types
+        elif not isinstance(message, Type):  # capture reads type names from the catalog instead
             self._changes.on_row(message, lsn)
 
     def _check_resumption(self, seen: Begin | LSN) -> None:
-        """The slot is not confirmed before the server has shown that its log is the one that was published."""
+        """Check that the server's WAL is the one that was published. Until then capture does not confirm the slot."""
         if isinstance(seen, Begin):
             self._resumption.on_begin(seen)
         else:
@@ -247,10 +251,10 @@ class CaptureSession:
             self._stream.release_confirmations()
 
     def _correct_keys(self, commit: Commit) -> None:
-        """As many as the transaction had changes, perhaps: what is done between rows is done here too."""
+        """Correct ambiguous keys. There can be as many as changes, so check limits and keepalives in between."""
         while self._changes.correct_keys(commit):
             if self._stop.is_set():
-                raise TransientError("Asked to stop inside a transaction. What is not published stays in the slot.")
+                raise TransientError("Capture stops inside a transaction. The slot keeps the unpublished changes.")
             self._stream.attend()
             self._look_around()
 
@@ -289,11 +293,12 @@ class CaptureSession:
         self._forget_visible()
 
     def _forget_visible(self) -> None:
-        """Transactions that every session sees cannot be missing in what a copy reads from then on.
+        """Forget the streamed transactions that every later snapshot chunk is sure to see.
 
-        What it has read before may be on its way to us, and a commit is in the log before it is visible: so a snapshot
-        counts once the stream is past the LSN of then. (Chunks that were begun before the first one do not count in any
-        case.) A stream that is far behind does not get there for long: it begins anew with what is visible now.
+        A chunk that was read earlier may still be on its way, and a commit is in the WAL before it is visible. So
+        capture uses a snapshot only once the stream has passed the LSN that was read with it. (Capture ignores chunks
+        that began before the first snapshot.) A stream that is far behind takes long to pass that LSN: if too many
+        transactions accumulate, tracking starts again with the transactions that are in progress now.
         """
         windows, seen = self._changes.windows, self._visible
         has_passed = self._changes.position - self._changes.base > seen.lsn
@@ -314,14 +319,14 @@ class CaptureSession:
 
 
 def is_transient(error: psycopg.Error) -> bool:
-    """Whether another try may well succeed: connections, deadlocks, locks, limits, a server that stops, a race."""
-    # psycopg knows by the SQLSTATE what is operational (40, 53, 55, 57, 58, …). XX000 is what DDL beside a look at the
-    # catalog makes of it: "tuple concurrently updated", "cache lookup failed". (XX001 and XX002 are damaged data.)
+    """Whether a retry can succeed: connections, deadlocks, locks, limits, a server that shuts down, a race."""
+    # psycopg derives OperationalError from the SQLSTATE (40, 53, 55, 57, 58, …). DDL concurrent with a catalog query
+    # causes XX000: "tuple concurrently updated", "cache lookup failed". (XX001 and XX002 mean damaged data.)
     return isinstance(error, (psycopg.OperationalError, psycopg.InterfaceError)) or error.sqlstate == "XX000"
 
 
 def run_capture(config: Config, stop: threading.Event) -> None:
-    """Live again after every trouble that another try can mend; refusals go to the caller."""
+    """Run capture sessions until `stop` is set, and retry after transient errors. Refusals go to the caller."""
     pause_seconds = _FIRST_PAUSE_SECONDS
     while not stop.is_set():
         born = time.monotonic()
@@ -331,7 +336,7 @@ def run_capture(config: Config, stop: threading.Event) -> None:
         except psycopg.Error as error:
             if not is_transient(error):
                 raise RefusedError(
-                    f"Postgres refused: {explain(error)}", remedy="Mend this at the source, then start capture again."
+                    f"Postgres refused: {explain(error)}", remedy="Repair this at the source, then start capture again."
                 ) from error
             reason = explain(error)
         except TransientError as error:
@@ -339,6 +344,6 @@ def run_capture(config: Config, stop: threading.Event) -> None:
         if time.monotonic() - born > _LONG_LIFE_SECONDS:
             pause_seconds = _FIRST_PAUSE_SECONDS
         log.warning("retrying", reason=reason, in_seconds=pause_seconds)
-        gc.collect()  # of the life that ended: its producer, with threads and sockets, hangs in a reference cycle
+        gc.collect()  # frees the ended session's producer, whose threads and sockets are in a reference cycle
         stop.wait(pause_seconds)
         pause_seconds = min(pause_seconds * 2, _LAST_PAUSE_SECONDS)

@@ -1,4 +1,4 @@
-"""Which topic a logical message goes to. Any role may send messages, so they make topics only up to a limit."""
+"""Chooses the topic of a logical message. Any role may send messages, so the number of their topics is limited."""
 
 from __future__ import annotations
 
@@ -13,6 +13,8 @@ log = get_logger("capture")
 
 
 class MessageTopics:
+    """Maps names of logical messages to topics, by `[source] message_names` and `message_topics`."""
+
     def __init__(self, config: Config) -> None:
         self._prefix = config.kafka.prefix
         self._limit = config.source.message_topics
@@ -28,12 +30,12 @@ class MessageTopics:
         self._found = 0
 
     def topic_for(self, name: str, progress: Progress) -> str | None:
-        """None: messages of this name are not published."""
+        """Return the topic for messages of this name. None: capture does not publish them."""
         if self._is_off:
             return None
         if not (self._takes_any or name in self._named or any(each.fullmatch(name) for each in self._patterns)):
             self._seldom.warning(
-                "message_not_published", name=name, reason="[source] message_names does not have its name"
+                "message_not_published", name=name, reason="[source] message_names does not match this name"
             )
             return None
         topic = message_topic(self._prefix, name)
@@ -43,16 +45,17 @@ class MessageTopics:
             "message_without_own_topic",
             name=name,
             topic=self._other,
-            reason=f"[source] message_topics allows {self._limit} topics, and there are as many",
+            reason=f"[source] message_topics allows {self._limit} topics, and so many exist already",
             remedy="Add the name to [source] message_names, or raise message_topics.",
         )
         return self._other
 
     def is_shared(self, topic: str) -> bool:
+        """Whether messages of several names share this topic."""
         return topic == self._other
 
     def _count(self, progress: Progress) -> int:
-        """Those of names that the config does not have word by word."""
+        """Count the message topics whose names the config does not list literally."""
         if progress.topic_ids is not self._counted:
             others = progress.topic_ids.keys() - progress.end_offsets.keys() - self._own
             self._counted, self._found = progress.topic_ids, len(others)
@@ -60,5 +63,5 @@ class MessageTopics:
 
 
 def _compiled(pattern: str) -> re.Pattern[str]:
-    """`*` is any text; everything else is itself."""
+    """Compile a name pattern: `*` matches any text, all other characters match themselves."""
     return re.compile(".*".join(map(re.escape, pattern.split("*"))), re.DOTALL)

@@ -1,7 +1,7 @@
-"""Where records wait while the Kafka transaction before theirs is being committed.
+"""The outbox: a queue for records while the producer commits the Kafka transaction before theirs.
 
-A producer has one transaction at a time, and a commit takes some ten milliseconds; rows need not wait that long to be
-decoded. So they go into this queue meanwhile, and to the producer once the commit is through.
+A producer has one transaction at a time, and a commit takes about ten milliseconds. Decoding does not wait for it: new
+records go into this queue, and to the producer when the commit is complete.
 """
 
 from __future__ import annotations
@@ -12,9 +12,11 @@ from cdc.kafka.record import RECORD_BYTES, Emit, Headers
 
 
 class PendingRecords:
+    """A queue of records with its approximate size in bytes."""
+
     def __init__(self) -> None:
         self._records: deque[tuple[str, bytes, bytes | None, Headers, int]] = deque()
-        self.bytes = 0  # about what the records take up
+        self.bytes = 0  # the approximate size of the records
 
     def __len__(self) -> int:
         return len(self._records)
@@ -24,7 +26,7 @@ class PendingRecords:
         self.bytes += RECORD_BYTES + (len(value) if value is not None else 0)
 
     def empty_into(self, send: Emit) -> None:
-        """Each is let go of as it is sent: the producer has a copy of it then."""
+        """Send all records, and release each as soon as it is sent: the producer has its own copy."""
         records = self._records
         while records:
             send(*records.popleft())

@@ -1,7 +1,7 @@
-"""The re-select: completes events from the source where the stream does not carry the whole row.
+"""The re-select: reads values from the table that the stream has left out of its events.
 
-Runs on the primary, where every transaction concerned is visible (otherwise it waits and repeats): reading the row
-before the commit is visible would publish the value from before the change under the change's version.
+It queries the primary, in a snapshot that shows every transaction of these events. Until there is one, it waits and
+queries again. To read a row before its commit is visible would publish the old value with the version of the change.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ _FIRST_ROWS, _MOST_ROWS = 64, 1024
 _BYTES_AT_ONCE = 8 << 20
 _FIRST_PAUSE_SECONDS, _LAST_PAUSE_SECONDS = 0.002, 0.5
 
-# What a query says whose table was altered, renamed or dropped after we had asked for its name: ask again.
+# The errors of a query whose table was altered, renamed or dropped after the query for its name. Capture retries.
 _MOVED = (
     psycopg.errors.UndefinedTable,
     psycopg.errors.UndefinedColumn,
@@ -37,33 +37,33 @@ _MOVED = (
     psycopg.errors.WrongObjectType,
     psycopg.errors.DatatypeMismatch,
     psycopg.errors.CannotCoerce,
-    psycopg.errors.InternalError_,  # "cache lookup failed", "could not open relation": the same, found later
+    psycopg.errors.InternalError_,  # "cache lookup failed", "could not open relation": the same cause, detected later
 )
-# Within some 16 seconds. No migration moves a table that often while we look: an error that stays is something else.
+# These retries take about 16 seconds. No migration alters a table that often: an error that persists has another cause.
 _MOST_MOVES = 40
 
-# A column's name and type: one that was retyped since then is another one, its text would not fit the encoder.
+# A column's name and type. A column with a new type counts as another column: its text would not fit the encoder.
 Column = tuple[str, int]
 
 
 class LiveType(NamedTuple):
-    """In SQL: the type's name, and the operator that tells whether two values of the key are the same."""
+    """A key column's type as SQL: the type's name, and its equality operator."""
 
     name: str
     equals: str
 
 
-# What one key is now, as Postgres text. A column that no longer exists is not in it.
+# The current row of one key, as Postgres text. It lacks the columns that no longer exist.
 Row = dict[Column, "bytes | None"]
-Rows = dict[tuple[bytes, ...], "Row | None"]  # by the key's values; None: there is no such row
-# By the table as it was: two states of one table may have two keys.
+Rows = dict[tuple[bytes, ...], "Row | None"]  # by the key's values; None: no row has this key
+# By the table as it was at the event: before and after an ALTER TABLE, one table may have two primary keys.
 Found = dict[tuple[TableEncoder, tuple[bytes, ...]], "Row | None"]
 
 _LIVE_NAME = """
 select n.nspname, c.relname from pg_class c join pg_namespace n on n.oid = c.relnamespace where c.oid = %s
 """
 
-# The key's own operator: that of an extension's type may be in a schema that our search_path does not have.
+# The equality operator of the primary key's index. An extension's operator may be in a schema outside our search_path.
 _LIVE_COLUMNS = """
 select n.nspname, c.relname, a.attname, a.atttypid::int8, format_type(a.atttypid, -1), coalesce(k.equals, '=')
 from pg_class c join pg_namespace n on n.oid = c.relnamespace
@@ -82,7 +82,7 @@ where c.oid = %s
 
 
 class Reselect:
-    """`complete` turns what was held into records, in order."""
+    """Completes held events with values from the table, on a connection of its own."""
 
     def __init__(self, connect: Callable[[], psycopg.Connection], *, stop: Callable[[], bool]) -> None:
         self._connect = connect
@@ -91,7 +91,10 @@ class Reselect:
         self._rows_at_once = _FIRST_ROWS
 
     def complete(self, held: Held) -> Iterator[Record]:
-        """In the order given. Rows are asked for by the size of their values, so that memory stays flat."""
+        """Yields the records of the held events, in the order given.
+
+        The number of rows per query depends on the size of their values, so memory use stays bounded.
+        """
         at = 0
         while at < len(held):
             some = held[at : at + self._rows_at_once]
@@ -103,14 +106,14 @@ class Reselect:
                 elif (item.table, item.key_values) in found:
                     yield from _fill(item, found[item.table, item.key_values])
                 else:
-                    break  # there was no room for its row: it is asked for again, with what follows
+                    break  # its row exceeded the size limit: the next query reads it again, with the rows after it
                 done += 1
-            found.clear()  # before there are more of them
+            found.clear()  # frees the rows before the next query
             at += done
             self._adapt(done, len(some), size)
 
     def _find(self, held: Held) -> tuple[Found, int]:
-        """What the keys are now, as far as there is room for it; always the first one. And how much it is."""
+        """Return the current rows of the keys, up to the size limit but at least one, and their size in bytes."""
         wanted: dict[TableEncoder, list[Incomplete]] = defaultdict(list)
         for item in held:
             if isinstance(item, Incomplete):
@@ -129,7 +132,7 @@ class Reselect:
         return found, size
 
     def _adapt(self, done: int, asked: int, size: int) -> None:
-        """Ask for as many as there was room for: what there is none for is looked up in vain."""
+        """Set the number of rows for the next query. Rows beyond the size limit cost a lookup and return nothing."""
         if done < asked:
             self._rows_at_once = done
         elif size < _BYTES_AT_ONCE // 4:
@@ -141,16 +144,19 @@ class Reselect:
             self._connection = None
 
     def _read_each(self, table: TableEncoder, items: list[Incomplete], room: int) -> tuple[Rows, int]:
-        """A key whose text is no value of its type any more (an enum's label under another name) has no row."""
+        """Read the rows. A key whose text is no longer valid for its type (a renamed enum label) has no row."""
         try:
             return self._read_when_visible(table, items, room)
         except psycopg.DataError:
             if len({item.key_values for item in items}) == 1:
                 return {items[0].key_values: None}, 0
-            return self._read_each(table, items[:1], room)  # and the others when their turn comes
+            return self._read_each(table, items[:1], room)  # later calls read the others
 
     def _read_when_visible(self, table: TableEncoder, items: list[Incomplete], room: int) -> tuple[Rows, int]:
-        """A transaction for each table: locks on two of them at once could stop a migration that wants both."""
+        """Read the rows once all their transactions are visible.
+
+        Each table has its own transaction: locks on two tables at once could deadlock with a migration of both.
+        """
         if self._connection is None:
             self._connection = self._connect()
         xids = {item.xid for item in items}
@@ -166,18 +172,21 @@ class Reselect:
                 if moves == _MOST_MOVES:
                     raise
             if self._stop():
-                raise TransientError("Stopped while waiting for a commit to become visible.")
+                raise TransientError("Capture stopped while it waited for a commit to become visible.")
             time.sleep(pause_seconds)
             pause_seconds = min(pause_seconds * 2, _LAST_PAUSE_SECONDS)
 
     def _read(
         self, connection: psycopg.Connection, table: TableEncoder, items: list[Incomplete], xids: set[int], room: int
     ) -> tuple[Rows, int] | None:
-        """None: not yet. A table or column that is gone by now is simply not in the answer; keys without room are not
-        either. And the size of the values.
+        """Return the rows and the size of their values. None: a transaction is not visible yet.
 
-        Each statement sees at least what the one before it saw. The table is locked before it is described: a migration
-        is waited for, what it did is seen, and none comes between the description and the rows.
+        The result lacks columns that no longer exist, and keys beyond the size limit. If the table no longer exists, no
+        key has a row.
+
+        Each statement sees at least what the statement before it saw. Capture locks the table before it reads the
+        columns: so it waits for a migration in progress and sees its result, and no migration can come between the
+        query of the columns and the query of the rows.
         """
         connection.execute("set transaction isolation level read committed, read only")
         if not self._shows(connection, xids):
@@ -190,7 +199,7 @@ class Reselect:
         connection.execute(sql.SQL("select from only {} limit 0").format(sql.Identifier(*name)))
         live = connection.execute(_LIVE_COLUMNS, [oid]).fetchall()
         if not live or live[0][:2] != name:
-            return None  # renamed while we waited for the lock, which is perhaps that of another table
+            return None  # the table was renamed during the wait, so the lock may be on another table
         types = {(name, type_oid): LiveType(type_name, equals) for _, _, name, type_oid, type_name, equals in live}
         names = _named(table)
         key_columns = [names[index] for index in table.key_indexes]
@@ -199,7 +208,7 @@ class Reselect:
         columns = [column for column in _columns(table, items) if column in types]
         query = _query(live[0][0], live[0][1], key_columns, types, columns)
         parameters = [*([key[i].decode() for key in keys] for i in range(len(key_columns))), room]
-        # A raw cursor: names may hold a `%`, which an ordinary one takes for a placeholder.
+        # A raw cursor, because names may contain `%`, which an ordinary cursor parses as a placeholder.
         result = psycopg.RawCursor(connection).execute(query, parameters).pgresult
         assert result is not None  # noqa: S101  # it is a select
         return _answer(result, keys, columns)
@@ -215,7 +224,10 @@ class Reselect:
 def _answer(
     result: psycopg.pq.abc.PGresult, keys: Sequence[tuple[bytes, ...]], columns: Sequence[Column]
 ) -> tuple[Rows, int]:
-    """Raw text, untouched by loaders: the encoder must see what the stream would have sent."""
+    """Return the rows by key and their size in bytes.
+
+    Values are Postgres's raw text, not converted by psycopg: the encoder needs the same text as from the stream.
+    """
     rows: Rows = {}
     ordinal, found, size = 0, 0, 0
     for number in range(result.ntuples):
@@ -246,7 +258,8 @@ def _query(
     arrays = sql.SQL(", ").join(sql.SQL(f"${index + 1}::text[]") for index in range(len(key)))
     wanted = sql.SQL(", ").join(sql.Identifier(f"k{index}") for index in range(len(key)))
     join = sql.SQL(" and ").join(
-        # The type's name comes from format_type, which quotes it; cast one by one, since a key may be an array itself.
+        # The type's name comes from format_type, which quotes it. Each value has its own cast, since a key column may
+        # itself be an array.
         sql.SQL("t.{} {} w.{}::{}").format(
             sql.Identifier(column[0]),
             sql.SQL(types[column].equals),
@@ -257,8 +270,9 @@ def _query(
     )
     names = [sql.Identifier(f"f{index}") for index in range(len(columns))]
     values = [sql.SQL("t.{}").format(sql.Identifier(name)) for name, _ in columns]
-    # The server adds up the values' sizes (of text it knows them without reading it) and ends with the row that passes
-    # the limit: however wide rows are, no more than that comes, and never nothing. `found`: how many there are in all.
+    # The server adds up the sizes of the values (it has the size of text without reading it) and stops at the row that
+    # exceeds the limit. So the result is bounded however wide the rows are, and has at least one row. `found`: how many
+    # rows there are in all.
     sizes = [sql.SQL("coalesce(octet_length({}::text), 0)::int8").format(value) for value in values]
     return sql.SQL(
         "select n, found{names} from ("
@@ -279,7 +293,7 @@ def _query(
 
 
 def _fill(item: Incomplete, row: Row | None) -> list[Record]:
-    """The finished records of one event; none where the row is gone, since a later event then says so."""
+    """Return the complete records of one event: none if the row no longer exists, since a later event deletes it."""
     table = item.table
     names = _named(table)
     if item.values is None:
@@ -295,11 +309,11 @@ def _fill(item: Incomplete, row: Row | None) -> list[Record]:
 
 
 def _present_state(item: Incomplete, columns: list[Column], row: Row | None) -> list[Record]:
-    """A key of a deferrable constraint, published as what it is now: a row, or nothing."""
+    """Return the records for a key of a deferrable constraint: its current row, or a delete if no row has the key."""
     topic = item.table.topic
     names = [name for name, _ in columns]
     values: list[Value] = [row.get(column) for column in columns] if row is not None else []
-    # Found by equality, but another text (citext, numeric): that row has a record key of its own.
+    # A row that is equal but has another text (citext, numeric) has another record key.
     if row is None or item.table.encode_key(values) != item.key:
         return [
             Record(topic, item.key, item.render(b"d", NULL, names), item.headers),

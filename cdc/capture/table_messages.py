@@ -1,4 +1,4 @@
-"""What the stream and the catalog say about tables while rows flow: new columns, TRUNCATE, topics that come and go."""
+"""Handles changes of tables in the stream: Relation and TRUNCATE messages, new topics, renamed and dropped tables."""
 
 from __future__ import annotations
 
@@ -20,6 +20,8 @@ from cdc.tables.resolver import TableResolver
 
 
 class TableMessages:
+    """Keeps the table states, table topics and schema records in step with the stream and the catalog."""
+
     def __init__(
         self,
         config: Config,
@@ -40,13 +42,14 @@ class TableMessages:
         self._schema_topic = control_topic(config.kafka.prefix, Control.SCHEMA)
 
     def on_relation(self, relation: Relation, lsn: int) -> None:
+        """Register a table, or its changed columns, before its next row."""
         table = self._tables.table_for(relation, self._batches.states, self._batches.progress.topic_ids)
         if table is None:
             self._changes.on_table_gone(relation.oid)
             return
         self._changes.gone.discard(relation.oid)
         self._changes.windows.disturb([table.topic], "its columns may have changed while it was read")
-        # The message itself has no LSN of its own in the stream: it comes before a row of the transaction under way.
+        # A Relation message has no LSN of its own in the stream: it precedes a row of the current transaction.
         lsn = max(lsn, self._changes.begin.final_lsn if self._changes.begin is not None else 0)
         shape = table.shape
         states = self._tables.learn(relation.oid, self._batches.states, lsn)
@@ -56,7 +59,7 @@ class TableMessages:
         self._changes.on_table(table)
 
     def on_truncate(self, message: Truncate, lsn: int) -> None:
-        """TRUNCATE of a partitioned table names all of its partitions; of a partition, only that one."""
+        """Publish a TRUNCATE. That of a partitioned table names all its partitions, that of a partition only itself."""
         oids = tuple(oid for oid in message.relation_oids if oid not in self._changes.gone)
         truncated = {str(oid) for oid in oids}
         partial = set()
@@ -72,7 +75,7 @@ class TableMessages:
         self._changes.on_truncate(Truncate(oids, message.cascade, message.restart_identity), lsn, partial)
 
     def introduce(self, oids: Collection[str]) -> None:
-        """Tables that are copied before the stream has told of them."""
+        """Create topics and schema records of snapshot tables for which no Relation message has arrived yet."""
         states = self._batches.states
         topics = {oid: states.tables[oid].topic for oid in oids if oid in states.tables}
         unknown = [oid for oid, topic in topics.items() if topic not in self._batches.progress.schemas]
@@ -82,16 +85,17 @@ class TableMessages:
                 self._make_known(each.table(each.relation))
 
     def follow_renamed_roots(self) -> None:
-        """No message tells that the partitioned table above a partition has another name."""
+        """Find partitioned tables with a new name. The stream has no message for this, so compare the states."""
         for oid, table in list(self._changes.tables.items()):
             root = self._batches.states.root_of(oid)
             if root is not None and str(oid) in root.leaves and root.topic != table.topic:
                 self.on_relation(table.relation, self._batches.progress.confirm_lsn)
 
     def empty_topics_of_gone_tables(self, lsn: int) -> None:
+        """Write truncate markers to the topics of tables that no longer exist."""
         if not self._batches.states.emptying:
             return
-        self._batches.settle()  # it must not record as emptied what is emptied only by the next one
+        self._batches.settle()  # the batch in progress must not record topics as emptied that the next batch empties
         states = self._batches.states
         live = {state.topic for state in states.tables.values()}
         due = {name: gone for name, gone in states.emptying.items() if gone.seen < lsn}
@@ -101,7 +105,7 @@ class TableMessages:
         self._batches.replace_states(states.emptied(due))
 
     def _make_known(self, table: TableEncoder) -> None:
-        """Its topic, and its columns for whoever reads that, before its first row."""
+        """Create the table's topic and publish its columns to `__schema`, before its first row."""
         batches = self._batches
         if table.topic not in batches.progress.topic_ids:
             batches.settle()

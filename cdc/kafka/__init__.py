@@ -1,1 +1,1 @@
-"""Kafka: topics, control topics, the producer, and the broker's clock."""
+"""Access to Kafka: topics, control topics, the producer, and the broker's clock."""

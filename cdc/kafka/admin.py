@@ -1,4 +1,4 @@
-"""kafka-python's client for administration, as it is used here."""
+"""kafka-python's admin client, without its resource leak."""
 
 from __future__ import annotations
 
@@ -8,13 +8,13 @@ from kafka import KafkaAdminClient
 
 
 class Admin(KafkaAdminClient):  # type: ignore[misc]
-    """Leaves nothing behind when no broker answers; the base class leaves a thread each time, and files with it."""
+    """An admin client that closes itself when no broker answers. The base class leaks a thread and files each time."""
 
     def __init__(self, **options: Any) -> None:
         try:
             super().__init__(**options)
         except BaseException:
             if hasattr(self, "_net"):
-                self._closed = False  # else `close` takes it for closed
+                self._closed = False  # otherwise `close` does nothing
                 self.close()
             raise

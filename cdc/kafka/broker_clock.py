@@ -1,8 +1,8 @@
-"""The broker's clock: what time it is where Kafka decides which deletes to forget.
+"""Reads the broker's clock. Kafka uses this clock to decide which tombstones compaction removes.
 
-Kafka answers no question about the time, but it stamps each record of our topics with the time of the append
-(`LogAppendTime`) and returns it. So asking writes one small record on `<prefix>.__stores`, under one key. Readers of
-that topic skip records of a kind that they do not know.
+Kafka has no request for the time. But it stamps each record of our topics with the time of the append
+(`LogAppendTime`) and returns it. So each reading writes one small record to `<prefix>.__stores`, always under the same
+key. Readers of that topic ignore records of unknown kinds.
 """
 
 from __future__ import annotations
@@ -20,13 +20,13 @@ _VALUE = orjson.dumps({"format": 1})
 
 
 def append_time_ms(message: Message) -> int:
-    """When the broker appended the record; 0 where the record has only the time of its producer."""
+    """Return the time at which the broker appended the record. 0: the record has only its producer's time."""
     kind, milliseconds = message.timestamp()
     return milliseconds if kind == TIMESTAMP_LOG_APPEND_TIME else 0
 
 
 class BrokerClock:
-    """Used by one thread at a time. Close it in the thread that owns it."""
+    """Reads the broker's clock. Use it in one thread at a time, and close it in the thread that owns it."""
 
     def __init__(self, config: Config) -> None:
         self._topic = control_topic(config.kafka.prefix, Control.STORES)
@@ -34,7 +34,7 @@ class BrokerClock:
         self._producer: Producer | None = None
 
     def now_ms(self) -> int:
-        """Raises TransientError when the broker does not answer."""
+        """Return the broker's time. Raises TransientError when the broker does not answer."""
         answers: list[tuple[KafkaError | None, int]] = []
         try:
             producer = self._connected()
@@ -43,31 +43,31 @@ class BrokerClock:
             )
             producer.flush(_ANSWER_SECONDS)
         except (KafkaException, BufferError) as failure:
-            raise TransientError(f"Kafka did not say what time it is: {failure}.") from failure
+            raise TransientError(f"The broker's time could not be read: {failure}.") from failure
         if not answers:
             self.close()
-            raise TransientError(f"Kafka did not say what time it is within {_ANSWER_SECONDS:.0f} seconds.")
+            raise TransientError(f"The broker did not return its time within {_ANSWER_SECONDS:.0f} seconds.")
         error, time_ms = answers[-1]
         if error is not None:
             raise TransientError(f"{self._topic} cannot be written: {error.str()}.")
         if not time_ms:
             raise RefusedError(
-                f"{self._topic} has message.timestamp.type=CreateTime: how long a store was away cannot be known.",
+                f"{self._topic} has message.timestamp.type=CreateTime. It does not show how long a store was down.",
                 remedy=f"Set message.timestamp.type=LogAppendTime on {self._topic}.",
             )
         return time_ms
 
     def _connected(self) -> Producer:
-        """Looks whether the topic is there: a broker may make one that is produced to, with settings of its own."""
+        """Return the producer. Check first that the topic exists: the broker might create it with its own defaults."""
         if self._producer is None:
             producer = Producer({**self._options, "acks": "all", "log_level": 0})
             if self._topic not in producer.list_topics(timeout=_ANSWER_SECONDS).topics:
-                raise TransientError(f"Topic {self._topic} is gone.", remedy="Start capture, which makes it again.")
+                raise TransientError(f"Topic {self._topic} is gone.", remedy="Start capture, which creates it again.")
             self._producer = producer
         return self._producer
 
     def close(self) -> None:
-        """Drop what is not sent."""
+        """Close the producer and discard its unsent records."""
         if self._producer is not None:
             self._producer.purge()
             self._producer.flush(1.0)

@@ -1,4 +1,4 @@
-"""Reading and writing control topics: committed records up to the end, and the last one under a key."""
+"""Reads and writes control topics: all committed records, or the last record with a key."""
 
 from __future__ import annotations
 
@@ -15,12 +15,15 @@ _FIRST_LOOK_BACK = 64
 
 
 def committed_reader(options: dict[str, str]) -> Consumer:
-    """To be assigned by hand; it tells when it has reached the end (or the first open transaction)."""
+    """Return a consumer of committed records, without an assignment.
+
+    It reports the end of a partition (_PARTITION_EOF), which is at the first open transaction if there is one.
+    """
     return _reader(options, "read_committed")
 
 
 def uncommitted_reader(options: dict[str, str]) -> Consumer:
-    """As `committed_reader`; what is in open and in aborted transactions comes too."""
+    """Return a consumer like `committed_reader` that also reads records of open and aborted transactions."""
     return _reader(options, "read_uncommitted")
 
 
@@ -33,14 +36,14 @@ def _reader(options: dict[str, str], isolation: str) -> Consumer:
             "enable.auto.commit": False,
             "enable.partition.eof": True,
             "auto.offset.reset": "earliest",
-            "fetch.wait.max.ms": 20,  # the end is told only when a fetch has waited this long for more (500 by default)
-            "log_level": 0,  # as in publisher: it comes as an exception
+            "fetch.wait.max.ms": 20,  # a fetch at the end waits this long before it reports the end (default 500)
+            "log_level": 0,  # as in publisher: errors arrive as exceptions
         }
     )
 
 
 def end_of_all(options: dict[str, str], topic: str, timeout_seconds: float) -> int:
-    """Behind all records. (A consumer of committed ones is told only where the first open transaction begins.)"""
+    """Return the offset after all records. (For committed records, Kafka returns only the first open transaction.)"""
     everything = uncommitted_reader(options)
     try:
         _, end = everything.get_watermark_offsets(TopicPartition(topic, 0), timeout=timeout_seconds)
@@ -52,12 +55,12 @@ def end_of_all(options: dict[str, str], topic: str, timeout_seconds: float) -> i
 
 
 def end_offsets(options: dict[str, str], topics: Iterable[str], timeout_seconds: float) -> dict[str, list[int]]:
-    """Where each partition of the topics ends, open transactions included. Cheaper than an admin client of its own."""
+    """Return the end offset of each partition of the topics, after open transactions. Cheaper than an admin client."""
     everything = uncommitted_reader(options)
     try:
         return {name: _ends(everything, name, timeout_seconds) for name in topics}
     except KafkaException as error:
-        raise kafka_failure(options, "The ends of topics could not be read", error.args[0]) from error
+        raise kafka_failure(options, "The end offsets of topics could not be read", error.args[0]) from error
     finally:
         everything.close()
 
@@ -71,10 +74,11 @@ def _ends(consumer: Consumer, topic: str, timeout_seconds: float) -> list[int]:
 def read_last(
     options: dict[str, str], topic: str, key: bytes, *, timeout_seconds: float = 30, decided: bool = False
 ) -> bytes | None:
-    """Looks from the end backwards, since what is asked for is mostly there. None where there is no such record.
+    """Return the value of the last record with this key. None: there is no such record.
 
-    `decided`: the last of all records that are there now; waits until the transactions before that end are decided. For
-    whoever has fenced all writers, so that none is open for long. Others read up to the first open transaction.
+    It searches backwards, since the record is usually near the end of the topic. By default it reads up to the first
+    open transaction. `decided`: read up to the current end, and wait until no transaction before it is open. This is
+    for a caller that has fenced all writers, so that no transaction stays open for long.
     """
     end = end_of_all(options, topic, timeout_seconds) if decided else 0
     give_up_at = time.monotonic() + timeout_seconds
@@ -94,7 +98,7 @@ def read_last(
 
 
 def _read_backwards(consumer: Consumer, topic: str, key: bytes, timeout_seconds: float) -> tuple[bytes | None, int]:
-    """The value, and the offset up to which was read."""
+    """Return the value, and the offset at which reading ended."""
     low, high = consumer.get_watermark_offsets(TopicPartition(topic, 0), timeout=timeout_seconds)
     look_back = _FIRST_LOOK_BACK
     while True:
@@ -113,7 +117,7 @@ def _last_value(
     while True:
         message = consumer.poll(timeout_seconds)
         if message is None:
-            raise TransientError(f"Kafka gave nothing from {topic} for {timeout_seconds:.0f} seconds.")
+            raise TransientError(f"Kafka returned nothing from {topic} for {timeout_seconds:.0f} seconds.")
         error = message.error()
         if error is None:
             if message.key() == key:
@@ -125,9 +129,9 @@ def _last_value(
 
 
 def read_to_end(options: dict[str, str], topic: str, *, timeout_seconds: float = 30) -> Iterator[Message]:
-    """Every committed record of a topic of one partition, up to its present end; none if there is no such topic.
+    """Yields every committed record of a topic with one partition, up to its current end. A missing topic has none.
 
-    Waits until the transactions before that end are decided.
+    It waits until no transaction before that end is open.
     """
     consumer = committed_reader(options)
     try:
@@ -139,7 +143,7 @@ def read_to_end(options: dict[str, str], topic: str, *, timeout_seconds: float =
         while True:
             message = consumer.poll(timeout_seconds)
             if message is None:
-                raise TransientError(f"Kafka gave nothing from {topic} for {timeout_seconds:.0f} seconds.")
+                raise TransientError(f"Kafka returned nothing from {topic} for {timeout_seconds:.0f} seconds.")
             error = message.error()
             if error is None:
                 give_up_at = time.monotonic() + timeout_seconds
@@ -159,7 +163,7 @@ def read_to_end(options: dict[str, str], topic: str, *, timeout_seconds: float =
 def write_records(
     options: dict[str, str], topic: str, records: Iterable[tuple[bytes, bytes]], *, timeout_seconds: float = 30
 ) -> None:
-    """Keys and values, outside of any transaction; returns when all are durable. The topic must be there."""
+    """Write keys and values outside any transaction. Returns when all are durable. The topic must exist."""
     failed: list[KafkaError] = []
 
     def delivered(error: KafkaError | None, _message: Message) -> None:

@@ -1,5 +1,5 @@
 # cython: language_level=3
-"""What `native_rows` uses of `native_outlet`."""
+"""Declares the parts of `direct_produce` that the compiled row encoder uses."""
 
 
 cdef class Outlet:
@@ -9,11 +9,11 @@ cdef class Outlet:
     cdef object note_topic
     cdef object send
     cdef Py_ssize_t largest_record
-    cdef dict handles  # topic -> its place in `made`
+    cdef dict handles  # topic -> its index in `made`
     cdef void **made
     cdef Py_ssize_t made_count
     cdef str topic
-    cdef frozenset watched  # topics whose records all go by `send`
+    cdef frozenset watched  # topics whose records all go through `send`
     cdef void *handle
     cdef readonly Py_ssize_t count
     cdef readonly Py_ssize_t sent_bytes

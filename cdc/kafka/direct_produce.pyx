@@ -1,13 +1,14 @@
 # cython: language_level=3
-"""From the compiled rows into librdkafka's queue, without a Python object for each record.
+"""Puts compiled rows into librdkafka's queue without creating Python objects for each record.
 
-confluent-kafka's producer stays what it is: it connects, fences, begins, commits, and says what went wrong. Only the
-usual row goes past its `produce`, which makes a record of five Python objects and takes the interpreter's lock once
-more for each delivery. What this asks of librdkafka is public and documented (rdkafka.h): the handle of a producer is
-given to a plugin by `on_new`, this very module being the plugin; records are handed over by `rd_kafka_producev`.
+confluent-kafka's producer still connects, fences, begins, commits and reports errors. Only ordinary rows bypass its
+`produce`, which creates five Python objects per record and takes the GIL once more for each delivery. This module uses
+only librdkafka's public, documented API (rdkafka.h). It is a librdkafka plugin: librdkafka passes the handle of a new
+producer to the plugin's `on_new`, and `rd_kafka_producev` takes the records.
 
-A record that is not taken (no room, too large, a broken producer) goes the ordinary way, which knows what to do. One that
-was taken and could not be delivered breaks the transaction; why, `failure` says.
+If `offer` does not accept a record (queue full, record too large, producer failed), the caller sends it through
+`Publisher.send`, which handles these cases. If the delivery of an accepted record fails, the transaction fails.
+`failure` then has the error code.
 """
 
 from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_GET_SIZE
@@ -25,7 +26,7 @@ cdef extern from "<dlfcn.h>" nogil:
     int RTLD_NOLOAD
 
 cdef enum:
-    # rd_kafka_vtype_t: what follows in the arguments of rd_kafka_producev.
+    # rd_kafka_vtype_t: the type of the next argument of rd_kafka_producev.
     END = 0
     TOPIC_HANDLE = 2
     PARTITION = 3
@@ -34,16 +35,16 @@ cdef enum:
     FLAGS = 7
     HEADER = 9
 
-    COPY = 2  # RD_KAFKA_MSG_F_COPY: our buffers are reused for the next row
+    COPY = 2  # RD_KAFKA_MSG_F_COPY: we reuse the buffers for the next row
     BY_KEY = -1  # the partitioner chooses
     NO_ERROR = 0
     FAILED = -196  # RD_KAFKA_RESP_ERR__FAIL
-    PURGED_IN_QUEUE = -152  # by ourselves, as the next two
+    PURGED_IN_QUEUE = -152  # not a failure, like the next two: this process discarded the record
     PURGED_IN_FLIGHT = -151
     DESTROYED = -197
 
 cdef struct Message:
-    int error  # rd_kafka_message_t begins with it
+    int error  # the first field of rd_kafka_message_t
 
 ctypedef int (*OnNew)(void *rk, const void *conf, void *opaque, char *error, size_t error_size) noexcept nogil
 ctypedef int (*OnAcknowledgement)(void *rk, Message *message, void *opaque) noexcept nogil
@@ -59,20 +60,20 @@ cdef ProduceV producev = NULL
 cdef TopicNew topic_new = NULL
 cdef TopicDestroy topic_destroy = NULL
 
-# The producer that is being made, and where its first failure will stand; `_making` is held meanwhile.
+# The producer that is being created, and the address for the error code of its first failure. `_making` is their lock.
 cdef void *newest = NULL
 cdef int *newest_failure = NULL
 _making = threading.Lock()
 
 
 cdef public int conf_init(void *conf, void **opaque, char *error, size_t error_size) noexcept nogil:
-    """librdkafka calls this by its name when a producer is configured with this plugin."""
+    """Register `remember_newest`. librdkafka calls this function by name when a producer's config has this plugin."""
     return FAILED if add_on_new == NULL else add_on_new(conf, b"tailrace", remember_newest, NULL)
 
 
 cdef int remember_newest(void *rk, const void *conf, void *opaque, char *error, size_t error_size) noexcept nogil:
     global newest, newest_failure
-    # Never freed: of records that are still queued when a producer is destroyed one hears even after `on_destroy`.
+    # Never freed: librdkafka reports records that were queued when a producer was destroyed even after `on_destroy`.
     cdef int *failure = <int *>calloc(1, sizeof(int))
     if failure == NULL:
         return FAILED
@@ -82,7 +83,7 @@ cdef int remember_newest(void *rk, const void *conf, void *opaque, char *error, 
 
 
 cdef int remember_failure(void *rk, Message *message, void *opaque) noexcept nogil:
-    """Once for each record of the producer, whichever way it came; by whichever thread has the answer."""
+    """Keep the first error code. librdkafka calls this once for every record of the producer, from any thread."""
     cdef int *failure = <int *>opaque
     if message.error not in (NO_ERROR, PURGED_IN_QUEUE, PURGED_IN_FLIGHT, DESTROYED) and failure[0] == NO_ERROR:
         failure[0] = message.error
@@ -90,7 +91,10 @@ cdef int remember_failure(void *rk, Message *message, void *opaque) noexcept nog
 
 
 def make_outlet(make_producer, note_topic, send, Py_ssize_t largest_record):
-    """The producer, made by `make_producer` with the plugin's path, and its outlet. See `outlet.open_producer`."""
+    """Return the producer, which `make_producer` creates with the plugin's path, and its outlet.
+
+    See `producer.open_producer`.
+    """
     global newest
     cdef Outlet outlet
     _find_librdkafka()
@@ -109,9 +113,12 @@ def make_outlet(make_producer, note_topic, send, Py_ssize_t largest_record):
     return producer, outlet
 
 
-@no_gc_clear  # so that the producer is there until the handles of its topics are given back
+@no_gc_clear  # so that the producer exists until __dealloc__ has destroyed its topic handles
 cdef class Outlet:
-    """One producer's. Called like `Publisher.send`, it is that; `native_rows` offers its rows to it instead."""
+    """The outlet of one producer.
+
+    The compiled row encoder calls `offer`. To call the outlet itself is the same as to call `Publisher.send`.
+    """
 
     def __cinit__(self):
         self.handles = {}
@@ -133,21 +140,21 @@ cdef class Outlet:
 
     @property
     def failure(self):
-        """The error code of the first record that could not be delivered, or 0."""
+        """The error code of the first record whose delivery failed, or 0."""
         return NO_ERROR if self.first_failure == NULL else self.first_failure[0]
 
     def begin_anew(self):
-        """After a commit."""
+        """Reset the counters after a commit."""
         self.topic = ""
         self.count = self.sent_bytes = 0
 
     def watch(self, frozenset topics not None):
-        """Every record of these topics goes by `send`, from the next one on."""
+        """Send all further records of these topics through `send`."""
         self.watched = topics
         self.topic = ""
 
     def send_rows(self, str topic not None, rows, bytes version not None):
-        """A record for each (key, event) of rows of one version."""
+        """Send one record for each (key, event). All have the same version."""
         cdef bytes key, event
         for key, event in rows:
             if key is None or event is None:
@@ -164,7 +171,10 @@ cdef class Outlet:
                 self.send(topic, key, event, [("v", version)], -1)
 
     cdef int choose(self, str topic) except -1:
-        """The records of a table come in runs: its handle is looked for once in a run. 0: the ordinary way says why."""
+        """Set the topic handle of the next records. Returns 0 if they must go through `send`.
+
+        Consecutive records usually have the same topic, so there is one lookup per run of records.
+        """
         if topic in self.watched:
             return 0
         self.note_topic(topic)
@@ -178,7 +188,7 @@ cdef class Outlet:
         return 1
 
     cdef bint add_handle(self, const char *topic):
-        """To those that are given back in the end, for which there must be no Python object left by then."""
+        """Create a topic handle for __dealloc__ to destroy. It is in a C array: Python objects may be gone by then."""
         cdef void **made = <void **>realloc(self.made, (self.made_count + 1) * sizeof(void *))
         cdef void *handle
         if made == NULL:
@@ -201,7 +211,10 @@ cdef class Outlet:
         const char *version,
         Py_ssize_t version_size,
     ) except -1:
-        """Whether it was taken. Its one header, the version, is within what `largest_record` leaves for overhead."""
+        """Put a record into the queue. Returns whether librdkafka accepted it.
+
+        The size of its only header, the version, is part of the overhead that `largest_record` allows for.
+        """
         if key_size + value_size > self.largest_record:
             return False
         if topic is not self.topic and not self.choose(topic):
@@ -225,12 +238,12 @@ cdef class Outlet:
 
 
 def _find_librdkafka():
-    """In the library that confluent-kafka itself calls, wherever that is: its extension module leads to it."""
+    """Find librdkafka's functions in the library that confluent-kafka's extension module has loaded."""
     global add_on_new, add_on_acknowledgement, producev, topic_new, topic_destroy
     cdef void *library
     if producev != NULL:
         return
-    from confluent_kafka import cimpl  # not before it is needed: rows are compiled without it too
+    from confluent_kafka import cimpl  # imported late: the row encoder also works without it
 
     library = dlopen(cimpl.__file__.encode(), RTLD_NOW | RTLD_NOLOAD)
     add_on_new = <AddOnNew>_find(library, b"rd_kafka_conf_interceptor_add_on_new")

@@ -1,8 +1,8 @@
-"""Why no broker lets us in, asked after a client could not connect: clients report only a timeout.
+"""Finds out why a client could not connect to Kafka: a wrong certificate or password, or unavailable brokers.
 
-librdkafka and kafka-python connect again for ever where a certificate is not accepted or a password is wrong, and
-report a timeout. A client of its own, which only listens to what librdkafka says meanwhile, tells this apart from a
-broker that is away. Another try does not help against it, so the command stops (`RefusedError`).
+With a wrong certificate or password, librdkafka and kafka-python reconnect for ever and report only a timeout. So this
+module opens a client of its own and reads the errors that librdkafka reports to its callback. A retry does not help
+against a wrong certificate or password, so the command stops (`RefusedError`).
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from confluent_kafka.admin import AdminClient
 from cdc.errors import RefusedError, TailraceError, TransientError
 from cdc.secrets import redact
 
-# What librdkafka reports, among others, for a broker that does not let us in.
+# librdkafka reports these errors, among other cases, when a broker rejects the connection.
 _COULD_NOT_CONNECT = (
     KafkaError._TRANSPORT,
     KafkaError._TIMED_OUT,
@@ -34,18 +34,24 @@ _LOOK_SECONDS = 0.1
 
 
 def kafka_failure(options: Mapping[str, str], what: str, error: KafkaError) -> TailraceError:
-    """What to raise for an error of librdkafka; `what` could not be done."""
+    """Return the exception to raise for an error of librdkafka. `what`: the operation that failed."""
     message = f"{what}: {error.str()}"
     return unreachable(options, message) if error.code() in _COULD_NOT_CONNECT else TransientError(message)
 
 
 def unreachable(options: Mapping[str, str], message: str) -> TailraceError:
-    """What to raise when a client could not connect. `options`: librdkafka's; `message` holds if brokers are away."""
+    """Return the exception to raise when a client could not connect.
+
+    `options`: librdkafka's. `message`: for the TransientError, if the brokers are unavailable.
+    """
     return kafka_refusal(options) or TransientError(message)
 
 
 def kafka_refusal(options: Mapping[str, str]) -> RefusedError | None:
-    """None where the brokers answer, are away, or have nothing to refuse by (no TLS and no SASL)."""
+    """Return the error if all brokers reject the connection.
+
+    None: a broker answers, the brokers are unavailable, or the connection uses neither TLS nor SASL.
+    """
     if options.get("security.protocol", "PLAINTEXT").upper() == "PLAINTEXT":
         return None
     error = _refused_by_all(options)
@@ -53,7 +59,7 @@ def kafka_refusal(options: Mapping[str, str]) -> RefusedError | None:
         return None
     if error.code() == KafkaError._AUTHENTICATION:
         return RefusedError(
-            f"Kafka does not let us in: {_said(error)}.",
+            f"Kafka rejected the login: {_said(error)}.",
             remedy="Correct mechanism, username and password in [kafka.sasl], or the user at the brokers.",
         )
     return RefusedError(
@@ -63,18 +69,18 @@ def kafka_refusal(options: Mapping[str, str]) -> RefusedError | None:
 
 
 def _refused_by_all(options: Mapping[str, str]) -> KafkaError | None:
-    """The first refusal, once librdkafka has tried every broker in vain; None while one of them answers."""
+    """Return the first rejection, once librdkafka has failed to connect to every broker. None: a broker answers."""
     errors: list[KafkaError] = []
     settings: dict[str, Any] = {**options, "log_level": 0, "error_cb": errors.append}
     give_up_at = time.monotonic() + _ANSWER_SECONDS
     are_down = False
-    # Closed here and not by the garbage collector, which may run in a thread of the client's own.
+    # Close the client here: the garbage collector may close it in one of the client's own threads.
     with AdminClient(settings) as client:
         while time.monotonic() < give_up_at:
             client.poll(_LOOK_SECONDS)
             refused = next(filter(_is_refusal, errors), None)
             if not are_down and any(error.code() == KafkaError._ALL_BROKERS_DOWN for error in errors):
-                # A name may have several addresses, and nothing may listen on the first: librdkafka tries the next.
+                # A host name may have several addresses. If no server is at the first, librdkafka tries the next.
                 are_down, give_up_at = True, min(give_up_at, time.monotonic() + _OTHER_ADDRESS_SECONDS)
             if are_down and refused is not None:
                 return refused
@@ -82,18 +88,23 @@ def _refused_by_all(options: Mapping[str, str]) -> KafkaError | None:
 
 
 def _is_refusal(error: KafkaError) -> bool:
-    """A handshake that broke off (_TRANSPORT, or _SSL without a word of certificates) may be a broker that restarts."""
+    """Whether the error is final. An aborted handshake is not (_TRANSPORT, or _SSL without "certificate" in its text):
+    the broker may be restarting.
+    """
     is_certificate = error.code() == KafkaError._SSL and "certificate" in error.str()
     return bool(is_certificate or error.code() == KafkaError._AUTHENTICATION)
 
 
 def _said(error: KafkaError) -> str:
-    """Without the address before it and the time behind it: `sasl_ssl://host:1/bootstrap: … (after 3ms in state X)`."""
+    """Return the error's text without address and time: `sasl_ssl://host:1/bootstrap: … (after 3ms in state X)`."""
     return redact(error.str().partition(": ")[2].rpartition(" (after ")[0] or error.str())
 
 
 def _what_is_wrong(options: Mapping[str, str]) -> str | None:
-    """librdkafka has one message for a wrong authority and a wrong name; Python's TLS tells which."""
+    """Connect with Python's TLS and return its error, which distinguishes a wrong authority from a wrong host name.
+
+    librdkafka has the same message for both.
+    """
     for server in options["bootstrap.servers"].split(","):
         host, _, port = server.strip().rpartition(":")
         name = host.strip("[]")

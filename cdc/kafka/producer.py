@@ -1,7 +1,7 @@
-"""The producer, and the way by which the records of rows get into its queue.
+"""Opens the producer, and the outlet through which records of rows enter its queue.
 
-Where there was a C compiler at installation, rows go a compiled way past confluent-kafka's `produce`: `native_outlet`.
-Where there was none, and for every other record, the way is `Publisher.send`.
+If a C compiler was available at installation, a compiled fast path (`direct_produce`) puts rows into librdkafka's queue
+without confluent-kafka's `produce`. Otherwise, and for all other records, `Publisher.send` does it.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from cdc.logs import get_logger
 native_outlet: Any
 try:
     from cdc.kafka import direct_produce as native_outlet  # type: ignore[attr-defined,no-redef]
-except ImportError:  # there was no compiler
+except ImportError:  # not compiled at installation
     native_outlet = None
 
 log = get_logger("publisher")
@@ -26,9 +26,10 @@ _PLUGINS = "plugin.library.paths"
 
 
 class Outlet(Protocol):
-    """`count` and `sent_bytes`: of the records since the last commit that `send` has not seen.
+    """Puts the records of rows into the producer's queue.
 
-    `failure`: the error code of the first record of this producer that could not be delivered, or 0 as far as it knows.
+    `count` and `sent_bytes`: number and size of the records since the last commit that did not go through `send`.
+    `failure`: the error code of the first record of this producer whose delivery failed, or 0 if none is known.
     """
 
     count: int
@@ -39,17 +40,17 @@ class Outlet(Protocol):
     def emit(self) -> Emit: ...
 
     def send_rows(self, topic: str, rows: Sequence[tuple[bytes, bytes]], version: bytes) -> None:
-        """A record for each (key, event) of rows of one version."""
+        """Send one record for each (key, event). All have the same version."""
 
     def begin_anew(self) -> None:
-        """After a commit."""
+        """Reset the counters after a commit."""
 
     def watch(self, topics: frozenset[str]) -> None:
-        """Every record of these topics goes by `send`, from the next one on."""
+        """Send all further records of these topics through `send`."""
 
 
 class PlainOutlet:
-    """Everything is sent."""
+    """The fallback without the compiled fast path: every record goes through `send`."""
 
     count = sent_bytes = failure = 0
 
@@ -65,16 +66,19 @@ class PlainOutlet:
         pass
 
     def watch(self, topics: frozenset[str]) -> None:
-        """All of them do."""
+        """Do nothing: all records go through `send` anyway."""
 
 
 def open_producer(
     settings: Mapping[str, Any], *, send: Emit, note_topic: Callable[[str], None], largest_record: int
 ) -> tuple[Producer, Outlet]:
-    """`note_topic` is called before the first record of a topic that does not come by `send`."""
+    """Open a producer and its outlet.
+
+    The outlet calls `note_topic` before the first record of a topic that does not go through `send`.
+    """
 
     def make_producer(plugin: str) -> Producer:
-        paths = [path for path in (settings.get(_PLUGINS), plugin) if path]  # beside those that the user names
+        paths = [path for path in (settings.get(_PLUGINS), plugin) if path]  # the user may have plugins too
         return Producer({**settings, _PLUGINS: ";".join(paths)})
 
     if native_outlet is None:
@@ -82,7 +86,7 @@ def open_producer(
     try:
         opened: tuple[Producer, Outlet] = native_outlet.make_outlet(make_producer, note_topic, send, largest_record)
     except (KafkaException, RuntimeError) as error:
-        producer = Producer(dict(settings))  # raises again what is not for the plugin
+        producer = Producer(dict(settings))  # raises again if the error is not the plugin's
         log.warning("rows_not_compiled", reason=str(error))
         return producer, PlainOutlet(send)
     return opened

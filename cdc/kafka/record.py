@@ -1,4 +1,4 @@
-"""A record for Kafka, as every part of Tailrace hands it to the producer."""
+"""The type of a Kafka record, as all of Tailrace passes it to the producer."""
 
 from __future__ import annotations
 
@@ -13,16 +13,16 @@ Headers = list[tuple[str, bytes]]
 MESSAGE_HEADER = "transactional"
 
 
-# topic, key, value, headers, partition: positional, because it is called once per row
+# topic, key, value, headers, partition. The arguments are positional for speed: there is one call per row.
 Emit = Callable[[str, bytes, "bytes | None", Headers, int], None]
 
 
-# What the objects of one record cost beside its key and value, waiting to be sent or in the producer's queue.
+# The memory of one queued record in addition to its key and value: its objects, here or in the producer's queue.
 RECORD_BYTES = 500
 
 
 class Record(NamedTuple):
-    """`value` None is a tombstone; `partition` -1 leaves the choice to the key."""
+    """One Kafka record. `value` None: a tombstone. `partition` -1: the partitioner chooses by the key."""
 
     topic: str
     key: bytes

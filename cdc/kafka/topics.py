@@ -1,6 +1,6 @@
-"""Topics: made once with the settings that the promises hang on, then only looked at.
+"""Creates topics with the settings that the guarantees depend on, and checks existing topics.
 
-kafka-python does this; producing is confluent-kafka's (measured more than ten times as fast).
+This module uses kafka-python. The producer uses confluent-kafka, which is more than ten times as fast (measured).
 """
 
 from __future__ import annotations
@@ -28,28 +28,31 @@ from cdc.names import Control, control_topic
 
 T = TypeVar("T")
 
-# Kept beyond the last use: __positions answers "where was the log when?", for lag and `wait`.
+# __positions keeps its history: it maps times to WAL positions, for lag and `tailrace wait`.
 _POSITIONS_RETENTION_MS = 7 * 24 * 3_600_000
-# Rows of a chunk wait there only until capture passes its mark, or the chunk is read again.
+# Rows of a snapshot chunk stay on __copy until capture passes the chunk's high watermark, or a task reads it again.
 _COPY_RETENTION_MS = 24 * 3_600_000
-# The default of half a minute would hold capture up long after a broker is back.
+# The default of 30 seconds would delay capture long after a broker is available again.
 _RECONNECT = {"reconnect_backoff_max_ms": 1000}
-# Since 4.0, brokers refuse records stamped more than an hour ahead: a wrong clock of ours must not stop everything.
+# Brokers from 4.0 on refuse records with a time more than an hour ahead. With the broker's time, a wrong clock on our
+# host does not stop capture.
 _BROKERS_CLOCK = {"message.timestamp.type": "LogAppendTime"}
-# kafka-python's error is the whole request and the whole response; this is what the broker says in it.
+# The broker's reason in the text of a kafka-python error, which contains the whole request and response.
 _BROKERS_REASON = re.compile(r"""error_message=(?:"([^"]+)"|'([^']+)')""")
-# Nobody can stop us while the client tries to reach the first broker.
+# Short, because capture cannot stop while the client connects to the first broker.
 _FIRST_ANSWER_MS = 5_000
 
 
 @dataclass(frozen=True, slots=True)
 class Topic:
+    """An existing topic: its id and its number of partitions."""
+
     id: str
     partitions: int
 
 
 class Topics:
-    """All that capture asks of Kafka beside producing."""
+    """Kafka's admin operations that capture needs."""
 
     def __init__(self, kafka: KafkaConfig) -> None:
         self._kafka = kafka
@@ -63,7 +66,7 @@ class Topics:
         self._admin.close()
 
     def describe(self, names: Iterable[str]) -> dict[str, Topic]:
-        """Those of the topics that exist."""
+        """Return those of the topics that exist."""
         wanted = list(names)
         found = _translated(lambda: self._admin.describe_topics(wanted)) if wanted else []
         return {
@@ -73,15 +76,18 @@ class Topics:
         }
 
     def ensure_tables(self, names: Iterable[str]) -> dict[str, Topic]:
-        """Create the tables' topics that are missing; refuse those that exist with another shape."""
+        """Create the missing table topics. Raises RefusedError for one with other partitions or cleanup policy."""
         return self._ensure({name: self._table_settings() for name in names}, self._kafka.partitions)
 
     def ensure_messages(self, name: str) -> str:
-        """A topic for logical messages, in commit order, so of one partition; kept as long as the broker keeps such."""
+        """Create a topic for logical messages if it is missing, and return its id.
+
+        It has one partition, to keep the commit order. The broker's defaults determine the retention.
+        """
         return self._ensure({name: {"cleanup.policy": "delete", **_BROKERS_CLOCK, **self._size()}}, 1)[name].id
 
     def ensure_control(self) -> dict[str, Topic]:
-        """The control topics; all have one partition."""
+        """Create the missing control topics. All have one partition."""
         prefix = self._kafka.prefix
         compact = {
             "cleanup.policy": "compact",
@@ -107,7 +113,7 @@ class Topics:
         return made
 
     def end_offsets(self, partitions: Mapping[str, int]) -> dict[str, list[int]]:
-        """Where each partition ends now, open transactions included. `partitions`: topic -> how many."""
+        """Return the end offset of each partition, after open transactions. `partitions`: their number by topic."""
         places = [TopicPartition(name, p) for name, count in partitions.items() for p in range(count)]
         found = _translated(
             lambda: self._admin.list_partition_offsets(dict.fromkeys(places, OffsetSpec.LATEST)) if places else {}
@@ -118,7 +124,10 @@ class Topics:
         return ends
 
     def raise_size_limits(self, names: Iterable[str]) -> None:
-        """Topics made under a smaller max_message_bytes would refuse what is not parked any more."""
+        """Raise the topics' max.message.bytes to max_message_bytes.
+
+        A topic that was created with a smaller limit would refuse records that capture no longer parks.
+        """
         wanted = self._kafka.max_message_bytes
         found = self._configs(names)
         limits = {name: _setting(config, "max.message.bytes") for name, config in found.items()}
@@ -128,10 +137,11 @@ class Topics:
             _translated(lambda: self._admin.alter_configs(resources))
 
     def cleanup_policies(self, names: Iterable[str]) -> dict[str, str]:
+        """Return the cleanup policy of each topic that exists."""
         return self.settings(names, "cleanup.policy")
 
     def settings(self, names: Iterable[str], setting: str) -> dict[str, str]:
-        """One setting of each topic, as it is in force. A topic that does not exist is left out."""
+        """Return the effective value of one setting for each topic that exists."""
         found = {name: _setting(config, setting) for name, config in self._configs(names).items()}
         return {name: value for name, value in found.items() if value is not None}
 
@@ -164,12 +174,12 @@ class Topics:
         try:
             self._admin.create_topics(missing, wait_for_metadata=True)
         except TopicAlreadyExistsError:
-            pass  # by another capture, just before it found the slot taken
+            pass  # another capture created it, just before it found the slot in use
         except (InvalidTopicError, InvalidConfigurationError, PolicyViolationError) as error:
             reasons = {first or second for first, second in _BROKERS_REASON.findall(str(error))}
             raise RefusedError(
-                f"Kafka refuses to make a topic: {'; '.join(sorted(reasons)) or error}",
-                remedy="Take the table out of [source] tables, or mend what the broker does not like.",
+                f"Kafka refuses to create a topic: {'; '.join(sorted(reasons)) or error}",
+                remedy="Remove the table from [source] tables, or correct the setting that the broker refuses.",
             ) from error
 
     def _refuse_wrong_shape(
@@ -179,14 +189,14 @@ class Topics:
         for name, topic in existing.items():
             if topic.partitions != partitions:
                 raise RefusedError(
-                    f"Topic {name} has {topic.partitions} partitions, the config says {partitions}.",
-                    remedy="Set [kafka] partitions back; to re-partition, run: tailrace recover",
+                    f"Topic {name} has {topic.partitions} partitions. The config has {partitions}.",
+                    remedy="Set [kafka] partitions to the old value. To re-partition, run: tailrace recover",
                 )
             policy = wanted[name]["cleanup.policy"]
             if policies.get(name) != policy:
                 raise RefusedError(
-                    f"Topic {name} has cleanup.policy={policies.get(name)}, expected {policy}: rows may be gone.",
-                    remedy="Run: tailrace recover, which sets it back and copies what may be gone.",
+                    f"Topic {name} has cleanup.policy={policies.get(name)}, expected {policy}: rows may be missing.",
+                    remedy="Run: tailrace recover. It restores the setting and copies the rows that may be missing.",
                 )
 
     def _table_settings(self) -> dict[str, str]:
@@ -202,7 +212,7 @@ class Topics:
 
 
 def _setting(config: Mapping[str, Any], name: str) -> str | None:
-    """None where Kafka describes no settings: the topic is gone."""
+    """Return the setting's value. None: Kafka returned no settings, because the topic does not exist."""
     entry = config.get(name)
     return None if entry is None else entry["value"]
 
@@ -211,7 +221,9 @@ def _translated(call: Callable[[], T]) -> T:
     try:
         return call()
     except KafkaError as error:
-        text = str(error)  # begins with the kind of error
+        text = str(error)  # it starts with the name of the error
         if "Authentication" in text or "Authorization" in text:
-            raise RefusedError(f"Kafka does not let us: {text}", remedy="Mend [kafka] or the broker's ACLs.") from error
+            raise RefusedError(
+                f"Kafka denied access: {text}", remedy="Correct [kafka] or the broker's ACLs."
+            ) from error
         raise TransientError(f"Kafka did not answer: {text}") from error

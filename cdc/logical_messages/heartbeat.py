@@ -1,8 +1,9 @@
-"""The heartbeat: a small logical message every few seconds, and an early warning that the server is stopping.
+"""The heartbeat: writes a small logical message every few seconds, and detects that the server shuts down.
 
-It moves the slot on an idle database and makes lag measurable when nobody writes. Its own ordinary session is the first
-to hear of a shutdown (the server ends ordinary sessions before walsenders, and then waits for the walsenders to catch
-up): capture lets go at once then, so that a server is never held up, also when Kafka is down.
+The heartbeat advances the slot on an idle database, and makes lag measurable when no application writes. Its ordinary
+session is the first to notice a shutdown: the server ends ordinary sessions before walsenders, and then waits for the
+walsenders to catch up. Capture then closes the replication connection at once. So capture never delays a shutdown, not
+even while Kafka is down.
 """
 
 from __future__ import annotations
@@ -22,7 +23,10 @@ PREFIX = OWN_PREFIX + "heartbeat"
 
 
 class Heartbeat:
-    """A thread of its own, with its own connection: a server that hangs must not block the stream."""
+    """Writes heartbeats in its own thread with its own connection, so that a server that hangs cannot block the stream.
+
+    `server_lost` is set when the connection fails.
+    """
 
     def __init__(
         self, connect: Callable[[], psycopg.Connection], *, slot: str, secret: bytes, interval_seconds: float
@@ -44,7 +48,7 @@ class Heartbeat:
     def _run(self) -> None:
         try:
             with self._connect() as connection:
-                # Never wait for a synchronous standby: a heartbeat that hangs would look like a dead server.
+                # Do not wait for a synchronous standby: a heartbeat that hangs would look like a failed server.
                 connection.execute("set synchronous_commit = off")
                 while not self._stopped.is_set():
                     self._beat(connection)
@@ -56,16 +60,16 @@ class Heartbeat:
         beat(connection, self._secret, self._slot)
 
     def _rest(self, connection: psycopg.Connection) -> None:
-        """Until the next beat, looking at the socket: bytes on an idle session mean that the server ends it."""
+        """Wait for the next heartbeat and watch the socket: bytes on an idle session mean that the server ends it."""
         until = time.monotonic() + self._interval_seconds
         while not self._stopped.is_set() and (left := until - time.monotonic()) > 0:
             readable, _, _ = select.select([connection.fileno()], [], [], min(left, 0.5))
             if readable:
                 connection.pgconn.consume_input()
-                connection.execute("select 1")  # raises if it was the end, harmless if it was a notice
+                connection.execute("select 1")  # raises if the server ended the session; harmless after a notice
 
 
 def beat(connection: psycopg.Connection, secret: bytes, slot: str) -> None:
-    """One heartbeat, for a caller that needs the stream to move now."""
+    """Write one heartbeat, for a caller that needs the stream to advance now."""
     content = json.dumps({"slot": slot, "ts_us": time.time_ns() // 1000})
     emit_signed(connection, secret, PREFIX, content.encode("ascii"))

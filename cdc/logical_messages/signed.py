@@ -1,8 +1,8 @@
-"""Tailrace's own logical messages, signed: heartbeats and the marks of copies.
+"""Tailrace's own logical messages, which are signed: heartbeats and the watermarks of incremental snapshots.
 
-Any role of the database may write a message of any name into its log. So ours carry a signature under a secret that
-only those know who may read the pipeline's topics. It covers the id of the transaction that writes the message: a
-copy of the message, taken from the log, is written by another transaction, and is ignored.
+Any role of the database may write a logical message with any prefix. So Tailrace signs its messages with a secret that
+only processes with read access to the pipeline's topics have. The signature covers the id of the transaction that
+writes the message. So capture ignores a copy of the message, since another transaction wrote it.
 """
 
 from __future__ import annotations
@@ -25,14 +25,14 @@ from cdc.pgoutput.messages import Begin, LogicalMessage
 
 log = get_logger("capture")
 
-OWN_PREFIX = "tailrace."  # of every logical message that is ours
+OWN_PREFIX = "tailrace."  # the first part of the prefix of all Tailrace's own messages
 
 FORMAT = 1
-# On __requests, which an older Tailrace reads by another key only.
+# The secret's key on __requests. Older releases read only records with another key there.
 KEY = b'{"secret":"messages"}'
 _SECRET_BYTES = 32
 _SIGNATURE_BYTES = 64  # in hexadecimal
-_XIDS = 1 << 32  # the stream has the lower half of a transaction's id
+_XIDS = 1 << 32  # the stream has the lower 32 bits of a transaction id
 _ANSWER_SECONDS = 10.0
 
 
@@ -42,7 +42,7 @@ class _Secret(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def ensure_secret(kafka: KafkaConfig) -> bytes:
-    """For the capture that holds the slot: the pipeline's secret, made the first time. Blocks."""
+    """Return the pipeline's secret, or create it. Blocks. Only the capture that holds the slot may call this."""
     found = _read(kafka)
     if found is None:
         found = secrets.token_bytes(_SECRET_BYTES)
@@ -52,11 +52,11 @@ def ensure_secret(kafka: KafkaConfig) -> bytes:
 
 
 def read_secret(kafka: KafkaConfig) -> bytes:
-    """For jobs. Blocks."""
+    """Return the pipeline's secret, for jobs. Raises TransientError if there is none. Blocks."""
     found = _read(kafka)
     if found is None:
         raise TransientError(
-            f"{_topic(kafka)} has no secret for messages: capture has not run, or is of an older release.",
+            f"{_topic(kafka)} has no secret for messages: no capture of this release has run yet.",
             remedy="Start (or restart) tailrace capture of this release.",
         )
     return found
@@ -69,7 +69,7 @@ def _read(kafka: KafkaConfig) -> bytes | None:
     found = msgspec.json.decode(data, type=_Secret)
     if found.format > FORMAT:
         raise RefusedError(
-            f"The secret on {_topic(kafka)} has format {found.format}; this Tailrace knows up to {FORMAT}.",
+            f"The secret on {_topic(kafka)} has format {found.format}. This release reads formats up to {FORMAT}.",
             remedy="Run the newer Tailrace that wrote it.",
         )
     return bytes.fromhex(found.secret)
@@ -80,9 +80,10 @@ def _topic(kafka: KafkaConfig) -> str:
 
 
 def emit_signed(connection: psycopg.Connection[Any], secret: bytes, prefix: str, body: bytes) -> LSN:
-    """In a transaction of its own. `body` is ASCII: the server would write other letters in its own encoding.
+    """Write a signed logical message in its own transaction.
 
-    Gives an LSN at or before the message's commit, and behind everything before it.
+    `body` is ASCII, because the server would convert other characters to its encoding. Returns an LSN that is at or
+    before the message's commit, and after all earlier WAL.
     """
     with connection.transaction():
         row = connection.execute("select pg_current_xact_id()::text::int8").fetchone()
@@ -96,7 +97,7 @@ def emit_signed(connection: psycopg.Connection[Any], secret: bytes, prefix: str,
 
 
 class OwnMessages:
-    """Tells ours from others'. Asks no server: each forged one costs a hash, and a line in the log."""
+    """Verifies the signatures of Tailrace's own messages, without a query: a forged one costs a hash and a log line."""
 
     def __init__(self, secret: bytes, slot: str) -> None:
         self._secret = secret
@@ -104,14 +105,14 @@ class OwnMessages:
         self._seldom = Seldom(log)
 
     def opened(self, message: LogicalMessage, begin: Begin | None) -> bytes | None:
-        """What it says; None unless it was signed for this very transaction."""
+        """Return the message's body. None: it is not signed with this pipeline's secret for this transaction."""
         signature, body = message.content[:_SIGNATURE_BYTES], message.content[_SIGNATURE_BYTES:]
         if begin is not None and message.transactional:
             expected = _signature(self._secret, message.prefix, begin.xid, body)
             if hmac.compare_digest(signature, expected):
                 return body
-        if self._slot in message.content:  # other pipelines on this database have messages of the same names
-            reason = "it names this pipeline, and is not signed by it, or not for this transaction"
+        if self._slot in message.content:  # other pipelines on this database use the same prefixes
+            reason = "it names this pipeline, but its signature is wrong for this pipeline or this transaction"
             self._seldom.warning("message_ignored", name=message.prefix, reason=reason, lsn=str(message.lsn))
         return None
 

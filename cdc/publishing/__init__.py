@@ -1,1 +1,1 @@
-"""Publishing records exactly once: the transactional producer, and rows that could not be published."""
+"""Exactly-once publishing: the transactional producer, and the parked rows that are too large for it."""

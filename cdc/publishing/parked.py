@@ -1,8 +1,8 @@
-"""The records on `<prefix>.__parked`: rows that could not be delivered, by capture or a store, and what settled them.
+"""The records on `<prefix>.__parked`: rows that capture or a store could not deliver, and the entries that settle them.
 
-The topic is a log. An entry parks a row under its topic, key and version; a later entry of the same row with `settled`
-ends that, and one with `every` does so for all rows of a table below its version (a TRUNCATE, a whole copy). Capture
-writes its entries in the same Kafka transaction as the events that they are about.
+The topic is a log. An entry parks a row under its topic, key and version. A later entry of the same row with `settled`
+settles it. An entry with `every` settles all rows of a table with a smaller version (after a TRUNCATE or a snapshot of
+the whole table). Capture writes its entries in the same Kafka transaction as the events that they belong to.
 """
 
 from __future__ import annotations
@@ -20,11 +20,11 @@ from cdc.kafka.control_topics import read_to_end
 from cdc.kafka.record import Headers, Record
 
 FORMAT = 1
-#: On the delete and the tombstone that stand in the topic for a parked row: the size that its record would have.
+#: On the delete and the tombstone that replace a parked row in its topic: the size that its record would have.
 HEADER = "parked"
-#: How the key of a TRUNCATE's marker, and of the marker that ends a copy, begins.
+#: The first bytes of the key of a TRUNCATE's marker, and of the marker that ends a snapshot.
 MARKER_KEY = b'{"__truncate":'
-# Record keys, and keys that would make an entry too large, are cut at this length.
+# Record keys on `__parked`, and keys that would make an entry too large, are truncated to this length.
 _KEY_BYTES = 512
 _SOURCE = b',"source":{"version":"'
 _NO_BEFORE = b'{"before":null,"after":'
@@ -36,7 +36,7 @@ class _After(msgspec.Struct):
 
 
 class RowName(NamedTuple):
-    """Which row of which table, and who parked it: a store, or capture ("")."""
+    """Identifies a parked row: the store that parked it ("" for capture), its topic and its key."""
 
     store: str
     topic: str
@@ -44,10 +44,12 @@ class RowName(NamedTuple):
 
 
 class Parked(msgspec.Struct, frozen=True, kw_only=True):
-    """`place`: its own offset on __parked, by which commands name it; `store` is empty for a row that capture parked.
+    """An entry on `__parked`.
 
-    A key may be cut at 512 bytes: `key_bytes` then says how long it is. `key_digest`: of the whole key, if it is longer
-    than that and capture wrote the entry.
+    `place`: the entry's own offset on `__parked`. Commands use it to name the entry.
+    `store`: the store that parked the row, empty for capture.
+    `key_bytes`: the length of the whole key if `key` is truncated to 512 bytes, otherwise 0.
+    `key_digest`: the digest of the whole key, if it is longer than 512 bytes and capture wrote the entry.
     """
 
     topic: str
@@ -73,17 +75,17 @@ class Parked(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def names_of(store: str, topic: str, key: bytes) -> set[RowName]:
-    """The names under which the row may be parked; a store's entry has only the beginning of a long key."""
+    """Return the names under which the row may be parked. A store's entry has only the first bytes of a long key."""
     return {RowName(store, topic, short_key(key)), RowName(store, topic, kept_key(key).encode())}
 
 
 def short_key(key: bytes) -> bytes:
-    """A key by which rows are told apart; a long one is represented by its digest."""
+    """Return a key of bounded length that identifies the row: the key itself, or the digest of a long key."""
     return key if len(key) <= _KEY_BYTES else _digest(key).encode()
 
 
 def kept_key(key: bytes) -> str:
-    """What a store's entry holds of a key."""
+    """Return the part of a key that a store's entry contains."""
     return key[:_KEY_BYTES].decode(errors="replace")
 
 
@@ -92,23 +94,27 @@ def _digest(key: bytes) -> str:
 
 
 def decode_parked(value: bytes, place: int, topic: str) -> Parked:
+    """Decode an entry. Raises RefusedError for an entry of a newer format."""
     found = msgspec.json.decode(value).get("format", FORMAT)
     if found > FORMAT:
         raise RefusedError(
-            f"A record on {topic} has format {found}; this Tailrace knows up to {FORMAT}.",
+            f"A record on {topic} has format {found}. This release reads formats up to {FORMAT}.",
             remedy="Run the newer Tailrace that wrote it.",
         )
     return msgspec.structs.replace(msgspec.json.decode(value, type=Parked), place=place)
 
 
 class ParkedRows:
-    """What is parked and not settled, after all entries that were taken so far."""
+    """The rows that are parked and not settled, according to the entries read so far."""
 
     def __init__(self) -> None:
         self._last: dict[RowName, Parked] = {}
 
     def take(self, entry: Parked) -> None:
-        """Entries in the topic's order. Stores write theirs at least once: an older one says nothing any more."""
+        """Apply an entry. Call this in the topic's order.
+
+        Stores may write an entry more than once, so an entry with an older version than the last one has no effect.
+        """
         if entry.every:
             self._settle_every(entry)
             return
@@ -124,16 +130,16 @@ class ParkedRows:
                 del self._last[name]
 
     def __iter__(self) -> Iterator[Parked]:
-        """Oldest first."""
+        """Yields the rows, the oldest first."""
         return (row for row in self._last.values() if not row.settled)
 
     def counts(self) -> Counter[tuple[str, str]]:
-        """By store and topic."""
+        """Return the number of rows by store and topic."""
         return Counter((row.store, row.topic) for row in self)
 
 
 def read_parked_rows(options: dict[str, str], topic: str) -> list[Parked]:
-    """All that is parked now, oldest first. Waits until the transactions before the topic's end are decided."""
+    """Return all rows that are parked now, the oldest first. Waits for open transactions before the topic's end."""
     rows = ParkedRows()
     for message in read_to_end(options, topic):
         value = message.value()
@@ -142,23 +148,25 @@ def read_parked_rows(options: dict[str, str], topic: str) -> list[Parked]:
     return list(rows)
 
 
-# -- what capture writes ---------------------------------------------------------------------------------------------
+# -- capture's entries -----------------------------------------------------------------------------------------------
 
 
 def parked_entry(
     parked_topic: str, topic: str, key: bytes, version: bytes, size: int | bytes, largest_record: int
 ) -> Record:
+    """Return the entry that parks a row whose record is too large."""
     number = size.decode() if isinstance(size, bytes) else size
     reason = f"record of {number} bytes is over max_message_bytes"
     return _entry(parked_topic, topic, key, version, {"reason": reason}, largest_record)
 
 
 def settled_entry(parked_topic: str, topic: str, key: bytes, version: bytes, largest_record: int) -> Record:
+    """Return the entry that settles a row."""
     return _entry(parked_topic, topic, key, version, {"settled": True}, largest_record)
 
 
 def every_settled_entry(parked_topic: str, topic: str, version: bytes) -> Record:
-    """Every row of the table with a smaller version."""
+    """Return the entry that settles every row of the table with a smaller version."""
     more = {"settled": True, "every": True}
     return _entry(parked_topic, topic, b"", version, more, _KEY_BYTES)
 
@@ -181,16 +189,17 @@ def _entry(
 
 
 def parked_headers(version: bytes, size: int) -> Headers:
+    """Return the headers of the delete and the tombstone that replace a parked row."""
     return [("v", version), (HEADER, b"%d" % size)]
 
 
 def is_delete(event: bytes) -> bool:
-    """Of an event for a table's topic: whether the row is gone, or the table emptied."""
+    """Whether an event of a table topic is a delete or a truncate marker."""
     return event[: event.rfind(_SOURCE)].endswith(_NO_AFTER)
 
 
 def without_before(event: bytes) -> bytes:
-    """The same without the row as it was: an update may be too large although the row itself is not."""
+    """Return the event without `before`: an update may be too large although the new row alone is not."""
     if event.startswith(_NO_BEFORE):
         return event
     after = bytes(msgspec.json.decode(event, type=_After).after)
@@ -198,8 +207,8 @@ def without_before(event: bytes) -> bytes:
 
 
 def without_rows(event: bytes, *, parked: bool) -> bytes:
-    """A delete in place of an event that is too large: all of it but the rows. `parked`: the row exists."""
-    # What comes behind the rows: JSON strings cannot hold this text, since their quotes are escaped.
+    """Return a delete to replace an event that is too large: the event without its rows. `parked`: the row exists."""
+    # Keep the part after the rows. No JSON string can contain _SOURCE, since quotes in strings are escaped.
     plain = orjson.loads(b'{"before":null,"after":null' + event[event.rfind(_SOURCE) :])
     plain["op"] = "d"
     if parked:
@@ -208,7 +217,7 @@ def without_rows(event: bytes, *, parked: bool) -> bytes:
 
 
 class ParkedKeys:
-    """The rows that capture has parked and not settled: by topic, short key and version. In memory while it runs."""
+    """The rows that capture has parked and not settled, by topic and short key, with their versions. In memory only."""
 
     def __init__(self) -> None:
         self._topics: dict[str, dict[bytes, bytes]] = {}
@@ -229,14 +238,14 @@ class ParkedKeys:
             self._topics.setdefault(row.topic, {})[row.name.key] = row.version.encode()
 
     def settle(self, topic: str, key: bytes) -> bool:
-        """Whether it was parked."""
+        """Remove the row. Returns whether it was parked."""
         keys = self._topics.get(topic, {})
         was_parked = keys.pop(short_key(key), None) is not None
         self._forget_empty(topic)
         return was_parked
 
     def settle_below(self, topic: str, version: bytes) -> bool:
-        """Whether any row of the table was parked at a smaller version."""
+        """Remove all rows of the table with a smaller version. Returns whether there were any."""
         keys = self._topics.get(topic, {})
         kept = {key: parked for key, parked in keys.items() if parked >= version}
         if len(kept) == len(keys):

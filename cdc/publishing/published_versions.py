@@ -1,4 +1,4 @@
-"""What versions the topics hold already, and the base that puts everything new above them. Reads Kafka only."""
+"""Finds the highest version in the topics, and the base with which all new versions are higher. Reads only Kafka."""
 
 from __future__ import annotations
 
@@ -13,16 +13,17 @@ from cdc.lsn import LSN, Version
 
 _FIRST_LOOK_BACK = 64
 _READ_SECONDS = 30.0
-# Beyond the highest version that is known, where a base has to rise: what a store has applied and not yet noted, or
-# what a broker has lost, may be somewhat higher.
+# A base that has to rise puts new versions this far above the highest known version: a store may have applied a version
+# that it has not recorded, and a broker may have lost one.
 _MARGIN_BYTES = 1 << 30
-# Elasticsearch has room for versions that differ by 8 (docs/reference/stores.md).
+# Every base is a multiple of 8, as LSNs are: Elasticsearch's versions omit the position's lowest three bits
+# (docs/reference/stores.md).
 _STEP = 8
 _COPY_MARKER = b'"by":"copy"'
 
 
 def base_above(highest: Version, point: LSN, base: int) -> int:
-    """The base with which everything from `point` on has a larger version than `highest`: the same one, if it does."""
+    """Return a base with which all versions from `point` on are higher than `highest`. Keep `base` if that suffices."""
     if base + point > highest.position:
         return base
     needed = highest.position + _MARGIN_BYTES - point
@@ -30,9 +31,10 @@ def base_above(highest: Version, point: LSN, base: int) -> int:
 
 
 def highest_version(kafka: KafkaConfig, partitions: Mapping[str, int]) -> Version:
-    """Of all records of these topics; (0, 0) where there are none.
+    """Return the highest version of all records of these topics, or (0, 0) if they have no records.
 
-    Within a partition versions never fall, but for the markers that end a copy: its last other record has the highest.
+    `partitions`: the number of partitions by topic. Within a partition, versions never decrease, except for the markers
+    that end a snapshot. So the last record that is no such marker has the highest version.
     """
     consumer = committed_reader(kafka.client_options())
     try:
@@ -59,13 +61,13 @@ def _highest(consumer: Consumer, name: str, number: int) -> Version:
 
 
 def _highest_from(consumer: Consumer, name: str, number: int, start: int) -> tuple[Version, bool]:
-    """The highest version from there to the end, and whether that is the partition's."""
+    """Return the highest version from `start` on, and whether it is the highest of the whole partition."""
     consumer.assign([TopicPartition(name, number, start)])
     highest, conclusive = Version(0, 0), False
     while True:
         message = consumer.poll(_READ_SECONDS)
         if message is None:
-            raise TransientError(f"Kafka gave nothing from {name} for {_READ_SECONDS:.0f} seconds.")
+            raise TransientError(f"Kafka returned nothing from {name} for {_READ_SECONDS:.0f} seconds.")
         error = message.error()
         if error is not None:
             if error.code() == KafkaError._PARTITION_EOF:
@@ -76,7 +78,7 @@ def _highest_from(consumer: Consumer, name: str, number: int, start: int) -> tup
 
 
 def _version(message: Message) -> Version:
-    """A record that is not ours has none."""
+    """Return the record's version. A record that another program wrote has none, and counts as (0, 0)."""
     stamp = dict(message.headers() or []).get("v")
     is_ours = isinstance(stamp, bytes) and len(stamp) == len(str(Version(0, 0)))
     return Version.parse(stamp.decode()) if isinstance(stamp, bytes) and is_ours else Version(0, 0)

@@ -1,7 +1,7 @@
-"""The transactional producer. One Kafka transaction at a time; whatever fails, the producer is thrown away.
+"""The transactional producer. It has one Kafka transaction at a time, and is discarded after any error.
 
-A new producer with the same `transactional.id` aborts what the old one left open and fences it, so the answer to every
-trouble is the same: give up this producer, and start again from the progress record.
+A new producer with the same `transactional.id` aborts the old one's open transaction and fences it. So capture handles
+every error in the same way: it discards this producer, and starts again from the progress record.
 """
 
 from __future__ import annotations
@@ -33,28 +33,30 @@ from cdc.publishing.parked import (
 T = TypeVar("T")
 
 PRODUCER_SETTINGS: dict[str, str | int] = {
-    # Java's default partitioner; librdkafka's own agrees with it on a quarter of keys only.
+    # Java's default partitioner. librdkafka's own default chooses the same partition for only a quarter of the keys.
     "partitioner": "murmur2_random",
     "enable.idempotence": "true",
     "acks": "all",
     "compression.type": "lz4",
-    # Long, for full batches: a commit flushes, which waits for no linger, and nobody sees a record before.
+    # Long, for full batches. It delays no record: consumers see records only after the commit, and the commit's flush
+    # ignores the linger time.
     "linger.ms": 50,
     "batch.size": 1_000_000,
     "batch.num.messages": 10_000,
-    # The bound on memory: past it `produce` says BufferError.
+    # The memory limit: above it, `produce` raises BufferError.
     "queue.buffering.max.kbytes": 12_288,
     "queue.buffering.max.messages": 50_000,
-    # As soon as a broker is back; the default is ten seconds.
+    # Reconnect soon after a broker is available again. The default is ten seconds.
     "reconnect.backoff.max.ms": 1000,
-    # Nobody asks for a report per record: the commit fails if any of them did. (Without this, they fill the queue.)
+    # The commit fails if any record failed, so reports of successful records are not needed. They would fill the queue.
     "delivery.report.only.error": True,
-    # librdkafka prints to stderr past our log; what is wrong comes as an exception, with the cause from error_cb.
+    # librdkafka would print to stderr, outside our log. Errors arrive as exceptions, with the cause from error_cb.
     "log_level": 0,
 }
-# Room for what a record batch adds to a single record: headers of batch and record, varints.
+# What a record batch adds to a single record: the headers of batch and record, and varints.
 _RECORD_OVERHEAD_BYTES = 256
-# librdkafka waits for a topic that was deleted as for one that is not made yet, for a minute and more.
+# The interval of checks during a flush. librdkafka waits for a deleted topic as for one that does not exist yet: a
+# minute or more.
 _LOOK_SECONDS = 3.0
 _CONNECT_SECONDS = 5.0
 
@@ -68,18 +70,22 @@ _FENCED = {KafkaError._FENCED, KafkaError.INVALID_PRODUCER_EPOCH, KafkaError.PRO
 
 
 def producer_settings(max_message_bytes: int) -> dict[str, str | int]:
-    """With room in the queue for the largest record: for one that is larger than the queue there would never be any."""
+    """Return the settings, with a queue that is large enough for the largest record. It would never fit otherwise."""
     kbytes = max(int(PRODUCER_SETTINGS["queue.buffering.max.kbytes"]), max_message_bytes // 1024 + 1)
     return PRODUCER_SETTINGS | {"queue.buffering.max.kbytes": kbytes}
 
 
 def largest_record(max_message_bytes: int) -> int:
-    """Bytes of key, value and headers for which there is surely room."""
+    """Return how many bytes a record's key, value and headers may have together."""
     return max_message_bytes - _RECORD_OVERHEAD_BYTES
 
 
 class Publisher:
-    """Not thread-safe; capture hands it to its Kafka thread for the blocking calls and back."""
+    """Publishes records in Kafka transactions, and parks rows that are too large.
+
+    It is not thread-safe. Only one thread at a time uses it: capture's Kafka thread during blocking calls, and
+    capture's main thread otherwise.
+    """
 
     def __init__(
         self,
@@ -91,7 +97,7 @@ class Publisher:
         parked_topic: str,
     ) -> None:
         self._last_error = ""
-        self._failure = 0  # the error code of the first record that could not be delivered
+        self._failure = 0  # the error code of the first record that Kafka did not accept
         self._largest_record = largest_record(max_message_bytes)
         self._producer, self._outlet = open_producer(
             {
@@ -107,24 +113,24 @@ class Publisher:
             note_topic=self._note_topic,
             largest_record=self._largest_record,
         )
-        # For rows: `send`, or a shorter way.
+        # These publish rows: by `send`, or by the compiled fast path.
         self.emit = self._outlet.emit
         self.send_rows = self._outlet.send_rows
         self._produce: Callable[..., None] = self._producer.produce
         self._parked_topic = parked_topic
         self.wait_for_room: Callable[[], None] = lambda: time.sleep(0.01)
         self._open = False
-        self._last_topic = ""  # the records of a table come in runs
+        self._last_topic = ""  # usually the topic of the next record too
         self.touched: set[str] = set()
         self._count = 0
-        self._bytes = 0  # of the keys and values that were counted
+        self._bytes = 0  # the size of the keys and values of these records
         self._parked_keys = ParkedKeys()
-        self._with_parked: frozenset[str] = frozenset()  # topics of which some rows are parked
+        self._with_parked: frozenset[str] = frozenset()  # topics with parked rows
 
     def fence(self, timeout_seconds: float) -> None:
-        """Abort whatever an earlier producer of this id left open, and stop it from writing ever again."""
-        # Connected first: librdkafka looks for the coordinator only twice a second while it has no connection.
-        with suppress(KafkaException):  # a broker that is away: what follows waits for it, or says so
+        """Abort the open transaction of any earlier producer with this id, and make sure that it can write no more."""
+        # Connect first: without a connection, librdkafka searches for the coordinator only twice a second.
+        with suppress(KafkaException):  # the broker is unavailable: the next call waits for it, or raises
             self._producer.cluster_id(min(timeout_seconds, _CONNECT_SECONDS))
         self._checked(lambda: self._producer.init_transactions(timeout_seconds))
 
@@ -134,9 +140,9 @@ class Publisher:
             self._open = True
 
     def send(self, topic: str, key: bytes, value: bytes | None, headers: Headers, partition: int = -1) -> None:
-        """Hot: once per record. Blocks (through `wait_for_room`) while the queue is full."""
+        """Send one record. Blocks in `wait_for_room` while the queue is full. A hot path: one call per record."""
         size = len(key) if value is None else len(key) + len(value)
-        if len(headers) > 1:  # the version alone is within the overhead; a key change carries the other key too
+        if len(headers) > 1:  # the version fits into the overhead; a change of the key adds the other key
             size += sum([len(data) for _, data in headers])
             if headers[1][0] == HEADER and value is not None:
                 self._note_parked(topic, key, headers)
@@ -158,12 +164,12 @@ class Publisher:
 
     @property
     def count(self) -> int:
-        """How many records since the last commit."""
+        """The number of records since the last commit."""
         return self._count + self._outlet.count
 
     @property
     def queued_bytes(self) -> int:
-        """About what the producer's queue takes up. May be asked while another thread commits."""
+        """The approximate size of the producer's queue. Safe to read while another thread commits."""
         count, sent = self.count, self._bytes + self._outlet.sent_bytes
         return len(self._producer) * (sent // count + RECORD_BYTES) if count else 0
 
@@ -181,40 +187,40 @@ class Publisher:
                 return
 
     def poll(self) -> None:
-        """Now and then: what was delivered takes up room in the queue until it is served."""
+        """Serve librdkafka's callbacks. Call this often: delivered records stay in the queue until then."""
         self._checked(lambda: self._producer.poll(0))
 
-    # -- what is too large ---------------------------------------------------------------------------------------
+    # -- records that are too large, and parked rows -------------------------------------------------------------
 
     def know_parked(self, rows: Iterable[Parked]) -> None:
-        """What earlier sessions of capture have parked: from now on it is settled with the event that does so."""
+        """Load the rows that earlier sessions parked. The next event of such a row then also settles it."""
         self._parked_keys.load(rows)
         self._watch()
 
     @property
     def parked_counts(self) -> dict[str, int]:
-        """How many rows are parked and not settled, by topic, once what was sent so far is committed."""
+        """By topic, how many rows are parked and not settled, including records that are sent and not committed."""
         return self._parked_keys.counts
 
     def _send_less(self, topic: str, key: bytes, value: bytes | None, headers: Headers, size: int) -> None:
-        """In place of a record that the broker would refuse, which would abort the whole transaction."""
-        if ".__" in topic and topic.count(".") == 1:  # a control topic (see names): without it, nothing may go on
+        """Replace a record that is too large. The broker would refuse it, and the whole transaction would fail."""
+        if ".__" in topic and topic.count(".") == 1:  # a control topic (see names), which needs all its records
             raise RefusedError(
-                f"A record of {size} bytes for {topic} is over max_message_bytes.",
+                f"Topic {topic}: a record of {size} bytes is over max_message_bytes.",
                 remedy="Raise [kafka] max_message_bytes.",
             )
         version = headers[0][1]
         if len(headers) > 1 and headers[1][0] == MESSAGE_HEADER:
             self.send(*parked_entry(self._parked_topic, topic, key, version, size, self._largest_record))
         elif _is_parked(headers):
-            pass  # its key is too long: there never was a record of it, and the entry is written
+            pass  # the key alone is too long, so the topic never had a record of it; the entry on `__parked` exists
         elif value is None or is_delete(value):
             self._send_small_delete(topic, key, value, version)
         else:
             self._send_row_or_park(topic, key, value, headers, size)
 
     def _send_row_or_park(self, topic: str, key: bytes, value: bytes, headers: Headers, size: int) -> None:
-        """The row counts: `before`, and the other key in the headers of a key change, are left out before that."""
+        """Send the row without `before`, or also without the headers of a key change. Park it if neither fits."""
         smaller = without_before(value)
         room = self._largest_record - len(key) - len(smaller)
         if room >= size - len(key) - len(value):
@@ -227,7 +233,7 @@ class Publisher:
             self.send(topic, key, None, marked)
 
     def _send_small_delete(self, topic: str, key: bytes, value: bytes | None, version: bytes) -> None:
-        """The key alone says what is gone. Where that is too long for a record, there never was one of it."""
+        """Send a delete with the key only. If the key is too long for a record, the topic never had a record of it."""
         event = None if value is None else without_rows(value, parked=False)
         if len(key) + len(event or b"") <= self._largest_record:
             self.send(topic, key, event, [("v", version)])
@@ -242,7 +248,7 @@ class Publisher:
         self.send(*parked_entry(self._parked_topic, topic, key, version, size, self._largest_record))
 
     def _settle(self, topic: str, key: bytes, version: bytes) -> None:
-        """A record of a table with parked rows was sent: it may be the one that settles some of them."""
+        """Settle the parked rows that a record just sent replaces: the row of its key, or those before a marker."""
         if key.startswith(MARKER_KEY):
             if self._parked_keys.settle_below(topic, version):
                 self.send(*every_settled_entry(self._parked_topic, topic, version))
@@ -252,22 +258,23 @@ class Publisher:
             self._watch()
 
     def _watch(self) -> None:
-        """Rows of these topics go by `send` from now on, which looks up each key; all others go the usual way."""
+        """Route all records of topics with parked rows through `send`, which looks up each key."""
         self._with_parked = self._parked_keys.topics
         self._outlet.watch(self._with_parked)
 
     def flush(self, timeout_seconds: float, look: Callable[[], None]) -> None:
-        """Everything sent so far is on the brokers, still invisible to read_committed.
+        """Wait until the brokers have all records sent so far. They are still invisible to read_committed consumers.
 
-        Where it takes long, `look` is asked again and again whether waiting makes sense; it raises if not.
+        While this takes long, it calls `look` every few seconds. `look` raises if there is no point in waiting.
         """
         give_up_at = time.monotonic() + timeout_seconds
         while self._checked(lambda: self._producer.flush(_LOOK_SECONDS)):
             look()
             if time.monotonic() > give_up_at:
-                raise TransientError(f"Kafka took nothing for {timeout_seconds:.0f} seconds.")
+                raise TransientError(f"Kafka did not accept all records within {timeout_seconds:.0f} seconds.")
 
     def commit(self, timeout_seconds: float) -> None:
+        """Commit the transaction."""
         self._checked(lambda: self._producer.commit_transaction(timeout_seconds))
         self._open = False
         self._last_topic = ""
@@ -276,49 +283,55 @@ class Publisher:
         self._outlet.begin_anew()
 
     def abandon(self) -> None:
-        """Drop what is queued; the broker aborts the rest when the next producer fences, or by its timeout."""
+        """Discard the queued records. The broker aborts the transaction at the next producer's fence, or by timeout."""
         self._producer.purge()
 
     def _checked(self, call: Callable[[], T]) -> T:
-        """Every call that serves callbacks may raise: a fatal error comes out of whichever is the next of them."""
+        """Make a producer call and translate its errors.
+
+        Every call that serves callbacks may raise: librdkafka raises a fatal error from the next such call.
+        """
         try:
             return call()
         except KafkaException as error:
             raise self._translated(error) from error
         except SystemError as error:
-            # A delivery report in the same call, after a fatal error was raised in it: the report's callback trips
-            # over the exception that confluent-kafka has set already.
+            # The same call raised a fatal error and then served a delivery report. Python raises SystemError, because
+            # confluent-kafka calls the report's callback while an exception is already set.
             if not isinstance(error.__cause__, KafkaException):
                 raise
             raise self._translated(error.__cause__) from error
 
     def _remember(self, error: KafkaError) -> None:
-        """What broke a transaction is told here; the call that fails next only says that it is broken."""
+        """Keep librdkafka's error text: it has the cause. The next call only reports that the transaction failed."""
         self._last_error = f" ({error.str()})"
 
     def _remember_failed(self, error: KafkaError | None, _message: Message) -> None:
-        """Called for failures only (delivery.report.only.error), and not for what goes by the outlet."""
+        """Keep the first failed record's error code. (delivery.report.only.error: called only for failures.)
+
+        librdkafka does not call this for records of the compiled fast path. The outlet has their failure.
+        """
         if error is not None and error.code() not in (KafkaError._PURGE_QUEUE, KafkaError._PURGE_INFLIGHT):
             self._failure = self._failure or error.code()
 
     def _translated(self, error: KafkaException) -> RefusedError | TransientError:
-        with suppress(KafkaException, SystemError):  # a fatal error (see _checked), most likely this very one
+        with suppress(KafkaException, SystemError):  # a fatal error (see _checked), most likely the same one
             self._producer.poll(0)
         first: KafkaError = error.args[0]
         causes = [first, *(cause for cause in self._causes(first.code()) if cause.code() != first.code())]
         denied = next((cause for cause in causes if cause.code() in _HOPELESS), None)
         if denied is not None:
-            return RefusedError(f"Kafka does not let us: {denied.str()}", remedy="Mend [kafka] or the broker's ACLs.")
+            return RefusedError(f"Kafka denied access: {denied.str()}", remedy="Correct [kafka] or the broker's ACLs.")
         if any(cause.code() in _FENCED for cause in causes):
-            return TransientError("Another capture has taken over (this producer is fenced).")
+            return TransientError("Another capture has fenced this producer and taken over.")
         because = f" ({causes[-1].str()})" if len(causes) > 1 else self._last_error
         return TransientError(f"Kafka: {first.str()}{because}")
 
     def _causes(self, code: int) -> Iterator[KafkaError]:
-        """What is behind an error that only says that the transaction is broken."""
+        """Yields the causes of an error that only reports a failed transaction."""
         if code == KafkaError._STATE:
             try:
-                self._producer.begin_transaction()  # says why it cannot; if it can, no harm: the producer is given up
+                self._producer.begin_transaction()  # its error has the cause; success does no harm
             except KafkaException as error:
                 yield error.args[0]
         failure = self._failure or self._outlet.failure
@@ -327,5 +340,5 @@ class Publisher:
 
 
 def _is_parked(headers: Headers) -> bool:
-    """Of a delete or a tombstone that stands for a row that is there, and parked."""
+    """Whether these are the headers of a delete or a tombstone that replaces a parked row."""
     return len(headers) > 1 and headers[1][0] == HEADER

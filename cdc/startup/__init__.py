@@ -1,1 +1,1 @@
-"""How capture starts: the slot, the fence, the checks, and the first start with its initial snapshot."""
+"""Start of a capture session: slot, fence, checks, and the first start of a pipeline with its initial snapshot."""

@@ -1,7 +1,8 @@
-"""The very first start: publication, topics, slot, and the first copy before anything is published.
+"""The first start of a pipeline: creates publication, topics and slot, and makes the initial snapshot.
 
-If it dies, the progress record says how far it had come: `creating` has published nothing, and begins anew; `copying`
-has lost its snapshot, so what was copied stands and the rest is marked as incomplete.
+Capture publishes no change before the initial snapshot is complete. If capture dies during the first start, the next
+start reads the state from the progress record. `creating`: nothing was published, and the first start begins again.
+`copying`: the exported snapshot is lost, so the rows that were copied stay, and the other tables become incomplete.
 """
 
 from __future__ import annotations
@@ -44,6 +45,8 @@ _COMMIT_SECONDS = 30.0
 
 
 class FirstStart:
+    """Creates a pipeline's publication, topics and slot, and brings it to the point at which streaming begins."""
+
     def __init__(
         self,
         config: Config,
@@ -63,7 +66,7 @@ class FirstStart:
     def run(
         self, stream: ReplicationStream, system_identifier: str, timeline: int, *, pipeline_id: str
     ) -> Progress | None:
-        """The progress record to stream from; None when asked to stop meanwhile."""
+        """Return the progress record from which to stream. None: `stop` was set before the end."""
         chosen = choose_tables(self._source, self._connection)
         publication = ensure_publication(self._config, self._connection, chosen)
         progress = Progress(
@@ -94,14 +97,14 @@ class FirstStart:
             known = self._uncopied(states, created.point)
             copy = initial_snapshot.opened(
                 "", created.point, progress.base, {}
-            )  # of no table: only what was there is dead
+            )  # a snapshot of no table: it only invalidates the rows that the topics already hold
             progress = self._with_buried(progress.streaming_from(created.point), known, copy)
             self._write(progress, known)
             return progress
         return self._copy_first(stream, progress, created)
 
     def _uncopied(self, tables: dict[str, TableState], point: LSN) -> TableStates:
-        """Without a first copy: what was in the tables is missing in the topics, so they are not whole."""
+        """Return the states without an initial snapshot: tables with rows are incomplete, as their topics lack them."""
         states = learn_settings(self._config, TableStates(tables=tables))
         for oid in initial_snapshot.filled(self._connection, describe_tables(self._connection, self._config, tables)):
             states = states.never_copied(tables[oid].topic, point)
@@ -111,7 +114,7 @@ class FirstStart:
         return read_catalog_states(self._connection, publication.tables, prefix=self._prefix)
 
     def _with_topics(self, progress: Progress, states: Mapping[str, TableState]) -> Progress:
-        """A topic for each table, also for those that only the publication has, or that were renamed meanwhile."""
+        """Create a topic for each table, also for tables that only the publication names or that have a new name."""
         names = sorted({state.topic for state in states.values() if state.key} - progress.topic_ids.keys())
         made = self._topics.ensure_tables(names)
         for name in names:
@@ -119,22 +122,23 @@ class FirstStart:
         return progress.with_end_offsets(self._topics.end_offsets({name: made[name].partitions for name in names}))
 
     def _with_base(self, progress: Progress, point: LSN) -> Progress:
-        """Topics of an earlier life may hold versions of a server whose LSNs were higher."""
+        """Choose the base. Topics of an earlier pipeline may hold versions from a server with higher LSNs."""
         held = {name: len(offsets) for name, offsets in progress.end_offsets.items() if any(offsets)}
         base = base_above(highest_version(self._config.kafka, held), point, 0) if held else 0
         return progress.with_base(base, point)
 
     def finish_interrupted(self, progress: Progress, states: TableStates) -> Progress:
-        """The capture that held the snapshot has died in the middle of the first copy."""
+        """End an initial snapshot whose capture died, and with it the exported snapshot."""
         outcome = initial_snapshot.interrupted(self._config, progress.copy)
         if not outcome.rows and not outcome.is_through:
-            # Nothing was published: a new slot with a new snapshot is better than copying everything beside the stream.
+            # Nothing was published. A new slot with a new initial snapshot is cheaper than incremental snapshots of all
+            # tables.
             progress = progress.creating_again()
             self._write(progress, copy=initial_snapshot.ended(outcome))
             return progress
         return self._begin_streaming(progress, states, outcome)
 
-    # -- the first copy --------------------------------------------------------------------------------------
+    # -- the initial snapshot --------------------------------------------------------------------------------
 
     def _copy_first(self, stream: ReplicationStream, progress: Progress, created: CreatedSlot) -> Progress | None:
         point = created.point
@@ -160,7 +164,7 @@ class FirstStart:
     def _begin_streaming(
         self, progress: Progress, states: TableStates, outcome: initial_snapshot.InitialSnapshotOutcome
     ) -> Progress:
-        """All in one transaction: the copy has ended, what it lacks is marked, and streaming may begin."""
+        """In one Kafka transaction: end the snapshot, mark the tables that it lacks as incomplete, start streaming."""
         point = LSN(outcome.copy.point)
         copied = {name: ends for name, ends in outcome.end_offsets.items() if name in progress.end_offsets}
         continuity.check_topics(progress.with_end_offsets(copied), self._topics)
@@ -173,7 +177,7 @@ class FirstStart:
         return progress
 
     def _with_buried(self, progress: Progress, states: TableStates, copy: CopyState) -> Progress:
-        """In a transaction that the caller commits."""
+        """Invalidate the older rows of the topics, in a Kafka transaction that the caller commits."""
         parked_topic = control_topic(self._prefix, Control.PARKED)
         parked = read_parked_rows(self._config.kafka.client_options(), parked_topic)
         self._publisher.know_parked(row for row in parked if not row.store and row.topic in progress.topic_ids)
@@ -184,7 +188,10 @@ class FirstStart:
         return progress.with_end_offsets(ends).with_parked(self._publisher.parked_counts)
 
     def _bury_what_was_there(self, progress: Progress, states: TableStates, copy: CopyState) -> None:
-        """A topic of an earlier life has rows that this copy may not have: everything older than it is dead."""
+        """Write markers to topics that hold records of an earlier pipeline: all versions before this snapshot are dead.
+
+        Such a topic may have rows that the snapshot does not have.
+        """
         database = catalog.database_name(self._connection)
         for state in states.tables.values():
             ends = progress.end_offsets.get(state.topic, [])

@@ -1,7 +1,8 @@
-"""Capture's side of the first copy: it holds the snapshot, publishes nothing, and judges what came of it.
+"""Capture's part of the initial snapshot: keeps the exported snapshot open, waits, and evaluates the result.
 
-The copying itself is a Spark job (`tailrace snapshot`). What it finished is told by the chunks' own records, which are
-in the same Kafka transactions as their rows, so nobody has to be believed.
+Meanwhile capture publishes nothing. A Spark job (`tailrace snapshot`) copies the rows. The job writes the record of
+each snapshot chunk in the same Kafka transaction as the chunk's rows. So these records alone show which chunks are
+finished.
 """
 
 from __future__ import annotations
@@ -41,16 +42,18 @@ log = get_logger("first_copy")
 _LOOK_SECONDS = 0.5
 _FENCE_SECONDS = 30.0
 _FENCES_AT_ONCE = 8
-_INTERRUPTED = "the first copy was interrupted"
-# The slot keeps all WAL from the point on; told again as more of the limit is used.
+_INTERRUPTED = "the initial snapshot was interrupted"
+# The slot keeps all WAL from the consistent point on. Capture warns at each of these shares of max_slot_wal_keep_size.
 _WAL_WARNINGS = (0.5, 0.75, 0.9)
 
 
 @dataclass(frozen=True, slots=True)
 class InitialSnapshotOutcome:
-    """`missing`: the tables (by oid) that the copy could not give, and why; they are due for a later copy.
+    """The result of an initial snapshot.
 
-    `end_offsets`: by topic, how far the finished chunks say that its partitions reach.
+    `missing`: by oid, the tables that the snapshot lacks, and why. They need an incremental snapshot.
+    `is_through`: the job planned the snapshot and finished every chunk.
+    `end_offsets`: by topic, the highest end offsets of its partitions in the records of the finished chunks.
     """
 
     copy: CopyState
@@ -61,7 +64,10 @@ class InitialSnapshotOutcome:
 
 
 def opened(snapshot: str, point: LSN, base: int, settings: Mapping[str, str]) -> CopyState:
-    """`settings`: a digest for each of the tables (by oid); a job with other settings must not write a row."""
+    """Return the record of a new initial snapshot.
+
+    `settings`: by oid, the settings digest of each table. A job with other settings must not write a row.
+    """
     return CopyState(
         id=uuid.uuid4().hex[:12],
         kind="first",
@@ -76,9 +82,9 @@ def opened(snapshot: str, point: LSN, base: int, settings: Mapping[str, str]) ->
 
 
 class SeenAtSnapshot(NamedTuple):
-    """The tables, by oid, as the exported snapshot has them: what is altered from then on must be noticed as altered.
+    """The tables, by oid, as the exported snapshot shows them, so that capture detects every later change of a table.
 
-    `filled`: those that may have rows.
+    `filled`: the tables that may have rows.
     """
 
     states: dict[str, TableState]
@@ -87,6 +93,7 @@ class SeenAtSnapshot(NamedTuple):
 
 
 def look_at_snapshot(config: Config, snapshot: str, oids: Sequence[str]) -> SeenAtSnapshot:
+    """Read the tables' definitions in the exported snapshot."""
     with connect(config.source.conninfo()) as connection, connection.transaction():
         connection.execute("set transaction isolation level repeatable read, read only")
         connection.execute(sql.SQL("set transaction snapshot {}").format(sql.Literal(snapshot)))
@@ -97,13 +104,16 @@ def look_at_snapshot(config: Config, snapshot: str, oids: Sequence[str]) -> Seen
 
 
 def filled(connection: psycopg.Connection, described: Mapping[str, DescribedTable]) -> set[str]:
-    """Those of the tables (by oid) that may have rows."""
+    """Return the oids of the tables that may have rows."""
     sizes = read_sizes(connection, described.values())
     return {oid for oid, table in described.items() if _may_have_rows(table, sizes)}
 
 
 def _may_have_rows(table: DescribedTable, sizes: Mapping[int, RelationSize]) -> bool:
-    """By its files, without a lock: one that was rewritten since looks empty to the snapshot, and is not."""
+    """Whether the table may have rows, judged by the size of its files, which needs no lock.
+
+    A table that was rewritten after the snapshot appears empty in it although it has rows, so it counts as filled.
+    """
     found = [(leaf.storage, sizes.get(leaf.relation.oid)) for leaf in table.leaves]
     return any(size is None or size.heap_bytes > 0 or size.storage != storage for storage, size in found)
 
@@ -116,13 +126,16 @@ def wait_until_copied(
     connection: psycopg.Connection,
     stop: threading.Event,
 ) -> InitialSnapshotOutcome | None:
-    """None when asked to stop. Kafka may come and go meanwhile; the snapshot lives as long as `stream` does."""
+    """Wait for the snapshot job and return the result. None: `stop` was set.
+
+    The exported snapshot exists as long as `stream` is open. Kafka may be unavailable for a while.
+    """
     log.info(
         "waiting_for_first_copy",
         copy=copy.id,
         consistent_point=str(LSN(copy.point)),
-        reason="changes are published once the rows that are there already have been",
-        remedy="Run: tailrace snapshot (`tailrace run` does it by itself)",
+        reason="capture publishes changes only after the existing rows",
+        remedy="Run: tailrace snapshot (`tailrace run` runs it automatically)",
     )
     watch = _WalWatch(config.source.slot, LSN(copy.point), connection)
     with CopyLog(config.kafka) as copies:
@@ -135,22 +148,26 @@ def wait_until_copied(
                 troubled = False
             except TransientError as error:
                 if not troubled:
-                    log.warning("kafka_away", reason=str(error), effect="the first copy waits")
+                    log.warning("kafka_away", reason=str(error), effect="the initial snapshot waits")
                 troubled = True
                 continue
             present = copies.copies.get(copy.id, copy)
             if copies.is_through(present):
                 return _judged(copies, present)
-    log.warning("first_copy_interrupted", reason="asked to stop; tables that are not copied yet become incomplete")
+    log.warning("first_copy_interrupted", reason="capture stops; tables that are not copied yet become incomplete")
     return None
 
 
 def interrupted(config: Config, copy_id: str) -> InitialSnapshotOutcome:
-    """The snapshot died with its capture. What is finished stands; what is not can never be finished after this.
+    """Abandon the initial snapshot of a capture that died, and return its result.
 
-    The order matters: the copy is given up in the driver's own name, so that it can plan no more, or has cut us off and
-    we begin anew; then the chunks' producers are cut off. A task that fences its own after that finds the copy given
-    up; one that did so before cannot commit. Whoever dies in between does the same again, with the same outcome.
+    The exported snapshot ended with that capture. Finished chunks stay. After this, no task can finish another chunk.
+
+    The order matters. First, this process fences the job's driver and marks the snapshot as abandoned, under the
+    driver's transactional id. The driver can then plan no more chunks. (If the driver fences this process instead, the
+    start fails and capture retries.) Then this process fences the producers of the unfinished chunks. A task that
+    fences its own producer after that finds the snapshot abandoned. A task that did so before that cannot commit. If
+    this process dies in between, the next start does the same again, with the same result.
     """
     kafka, slot = config.kafka, config.source.slot
     driver = _producer(kafka, driver_transactional_id(kafka.prefix, slot))
@@ -158,7 +175,7 @@ def interrupted(config: Config, copy_id: str) -> InitialSnapshotOutcome:
     with CopyLog(kafka) as copies:
         copy = copies.refresh().copies.get(copy_id)
         if copy is None:
-            raise TransientError(f"Copy {copy_id} is not on {kafka.prefix}'s log of copies.")
+            raise TransientError(f"Snapshot {copy_id} has no record on {kafka.prefix}.__copies.")
         if copy.state in ("open", "planned"):
             given_up = msgspec.structs.replace(copy, state="abandoned", ended_ms=_now_ms(), reason=_INTERRUPTED)
             driver.send(control_topic(kafka.prefix, Control.COPIES), given_up.key, given_up.encode(), [])
@@ -174,7 +191,7 @@ def interrupted(config: Config, copy_id: str) -> InitialSnapshotOutcome:
 
 
 def ended(outcome: InitialSnapshotOutcome) -> CopyState:
-    """How the copy's record ends."""
+    """Return the final record of the snapshot."""
     return msgspec.structs.replace(
         outcome.copy,
         state="complete" if outcome.is_through else "abandoned",
@@ -207,7 +224,7 @@ def _furthest(found: Iterable[Mapping[str, Sequence[int]]]) -> dict[str, list[in
 
 
 def cut_off(kafka: KafkaConfig, transactional_id: str) -> None:
-    """Whoever wrote under this id cannot do so any more."""
+    """Fence the producer with this transactional id: it can write no more."""
     producer = _producer(kafka, transactional_id)
     producer.fence(_FENCE_SECONDS)
     producer.abandon()
@@ -228,7 +245,7 @@ def _now_ms() -> int:
 
 
 class _WalWatch:
-    """Warns in time before the server throws away WAL that the slot needs, and refuses to wait once it has."""
+    """Warns before the server removes WAL that the slot needs, and raises RefusedError once it has removed it."""
 
     def __init__(self, slot: str, point: LSN, connection: psycopg.Connection) -> None:
         self._slot = slot
@@ -255,6 +272,6 @@ class _WalWatch:
                 "slot_nears_its_limit",
                 held_bytes=held,
                 left_bytes=left,
-                reason="the slot keeps all WAL until the first copy is through",
+                reason="the slot keeps all WAL until the initial snapshot is complete",
                 remedy="Raise max_slot_wal_keep_size (a reload is enough), or [copy] connections to copy faster.",
             )

@@ -1,4 +1,4 @@
-"""Which tables the config means, and the publication that has them. Makes it where it is missing."""
+"""Selects the tables that the config names, and creates or checks the publication that contains them."""
 
 from __future__ import annotations
 
@@ -18,13 +18,17 @@ log = get_logger("startup")
 
 
 def choose_tables(source: SourceConfig, connection: psycopg.Connection) -> list[SourceTable]:
-    """What the config selects. What cannot be captured: an error if named, a warning if under `schema.*`."""
+    """Return the tables that the config selects.
+
+    A table that cannot be captured raises RefusedError if the config names it, and logs a warning if `schema.*` selects
+    it.
+    """
     named = {(selector.schema, selector.table) for selector in source.tables if selector.table is not None}
     found = catalog.tables(connection, source.tables)
     for schema_name, name in sorted(named - {(table.schema, table.name) for table in found}):
         raise RefusedError(
             f"Table {schema_name}.{name} of [source] tables does not exist (or is temporary or unlogged).",
-            remedy="Create it or take it out of the config.",
+            remedy="Create the table, or remove it from [source] tables.",
         )
     chosen = []
     for table in found:
@@ -36,14 +40,17 @@ def choose_tables(source: SourceConfig, connection: psycopg.Connection) -> list[
         else:
             log.warning("table_left_out", table=str(table), reason=problem[0], remedy=problem[1])
     if not chosen:
-        raise RefusedError("No table to capture.", remedy="See [source] tables; each needs a primary key.")
+        raise RefusedError("No table to capture.", remedy="Correct [source] tables. Every table needs a primary key.")
     return chosen
 
 
 def ensure_publication(
     config: Config, connection: psycopg.Connection, chosen: list[SourceTable], *, add: bool = False
 ) -> Publication:
-    """With all of these tables in it. `add`: put those into it that an existing one lacks; refuse them otherwise."""
+    """Return the publication, with all of these tables in it. Create it if it does not exist.
+
+    `add`: add the tables that an existing publication lacks. Otherwise raise RefusedError for them.
+    """
     name = config.source.publication
     refuse_unfit(
         config,
@@ -60,13 +67,13 @@ def ensure_publication(
             raise _uncovered(name, lacking)
         _add(connection, name, lacking)
     publication = catalog.publication(connection, name)
-    assert publication is not None  # noqa: S101  # just made, or looked at
+    assert publication is not None  # noqa: S101  # it existed before, or was just created
     return publication
 
 
 def _refuse_unfit_publication(source: SourceConfig, connection: psycopg.Connection, chosen: list[SourceTable]) -> None:
-    """One that somebody else has made: what it keeps back would be missing without a word."""
-    from cdc.check.findings import Level  # noqa: PLC0415 - all of `check` comes along: not into every capture
+    """Raise RefusedError if an existing publication does not send all changes: the topics would silently lack some."""
+    from cdc.check.findings import Level  # noqa: PLC0415 - imports all of `check`, which most starts do not need
     from cdc.check.publication import judge_content, read_publication  # noqa: PLC0415 - as above
     from cdc.check.tables import read_tables  # noqa: PLC0415 - as above
 
@@ -82,6 +89,7 @@ def _refuse_unfit_publication(source: SourceConfig, connection: psycopg.Connecti
 
 
 def lacking_tables(publication: Publication | None, chosen: list[SourceTable]) -> list[SourceTable]:
+    """Return the chosen tables that the publication does not contain."""
     known = {} if publication is None else publication.tables
     return [table for table in chosen if str(table.oid) not in known]
 
@@ -91,7 +99,7 @@ def _create(connection: psycopg.Connection, name: str, chosen: list[SourceTable]
         catalog.create_publication(connection, name, chosen)
     except psycopg.errors.InsufficientPrivilege as error:
         raise RefusedError(
-            f"The role may not make publication {name}: {explain(error)}.",
+            f"The role may not create publication {name}: {explain(error)}.",
             remedy=f"As the tables' owner run: create publication {name} for table {_list(chosen)};",
         ) from error
 
@@ -111,7 +119,7 @@ def _add(connection: psycopg.Connection, name: str, lacking: list[SourceTable]) 
 def _uncovered(name: str, lacking: list[SourceTable]) -> RefusedError:
     return RefusedError(
         f"Publication {name} exists, but lacks {_list(lacking)}.",
-        remedy=f"Run: alter publication {name} add table {_list(lacking)}; or drop it, and capture makes it anew.",
+        remedy=f"Run: alter publication {name} add table {_list(lacking)}; or drop it, and capture creates it again.",
     )
 
 

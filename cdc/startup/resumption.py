@@ -1,12 +1,13 @@
-"""Whether the stream goes on where progress ended: the server must still have the last commit that it has sent.
+"""Checks that the server's WAL is the one that capture published from: its last published commit must still be there.
 
-The check for a server whose disk was rolled back and that has since written more log than before: its system
-identifier, timeline and length of log look as they should. But the slot was rolled back too, so the server sends again
-from there on, and other transactions are where the published ones were. They would be skipped as published.
+This detects a server whose disk was rolled back, and that has written more WAL since than before. Its system
+identifier, timeline and WAL length look correct. But the slot was rolled back too. So the server sends transactions
+again from the slot's older position, and other transactions are at the LSNs of the published ones. Without this check,
+capture would skip them as already published.
 
-Until the stream has passed what progress covers, the slot must not be confirmed: that would destroy the evidence.
-Pure: no I/O. What Postgres sends for one stretch of log is the same every time, so this is exact: whether a transaction
-is sent hangs on the catalog as it was then.
+Capture must not confirm the slot until the stream has passed the LSN in the progress record. To confirm it would
+destroy the evidence. The module does no I/O. The check is exact, because Postgres sends the same transactions every
+time for the same WAL: whether it sends a transaction depends on the catalog at that transaction.
 """
 
 from __future__ import annotations
@@ -19,19 +20,24 @@ from cdc.positions.progress import Progress
 
 
 class Resumption:
-    """`confirmed`: where the slot stands, so what it sends again. `is_passed` once everything in progress is behind."""
+    """Compares the transactions that the server sends again with the progress record.
+
+    `confirmed`: the slot's confirmed LSN, from which the server sends again. `is_passed`: the stream has passed the LSN
+    in the progress record, so the check is complete.
+    """
 
     def __init__(self, progress: Progress, confirmed: LSN | None) -> None:
         self._commit = LSN(progress.commit_lsn)
         self._commit_time_us = progress.commit_time_us
-        # Commits before it have all been sent; with the last of them inside, a large transaction is half published.
+        # The server has sent all commits before this LSN. It includes the last commit of progress, also where only a
+        # part of that transaction is published.
         self._through = LSN(max(progress.confirm_lsn, progress.commit_lsn + 1))
         self._is_due = confirmed is not None and confirmed <= self._commit
-        is_known = progress.commit_lsn > 0  # not so in the record of an older Tailrace, or before the first commit
+        is_known = progress.commit_lsn > 0  # 0 in a record of an older release, or before the first commit
         self.is_passed = not is_known or confirmed is None or confirmed >= self._through
 
     def on_begin(self, begin: Begin) -> None:
-        """Refuses a transaction that cannot be there."""
+        """Raise RefusedError for a transaction that contradicts the progress record."""
         lsn = begin.final_lsn
         if lsn == self._commit:
             if begin.commit_time_us + POSTGRES_EPOCH_US != self._commit_time_us:
@@ -40,22 +46,22 @@ class Resumption:
         elif lsn > self._commit:
             self._pass(lsn)
             if lsn < self._through:
-                raise self._rolled_back(f"there is a transaction at {lsn} that it had not sent before")
+                raise self._rolled_back(f"it has a transaction at {lsn} that it had not sent before")
 
     def on_keepalive(self, sent: LSN) -> None:
-        """Outside of transactions: everything before `sent` has come."""
+        """Handle a keepalive outside a transaction: the server has sent everything before `sent`."""
         if sent > self._commit:
             self._pass(sent)
 
     def _pass(self, lsn: LSN) -> None:
         if self._is_due:
-            raise self._rolled_back(f"the transaction that committed at {self._commit} is not there any more")
+            raise self._rolled_back(f"it no longer has the transaction that committed at {self._commit}")
         self.is_passed = lsn >= self._through
 
     def _rolled_back(self, what: str) -> RefusedError:
         return RefusedError(
-            f"The server was rolled back: {what}. Changes up to {self._through} were published from a log that it has "
-            "no more.",
+            f"The server was rolled back: {what}. Capture has published changes up to {self._through} from WAL that "
+            "the server no longer has.",
             remedy="Run: tailrace recover --anyway (it shows what it will do, and asks). It copies every table again, "
             "in place.",
         )

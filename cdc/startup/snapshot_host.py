@@ -1,6 +1,6 @@
-"""A first copy without a running capture: `tailrace snapshot` makes the slot and holds the snapshot itself.
+"""An initial snapshot without a running capture: `tailrace snapshot` creates the slot and keeps the snapshot open.
 
-It is a start of capture that ends where streaming would begin. Where a capture runs, this is only its standby.
+It starts like capture, and ends where streaming would begin. While a capture runs, this is only its standby.
 """
 
 from __future__ import annotations
@@ -22,12 +22,12 @@ from cdc.startup.startup import start
 log = get_logger("first_copy")
 
 _RETRY_SECONDS = 2.0
-# A capture that is started beside it had better hold the snapshot: it stays longer.
+# If capture starts at the same time, let it acquire the slot and keep the snapshot open: it runs longer than this job.
 _CAPTURE_FIRST_SECONDS = 5.0
 
 
 class FirstCopyHost:
-    """`trouble`: why it gave up (a refusal), for whoever waits for the copy to begin."""
+    """Runs the first start in a thread. `trouble`: the error that ended it, for the caller that waits."""
 
     def __init__(self, config: Config) -> None:
         self.trouble: TailraceError | None = None
@@ -71,6 +71,7 @@ class FirstCopyHost:
 
 @contextmanager
 def hosted_first_copy(config: Config) -> Iterator[FirstCopyHost]:
+    """Keep the exported snapshot open in a thread while the context is active."""
     host = FirstCopyHost(config)
     host.start()
     try:

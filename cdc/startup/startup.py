@@ -1,7 +1,9 @@
-"""How a life of capture begins: take the slot, fence, read progress, check. The first time, make what is missing.
+"""Starts a capture session: acquires the slot, fences the producer, reads the progress record, runs the checks.
 
-The slot is the lock: whoever holds it is the one capture, anybody else waits as the standby. Only then is the producer
-fenced, because fencing before would cut off the capture that rightly runs.
+On the first start of a pipeline, it also creates the publication, the topics and the slot.
+
+The slot is the lock: only the process that holds it may capture. Every other capture process waits as a standby. The
+start fences the producer only after it has acquired the slot: otherwise it would fence the capture that is running.
 """
 
 from __future__ import annotations
@@ -45,31 +47,37 @@ log = get_logger("startup")
 _STANDBY_SECONDS = 1.0
 _FENCE_SECONDS = 30.0
 _LATE_RECORD_SECONDS = 5.0
-_PARKED_LOST = "which of its rows are parked was lost with __parked"
-# A quarter of a copy's: while a request is under way, librdkafka holds its batch twice, as it was and compressed.
+_PARKED_LOST = "__parked no longer has the entries of some of its parked rows"
+# A quarter of a snapshot job's batch size: during a request, librdkafka has its batch in memory twice, plain and
+# compressed.
 _BATCH_BYTES = "262144"
 
 
 class Attend(Protocol):
-    """Runs a blocking call in another thread while the replication connection stays answered."""
+    """Runs a blocking call in another thread, while this thread keeps answering the replication connection."""
 
     def __call__(self, call: Callable[[], T], stream: ReplicationStream) -> T: ...
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Started:
+    """The open connections and the state of a session that may now stream. The caller closes them."""
+
     stream: ReplicationStream
     publisher: Publisher
     topics: Topics
     catalog: psycopg.Connection
     progress: Progress
     states: TableStates
-    secret: bytes  # of our own messages in the log
+    secret: bytes  # the key for the signatures of Tailrace's own logical messages
     resumption: Resumption
 
 
 def start(config: Config, attend: Attend, *, stop: threading.Event) -> Started | None:
-    """None when asked to stop while waiting as the standby. Closes what it opened when it fails."""
+    """Start a session, and wait as a standby while another process holds the slot. None: `stop` was set.
+
+    If the start fails, it closes every connection that it opened.
+    """
     topics = Topics(config.kafka)
     try:
         topics.ensure_control()
@@ -98,6 +106,8 @@ def start(config: Config, attend: Attend, *, stop: threading.Event) -> Started |
 
 
 class _Start:
+    """One start of a session. `try_to_take` makes one attempt to acquire the slot."""
+
     def __init__(
         self, config: Config, attend: Attend, topics: Topics, connection: psycopg.Connection, stop: threading.Event
     ) -> None:
@@ -111,7 +121,7 @@ class _Start:
         self._schema_topic = control_topic(config.kafka.prefix, Control.SCHEMA)
         self._parked_topic = control_topic(config.kafka.prefix, Control.PARKED)
         self._made: Publisher | None = None
-        self._slot_confirmed: LSN | None = None  # as the stream began; None: the slot is new
+        self._slot_confirmed: LSN | None = None  # when streaming began; None: the slot is new
 
     def _stream(self) -> ReplicationStream:
         return ReplicationStream(
@@ -122,10 +132,13 @@ class _Start:
         )
 
     def try_to_take(self) -> Started | None:
-        """None when asked to stop during the first copy."""
+        """Acquire the slot and run all checks. None: `stop` was set during the initial snapshot.
+
+        Raises SlotInUse while another process holds the slot.
+        """
         if catalog.is_standby(self._connection):
-            raise TransientError("This server is a standby; capture reads from the primary.")
-        # Where there is no slot yet, or it is there but waits for the first copy, this lock stands in for it.
+            raise TransientError("This server is a standby. Capture reads from the primary.")
+        # This lock replaces the slot as the lock while there is no slot, or while it waits for the initial snapshot.
         with first_start_lock(self._connection, self._source.slot):
             stream = self._stream()
             try:
@@ -153,7 +166,7 @@ class _Start:
         settings = pipeline_digest(self._config)
         if states != found or progress.settings != settings:
             progress = progress.with_settings(settings)
-            # Before anything else: jobs compare their settings with these.
+            # Write this before any other record: jobs compare their settings with these.
             self._attend(lambda: self._write(publisher, progress, states), stream)
         return Started(
             stream=stream,
@@ -173,12 +186,12 @@ class _Start:
         publisher.commit(_FENCE_SECONDS)
 
     def _read_parked(self) -> list[Parked]:
-        """Rows that capture has parked and not settled."""
+        """Return the rows that capture has parked and not settled."""
         rows = read_parked_rows(self._config.kafka.client_options(), self._parked_topic)
         return [row for row in rows if not row.store]
 
     def _followed(self, states: TableStates, lsn: LSN) -> TableStates:
-        """What the config says now, against what it said when the tables were published."""
+        """Compare the config with the settings under which the tables were published, and return the new states."""
         now = read_catalog_states(self._connection, states.tables, prefix=self._config.kafka.prefix)
         refuse_removed(self._config, states, now)
         for state in states.tables.values():
@@ -186,7 +199,7 @@ class _Start:
                 log.warning(
                     "table_not_selected",
                     table=f"{state.schema}.{state.table}",
-                    reason="[source] tables does not select it any more; it is captured until it is removed",
+                    reason="[source] tables no longer selects it; capture publishes it until it is removed",
                     remedy=f"Run: tailrace remove --table {TableSelector(state.schema, state.table)}",
                 )
         return follow_settings(self._config, states, lsn)
@@ -198,7 +211,7 @@ class _Start:
             is_physical = catalog.is_physical_slot(self._connection, self._source.slot)
             continuity.check_not_physical(self._source.slot, is_physical=is_physical)
             return self._begin_without_slot(stream, *identity)
-        # Postgres would refuse these as well, without the remedy.
+        # Postgres would refuse these slots too, but its errors have no remedy.
         continuity.check_owner(slot, name=self._source.slot, database=catalog.database_name(self._connection))
         continuity.check_valid(slot, name=self._source.slot)
         stream.start()
@@ -209,7 +222,7 @@ class _Start:
         progress = self._attend(lambda: self._fence_and_read(publisher), stream)
         slot = catalog.slot(self._connection, self._source.slot)
         if slot is None:
-            raise TransientError(f"Slot {self._source.slot} vanished while it was taken.")
+            raise TransientError(f"Slot {self._source.slot} was dropped while capture acquired it.")
         self._slot_confirmed = slot.confirmed_flush_lsn
         if progress is not None and slot.confirmed_flush_lsn is not None:
             progress = self._attend(partial(self._read_up_to, slot.confirmed_flush_lsn, progress), stream)
@@ -217,16 +230,16 @@ class _Start:
             continuity.check_state(progress)
             continuity.check_cluster(
                 progress, system_identifier
-            )  # first: on another one, its slot is not ours to judge
+            )  # check this first: on another cluster, the slot is not this pipeline's
             continuity.check_slot_name(progress, self._source.slot)
         if progress is not None and progress.state == "creating":
-            # A first start that died between making the slot and saying so. Nothing was published from it.
+            # An earlier first start died after it created the slot and before it recorded this. It published nothing.
             stream.close()
             drop_when_free(self._connection, self._source.slot)
-            raise TransientError("The first start had died half-way; its slot was dropped to begin anew.")
+            raise TransientError("An earlier first start did not finish. Capture dropped its slot and starts again.")
         continuity.check_slot(progress, slot, name=self._source.slot, database=catalog.database_name(self._connection))
         assert progress is not None  # noqa: S101  # check_slot refuses otherwise
-        # Asked on a connection of its own: this one streams already.
+        # `_forked_at` opens its own connection, because this one is already streaming.
         continuity.check_server(
             progress,
             system_identifier,
@@ -250,7 +263,7 @@ class _Start:
         if progress.state == "copying":
             progress = self._attend(lambda: self._finish_interrupted(publisher, progress), stream)
             if progress.state == "creating":
-                raise TransientError("The first copy had not begun when its snapshot was lost; beginning anew.")
+                raise TransientError("The exported snapshot was lost before any row was copied. Capture starts again.")
         return progress
 
     def _finish_interrupted(self, publisher: Publisher, progress: Progress) -> Progress:
@@ -277,7 +290,7 @@ class _Start:
             continuity.check_slot_name(progress, self._source.slot)
             raise continuity.missing_slot(self._source.slot, progress.confirmable)
         first_start = FirstStart(self._config, self._topics, self._connection, publisher, self._stop)
-        # A first start that was interrupted has published nothing, but stores may know its id.
+        # An interrupted first start has published nothing. But stores may have recorded its pipeline id, so keep it.
         pipeline_id = progress.identified().pipeline_id if progress is not None else new_pipeline_id()
         progress = first_start.run(stream, system_identifier, timeline, pipeline_id=pipeline_id)
         if progress is None:
@@ -297,10 +310,12 @@ class _Start:
         return read_progress(self._config.kafka.client_options(), self._progress_topic, decided=True)
 
     def _read_up_to(self, confirmed: LSN, progress: Progress) -> Progress:
-        """The slot is only ever told what a committed record says: one that says less may not be the last.
+        """Read the progress record again until it covers the slot's confirmed LSN, or a few seconds have passed.
 
-        A broker that was killed and restarted was seen, once, to show its last committed record a moment late. That no
-        transaction is open does not rule that out: it may not know the end of its log yet, and says so to nobody.
+        Capture confirms to the slot only an LSN from a committed progress record. So a record with a smaller LSN may
+        not be the last one. A broker that was killed and restarted once returned its last committed record a moment
+        late. That no transaction is open does not exclude this: a broker that has not found the end of its log yet
+        reports no error.
         """
         give_up_at = time.monotonic() + _LATE_RECORD_SECONDS
         while progress.confirmable < confirmed and time.monotonic() < give_up_at:
@@ -315,7 +330,7 @@ class _Start:
         return decode_states(found)
 
     def _last_states(self) -> bytes | None:
-        """None only after a while: see `_read_up_to`."""
+        """Return the last record of the table states. None only after retries: see `_read_up_to`."""
         give_up_at = time.monotonic() + _LATE_RECORD_SECONDS
         while True:
             found = read_last(self._config.kafka.client_options(), self._schema_topic, STATES_KEY, decided=True)
@@ -325,7 +340,10 @@ class _Start:
 
 
 def without_lost(progress: Progress, found: Mapping[str, int], states: TableStates, lsn: LSN) -> TableStates:
-    """Tables of which fewer rows are parked than were counted are incomplete: which rows they lack is not known."""
+    """Mark tables as incomplete that have fewer parked rows on `__parked` than the progress record counts.
+
+    `__parked` has lost entries, so it is unknown which rows these topics lack.
+    """
     for topic, count in (progress.parked or {}).items():
         if found.get(topic, 0) < count and any(state.topic == topic for state in states.tables.values()):
             log.warning("table_incomplete", topic=topic, reason=_PARKED_LOST)
@@ -335,20 +353,20 @@ def without_lost(progress: Progress, found: Mapping[str, int], states: TableStat
 
 @contextmanager
 def first_start_lock(connection: psycopg.Connection, slot: str) -> Iterator[None]:
-    """Raises SlotInUse where another capture is at its first start."""
+    """Hold the advisory lock of the first start. Raises SlotInUse if another capture holds it."""
     lock = f"tailrace:{slot}"
     row = connection.execute("select pg_try_advisory_lock(hashtextextended(%s, 0))", [lock]).fetchone()
     if row is None or not row[0]:
-        raise SlotInUse("another capture is starting, or waits for the first copy")
+        raise SlotInUse("another capture is starting, or waits for the initial snapshot")
     try:
         yield
     finally:
-        with suppress(psycopg.OperationalError):  # a session that is gone has no locks
+        with suppress(psycopg.OperationalError):  # the session has ended, and its locks with it
             connection.execute("select pg_advisory_unlock(hashtextextended(%s, 0))", [lock])
 
 
 def make_publisher(config: Config) -> Publisher:
-    """Capture's own producer: whoever fences it cuts off every other one of this pipeline."""
+    """Return capture's producer. To fence with it stops every other capture producer of this pipeline."""
     kafka = config.kafka
     return Publisher(
         {"batch.size": _BATCH_BYTES} | kafka.client_options(),
@@ -360,6 +378,7 @@ def make_publisher(config: Config) -> Publisher:
 
 
 def drop_when_free(connection: psycopg.Connection, slot: str) -> None:
+    """Drop the slot, and wait up to ten seconds while a walsender still uses it."""
     deadline = time.monotonic() + 10
     while True:
         try:

@@ -31,7 +31,7 @@ _CERTIFICATE = "Kafka's certificate was not accepted"
 REFUSALS = {
     "wrong_authority": ({"authority": "wrong"}, _CERTIFICATE, "unable to get local issuer certificate", "[kafka.tls]"),
     "wrong_host_name": ({"host": "127.0.0.1"}, _CERTIFICATE, "not valid for '127.0.0.1'", "[kafka] bootstrap"),
-    "wrong_password": ({"password": WRONG_PASSWORD}, "Kafka does not let us in", "invalid credentials", "[kafka.sasl]"),
+    "wrong_password": ({"password": WRONG_PASSWORD}, "Kafka rejected the login", "invalid credentials", "[kafka.sasl]"),
 }
 
 
