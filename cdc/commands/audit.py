@@ -50,9 +50,9 @@ def audit(
     The audit reads each side once, on Spark. It reads rows that differ again until they are proven wrong or have
     changed meanwhile, so a busy source causes no false alarm. Capture and the stores' sync must be running.
 
-    With --repair, the audit writes the rows that differ again from the topic. Where the topic itself is wrong, it copies
-    the rows from the source. Exit code 0: equal, or repaired. Exit code 1: some rows differ or are parked, or the audit
-    could not compare them.
+    With --repair, the audit writes rows that differ to the store again, from the topic. If the topic itself is wrong,
+    the audit publishes the rows again from the source. Exit code 0: equal, or repaired. Exit code 1: some rows differ
+    or are parked, or the audit could not compare them.
 
     With --continuous, the audit compares [audit] rows_per_second random rows per second until it is stopped, without
     Spark. `tailrace run` starts this mode automatically. The latest results of every audit are on <prefix>.__audits.
@@ -60,7 +60,8 @@ def audit(
     if continuous:
         if stores or topic_only or tables or repair:
             raise UsageError(
-                "--continuous audits all stores and repairs nothing: use it without STORE, --topic, --table and --repair."
+                "--continuous audits all stores and repairs nothing: use it without STORE, --topic, --table and "
+                "--repair."
             )
         return _run_continuously(load_config(config_path), timeout)
     from spark_jobs.audit.run import AuditOptions, exit_code, lazily, run_audit  # noqa: PLC0415 - Spark imports slowly

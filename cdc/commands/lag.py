@@ -24,9 +24,9 @@ if TYPE_CHECKING:
 def lag(stores: tuple[str, ...], config_path: Path, as_json: bool, max_seconds: float | None) -> int:
     """Print the lag of the slot, the topics and the STOREs (default: all) behind the source.
 
-    Lag is in bytes of the source's WAL, in records and in seconds. Seconds are the age of the oldest commit that a store
-    may not have. They are 0 while no client writes, and grow while a store or capture makes no progress. Exit code 1: a
-    hop exceeds the limit of [lag], makes no progress, is down or cannot be measured, or rows are parked.
+    Lag is in bytes of the source's WAL, in records and in seconds. Seconds are the age of the oldest commit that a
+    store may not have. They are 0 while no client writes, and grow while a store or capture makes no progress. Exit
+    code 1: a hop exceeds the limit of [lag], makes no progress, is down or cannot be measured, or rows are parked.
     """
     from cdc.monitoring.observer import look_once  # noqa: PLC0415 - the stores' clients import slowly
 

@@ -33,7 +33,7 @@ def parked() -> None:
 @parked.command("list")
 @config_option
 @json_option
-@click.option("--store", "store", help="Only those that this store lacks, also because of capture.")
+@click.option("--store", "store", help="Only rows missing in this store, including rows that capture parked.")
 def list_parked(config_path: Path, as_json: bool, store: str | None) -> int:
     """List parked rows: number, store, topic, key and reason. Exit code 1: at least one row is parked."""
     rows = _read(load_config(config_path), store)
@@ -66,7 +66,7 @@ def show_parked(number: int, config_path: Path, as_json: bool) -> None:
 @click.argument("numbers", nargs=-1, type=int, metavar="[NUMBER]...")
 @config_option
 @json_option
-@click.option("--store", "store", help="Only those that this store lacks, also because of capture.")
+@click.option("--store", "store", help="Only rows missing in this store, including rows that capture parked.")
 def retry_parked(numbers: tuple[int, ...], config_path: Path, as_json: bool, store: str | None) -> int:
     """Retry the delivery of parked rows: those with the given NUMBERs, or all.
 

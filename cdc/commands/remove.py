@@ -41,8 +41,8 @@ def remove(
     """Remove a table or the whole capture, so that no unused slot fills the server's disk with WAL.
 
     Stop capture first. The command prints its plan and asks for confirmation. It deletes topics only with --topics, and
-    then the operator must type the prefix to confirm. If the command is interrupted, run it again. Exit codes: 0 done, 1
-    nothing to remove or the answer was no, 3 refused (capture is running, or the owner of the publication must act).
+    then the operator must type the prefix to confirm. If the command is interrupted, run it again. Exit codes: 0 done,
+    1 nothing to remove or the answer was no, 3 refused (capture is running, or the owner of the publication must act).
     """
     if bool(tables) == everything:
         raise UsageError("Use either --table or --all to choose what to remove.")

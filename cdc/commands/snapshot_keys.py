@@ -12,6 +12,7 @@ from cdc.errors import UsageError
 
 
 def copy_some(config: Config, table: str, given: str, *, as_json: bool) -> int:
+    """Publish the rows of `table` whose keys are in `given`, print the result, and return the exit code."""
     from cdc.snapshot.incremental.keys import copy_keys, record_keys  # noqa: PLC0415 - needs Kafka's client
     from cdc.tables.state_reader import read_recorded_states  # noqa: PLC0415 - as above
 
@@ -30,7 +31,7 @@ def copy_some(config: Config, table: str, given: str, *, as_json: bool) -> int:
 
 
 def texts_of(given: str) -> list[str]:
-    """Return the keys of `given`: a file with one key per line, or keys separated by commas, which may be JSON arrays."""
+    """Return the keys in `given`: a file with one key per line, or keys or JSON arrays separated by commas."""
     try:
         lines = Path(given).read_text().splitlines() if Path(given).is_file() else None
     except (OSError, UnicodeDecodeError) as error:
