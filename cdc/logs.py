@@ -22,7 +22,7 @@ _NAME_CHARACTERS = 100
 
 
 def configure(level: str = "info", json: bool | None = None) -> None:
-    """Configure the logs of this process and its libraries. With `json` None, a terminal gets text, a file gets JSON."""
+    """Configure the logs of this process and its libraries. With `json` None, a terminal gets text and a file JSON."""
     number = getattr(logging, level.upper())
     as_json = not sys.stderr.isatty() if json is None else json
     before = _before_rendering()

@@ -1,1 +1,1 @@
-"""What is done to a source and a broker by command, outside capture: prepared by `init`, taken away by `remove`."""
+"""Changes to the source and the broker outside capture: `tailrace init` prepares a source, `tailrace remove` cleans up."""
