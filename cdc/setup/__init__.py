@@ -1,1 +1,1 @@
-"""Changes to the source and the broker outside capture: `tailrace init` prepares a source, `tailrace remove` cleans up."""
+"""Set-up and removal outside capture: `tailrace init` prepares a source, `tailrace remove` removes a pipeline."""

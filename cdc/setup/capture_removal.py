@@ -78,9 +78,7 @@ class CaptureRemoval:
                 "`tailrace recover` continues with them."
             )
         if others and self._delete_topics:
-            notes.append(
-                "topics that the progress record does not name will remain; delete them by hand if you do not need them."
-            )
+            notes.append("topics that the progress record does not name will remain; delete them by hand if necessary.")
         if ownership is not None and not ownership.ours:
             notes.append(f"role {ownership.owner} owns publication {self._source.publication} and has to drop it.")
         if self._config.stores:
