@@ -1,3 +1,3 @@
-"""Capture: everything of Tailrace that is not a store (`sinks`), a Spark job (`spark_jobs`) or a server (`deploy`)."""
+"""Tailrace except its stores (`sinks`), its Spark jobs (`spark_jobs`) and its local servers (`deploy`)."""
 
 __version__ = "0.1.0"

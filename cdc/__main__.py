@@ -1,4 +1,4 @@
-"""`python -m cdc` is `tailrace`."""
+"""Makes `python -m cdc` the same as the command `tailrace`."""
 
 import sys
 

@@ -1,4 +1,4 @@
-"""How long to wait before something that died is started again. No clock and no sleep: numbers in, numbers out."""
+"""Computes the delay before a failed process or connection is started again. It does not sleep or read a clock."""
 
 from __future__ import annotations
 
@@ -6,13 +6,13 @@ from dataclasses import dataclass, field
 
 FIRST_SECONDS = 0.5
 LONGEST_SECONDS = 30.0
-# Whoever lived this long had got somewhere: its end is news, not the next of a series.
+# A run of at least this length was successful, so its failure starts a new series of delays.
 LONG_LIFE_SECONDS = 60.0
 
 
 @dataclass(slots=True)
 class Backoff:
-    """Twice as long after each short life, up to a limit; back to the beginning after a long one."""
+    """Exponential backoff: the delay doubles after each short run, up to a limit, and starts over after a long run."""
 
     first_seconds: float = FIRST_SECONDS
     longest_seconds: float = LONGEST_SECONDS
@@ -20,6 +20,7 @@ class Backoff:
     _next_seconds: float = field(default=0.0, init=False)
 
     def after(self, lived_seconds: float) -> float:
+        """Return the seconds to wait after a run that took `lived_seconds`."""
         if lived_seconds >= self.long_life_seconds:
             self.reset()
         pause = self._next_seconds or self.first_seconds
@@ -27,4 +28,5 @@ class Backoff:
         return pause
 
     def reset(self) -> None:
+        """Start over with the shortest delay."""
         self._next_seconds = 0.0

@@ -1,6 +1,7 @@
-"""The command `tailrace`: a table of subcommands, each loaded when it is called, and what errors look like.
+"""The command `tailrace`: the table of subcommands, which are imported on use, and the output of errors.
 
-A new command is one line in COMMANDS. Importing this must stay cheap: `tailrace --help` loads no driver and no Spark.
+A new command needs one line in COMMANDS. Importing this module must stay fast: `tailrace --help` imports neither a
+database driver nor Spark.
 """
 
 from __future__ import annotations
@@ -22,45 +23,47 @@ EXIT_INTERRUPTED = 130
 
 
 class Lazy(NamedTuple):
+    """A subcommand that is not imported yet: its `module:attribute`, and its line in `tailrace --help`."""
+
     target: str
     help: str
 
 
 COMMANDS = {
-    "init": Lazy("cdc.commands.init:init", "Write a config for a database, and the SQL that it needs."),
-    "check": Lazy("cdc.commands.check:check", "Is everything as capture needs it? Each line with its remedy."),
+    "init": Lazy("cdc.commands.init:init", "Write a config for a database, and print the SQL that it needs."),
+    "check": Lazy("cdc.commands.check:check", "Check what capture depends on; print a remedy per problem."),
     "capture": Lazy("cdc.commands.capture:capture", "Publish every change of the source to the topics."),
-    "snapshot": Lazy("cdc.commands.snapshot:snapshot", "Copy what is in the tables already, as a Spark job."),
-    "tail": Lazy("cdc.commands.tail:tail", "Print the changes of a table as they come."),
-    "sync": Lazy("cdc.commands.sync:sync", "Keep stores in step with the topics."),
-    "bootstrap": Lazy("cdc.commands.bootstrap:bootstrap", "Build a store anew from the topics, then switch to it."),
-    "query": Lazy("cdc.commands.query:query", "Ask the warehouse in Spark SQL, also for a past state."),
-    "maintain": Lazy("cdc.commands.maintain:maintain", "Tidy the warehouse up: small files, old snapshots, orphans."),
-    "wait": Lazy("cdc.commands.wait:wait", "Wait until stores have everything up to an LSN."),
-    "run": Lazy("cdc.commands.run:run", "Run all of it: capture, copies where due, every store; supervised."),
-    "lag": Lazy("cdc.commands.lag:lag", "How far behind is each hop, and is all well?"),
-    "dashboard": Lazy("cdc.commands.dashboard:dashboard", "Serve the page that shows all of it, and /metrics."),
+    "snapshot": Lazy("cdc.commands.snapshot:snapshot", "Publish the existing rows of tables, as a Spark job."),
+    "tail": Lazy("cdc.commands.tail:tail", "Print the changes of a table as they are published."),
+    "sync": Lazy("cdc.commands.sync:sync", "Apply the topics' events to stores."),
+    "bootstrap": Lazy("cdc.commands.bootstrap:bootstrap", "Build a store from the topics, then switch readers to it."),
+    "query": Lazy("cdc.commands.query:query", "Run Spark SQL over the warehouse's present or past state."),
+    "maintain": Lazy("cdc.commands.maintain:maintain", "Compact the warehouse's files, expire old snapshots."),
+    "wait": Lazy("cdc.commands.wait:wait", "Wait until stores have applied all changes up to an LSN."),
+    "run": Lazy("cdc.commands.run:run", "Run and supervise capture, due snapshots and all syncs."),
+    "lag": Lazy("cdc.commands.lag:lag", "Print the lag and the health of every hop."),
+    "dashboard": Lazy("cdc.commands.dashboard:dashboard", "Serve the web dashboard and /metrics, and send alerts."),
     "pause": Lazy("cdc.commands.pause:pause", "Pause the sync of stores."),
-    "resume": Lazy("cdc.commands.pause:resume", "Let paused stores go on."),
-    "audit": Lazy("cdc.commands.audit:audit", "Is a store what the source is? Compare, and mend."),
-    "parked": Lazy("cdc.commands.parked:parked", "What a store could not take: list, show, try again."),
-    "recover": Lazy("cdc.commands.recover:recover", "Mend a pipeline that capture refuses to go on with."),
-    "remove": Lazy("cdc.commands.remove:remove", "Take a table or the whole capture away, slot included."),
-    "config": Lazy("cdc.commands.config:config", "Show the effective config, secrets masked."),
+    "resume": Lazy("cdc.commands.pause:resume", "Resume the sync of paused stores."),
+    "audit": Lazy("cdc.commands.audit:audit", "Compare stores or topics with the source; repair them."),
+    "parked": Lazy("cdc.commands.parked:parked", "List, show and retry rows that could not be delivered."),
+    "recover": Lazy("cdc.commands.recover:recover", "Repair a pipeline that capture refuses to continue."),
+    "remove": Lazy("cdc.commands.remove:remove", "Remove a table, or the whole capture with its slot."),
+    "config": Lazy("cdc.commands.config:config", "Show the effective config, with secrets masked."),
     "stack": Lazy("cdc.commands.stack:stack", "Run the local servers: Postgres, Kafka, Elasticsearch, Redis."),
-    "demo": Lazy("cdc.commands.demo:demo", "Run a small shop on the local servers."),
+    "demo": Lazy("cdc.commands.demo:demo", "Run an example shop and a pipeline on the local servers."),
 }
 
 
 @dataclass(slots=True)
 class Invocation:
-    """What `main` must know about a run after click has unwound."""
+    """Settings of one run that `main` still needs after click has raised an error."""
 
     log_level: str = "info"
 
 
 class LazyGroup(click.Group):
-    """Knows its commands by name and one line of help; imports one when it is used."""
+    """A command group that lists its commands without importing them, and imports one when it is used."""
 
     def list_commands(self, ctx: click.Context) -> list[str]:  # noqa: ARG002 - click's signature
         return list(COMMANDS)
@@ -94,13 +97,14 @@ class LazyGroup(click.Group):
     show_default=True,
     envvar="TAILRACE_LOG",
     show_envvar=True,
-    help="Least important log lines to show; debug also shows tracebacks.",
+    help="Lowest level of log lines to print; debug also prints tracebacks.",
 )
 @click.pass_context
 def tailrace(ctx: click.Context, log_level: str) -> None:
     """Keep a search index, a cache and a warehouse in step with a Postgres database.
 
-    Exit codes: 0 good, 1 the answer is no or an error, 2 wrong use or config, 3 refused: a person must decide.
+    Exit codes: 0 success, 1 a negative result or an error, 2 wrong usage or config, 3 refused: the operator must
+    decide.
     """
     from cdc import logs  # noqa: PLC0415 - structlog is not needed for --help
 
@@ -109,7 +113,7 @@ def tailrace(ctx: click.Context, log_level: str) -> None:
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Run `tailrace` and turn every ending into an exit code and, where something is wrong, clear lines on stderr."""
+    """Run `tailrace`, print errors to stderr with their remedies, and return the exit code."""
     invocation = Invocation()
     try:
         result = tailrace.main(
@@ -133,7 +137,7 @@ def _suggestion(name: str) -> str:
     import difflib  # noqa: PLC0415 - only when something is wrong
 
     near = difflib.get_close_matches(name, COMMANDS, n=1)
-    return f" Did you mean {near[0]}?" if near else f" There are: {', '.join(COMMANDS)}."
+    return f" Did you mean {near[0]}?" if near else f" Commands: {', '.join(COMMANDS)}."
 
 
 def _report(error: TailraceError, invocation: Invocation) -> None:
@@ -148,7 +152,7 @@ def _report_unexpected(error: Exception, invocation: Invocation) -> None:
     what = str(error).strip().splitlines()
     _complain(f"{type(error).__name__}: {what[0]}" if what else type(error).__name__)
     if invocation.log_level != "debug":
-        click.echo("  This is unexpected; `tailrace --log-level debug …` shows where it comes from.", err=True)
+        click.echo("  This error is unexpected. `tailrace --log-level debug …` prints its traceback.", err=True)
 
 
 def _complain(message: str) -> None:

@@ -1,21 +1,21 @@
-"""Every error Tailrace raises on purpose, branched by what the caller does about it.
+"""Every error that Tailrace raises on purpose, grouped by how the caller handles it.
 
     TailraceError
-    ├── UsageError          wrong use or config: say what and where, exit 2
-    │   └── ConfigError     carries every problem found, not only the first
-    ├── TransientError      try again with backoff: a server is down, a connection broke
-    ├── RefusedError        going on could lose or double data: a person decides, exit 3
-    │   └── ProtocolError   the server sent bytes that we cannot understand
-    └── ParkedError         this one record cannot be delivered; everything else flows
+    ├── UsageError          wrong usage or config: the message names the place, exit 2
+    │   └── ConfigError     lists every problem found, not only the first
+    ├── TransientError      retry with backoff: a server is down, a connection broke
+    ├── RefusedError        continuing could lose or duplicate data: the operator decides, exit 3
+    │   └── ProtocolError   the server sent bytes that Tailrace cannot decode
+    └── ParkedError         one record cannot be delivered; all other records are delivered
 
-Messages name the table, the LSN and the remedy; never a row's values, never a password.
+A message names the table, the LSN and the remedy. It never contains a row's values or a password.
 """
 
 from __future__ import annotations
 
 
 class TailraceError(Exception):
-    """Root. `remedy` is the sentence that tells the reader what to do now."""
+    """The base class. `remedy` is the sentence that says what the operator has to do now."""
 
     exit_code = 1
 
@@ -29,11 +29,13 @@ class TailraceError(Exception):
 
 
 class UsageError(TailraceError):
+    """The command line or the config is wrong."""
+
     exit_code = 2
 
 
 class ConfigError(UsageError):
-    """`problems` lists `(place, what is wrong)`, for one report that shows them all."""
+    """The config is wrong. `problems` lists `(place, description)`; one message reports all of them."""
 
     def __init__(self, source: str, problems: list[tuple[str, str]]) -> None:
         self.source = source
@@ -44,18 +46,18 @@ class ConfigError(UsageError):
 
 
 class TransientError(TailraceError):
-    """Worth another try; the retry loop shows it while it waits."""
+    """A retry can succeed. The retry loop logs the error while it waits."""
 
 
 class RefusedError(TailraceError):
-    """A supervisor never restarts this by itself."""
+    """Continuing could lose or duplicate data. The supervisor does not restart a process that ends with this error."""
 
     exit_code = 3
 
 
 class ProtocolError(RefusedError):
-    """The replication stream broke its own format; skipping ahead would lose rows."""
+    """The replication stream has a wrong format. Skipping the message would lose rows."""
 
 
 class ParkedError(TailraceError):
-    """One record that a topic or a store cannot take."""
+    """A topic or a store cannot accept this one record."""

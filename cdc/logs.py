@@ -1,7 +1,8 @@
-"""Structured logs on stderr: pretty on a terminal, one JSON object per line otherwise.
+"""Structured logs on stderr: coloured text on a terminal, one JSON object per line otherwise.
 
-Events have stable snake_case names (`slot_created`), their facts are fields, a line stands for a batch and never for
-a row. Every line passes `_redacted`, so a password that a library quotes does not get out. Only commands configure.
+Events have stable snake_case names (`slot_created`), and their details are fields. A line describes a batch, never a
+single row. `_redacted` masks the secrets in every line, including a password that a library quotes. Only commands
+configure logging.
 """
 
 from __future__ import annotations
@@ -21,7 +22,7 @@ _NAME_CHARACTERS = 100
 
 
 def configure(level: str = "info", json: bool | None = None) -> None:
-    """Set up this process's logs, those of the libraries included; `json` None looks at the terminal."""
+    """Configure the logs of this process and its libraries. With `json` None, a terminal gets text and a file JSON."""
     number = getattr(logging, level.upper())
     as_json = not sys.stderr.isatty() if json is None else json
     before = _before_rendering()
@@ -29,7 +30,7 @@ def configure(level: str = "info", json: bool | None = None) -> None:
     structlog.configure(
         processors=[*before, renderer],
         wrapper_class=structlog.make_filtering_bound_logger(number),
-        # Looked up for each logger, so that whoever replaces sys.stderr (pytest, click's runner) gets the lines.
+        # sys.stderr is read for each new logger, because pytest and click's test runner replace it.
         logger_factory=lambda *_: structlog.WriteLogger(sys.stderr),
         cache_logger_on_first_use=False,
     )
@@ -37,12 +38,13 @@ def configure(level: str = "info", json: bool | None = None) -> None:
 
 
 def get_logger(name: str) -> structlog.typing.FilteringBoundLogger:
+    """Return a logger whose lines carry `component=name`."""
     logger: structlog.typing.FilteringBoundLogger = structlog.get_logger(component=name)
     return logger
 
 
 class Seldom:
-    """A warning that strangers can cause as often as they like: told once, then at most once a minute, and counted."""
+    """Logs a warning that other users can cause at any rate: at once, then at most once a minute with a count."""
 
     def __init__(self, log: structlog.typing.FilteringBoundLogger, clock: Callable[[], float] = time.monotonic) -> None:
         self._log = log
@@ -51,7 +53,7 @@ class Seldom:
         self._times = 0
 
     def warning(self, event: str, *, name: str, **facts: object) -> None:
-        """`name` is theirs, of any length."""
+        """Count the warning and log it if a line is due. `name` comes from outside; only its beginning is logged."""
         self._times += 1
         if self._clock() >= self._next_at:
             self._log.warning(event, name=name[:_NAME_CHARACTERS], times=self._times, **facts)
@@ -65,7 +67,7 @@ def _before_rendering() -> list[structlog.typing.Processor]:
         structlog.processors.add_log_level,
         structlog.processors.TimeStamper(fmt="iso", utc=True),
         structlog.processors.StackInfoRenderer(),
-        # Plain tracebacks: the pretty ones print local variables, and those hold passwords and rows.
+        # Plain tracebacks: the decorated ones print local variables, which hold passwords and rows.
         structlog.processors.format_exc_info,
         _redacted,
     ]
@@ -85,7 +87,7 @@ def _redacted(_logger: Any, _method: str, event: structlog.typing.EventDict) -> 
 def _configure_libraries(
     level: int, before: list[structlog.typing.Processor], renderer: structlog.typing.Processor
 ) -> None:
-    """Libraries log through `logging`: same format; their chatter below WARNING only when debugging."""
+    """Give the libraries' `logging` output the same format, and show it below WARNING only at level debug."""
     handler = _StderrHandler()
     handler.setFormatter(
         structlog.stdlib.ProcessorFormatter(
@@ -96,7 +98,8 @@ def _configure_libraries(
     root = logging.getLogger()
     root.handlers = [*(other for other in root.handlers if not isinstance(other, _StderrHandler)), handler]
     root.setLevel(level if level < logging.INFO else max(level, logging.WARNING))
-    # They report every attempt to connect as an error; what they cannot mend they raise, and we say that once.
+    # These libraries log every failed connection attempt as an error. They raise what they cannot retry, and Tailrace
+    # reports that once.
     for name in ("kafka.net", "kafka.cluster", "elastic_transport.node_pool"):
         logging.getLogger(name).setLevel(level if level < logging.INFO else logging.CRITICAL)
 

@@ -1,11 +1,12 @@
-"""Names outside Postgres: topics, indices, row ids, Redis keys. Every name that leaves Tailrace is made here.
+"""Names outside Postgres: topics, indices, row ids, Redis keys. Only this module builds names that leave Tailrace.
 
-Two tables never share a name. Bytes of an identifier outside `[A-Za-z0-9_]` become `-hh`, so the dots between the parts
-are the only dots; Elasticsearch, which has no capitals, gets those escaped too. A name that would be too long ends
-in `--` and a hash: such a name (and only such) cannot be read back, the `__schema` topic knows what it stands for.
+Two tables never share a name. A byte of an identifier outside `[A-Za-z0-9_]` becomes `-hh`, so the dots between the
+parts are the only dots. Elasticsearch allows no capitals in index names, so there capitals are escaped too. A name that
+would be too long ends in `--` and a hash. Only such a shortened name cannot be parsed; the `__schema` topic maps it to
+its table.
 
-Kafka itself refuses a topic that differs from another only by `.` against `_` (schema `a_b`, table `c` against
-schema `a`, table `b_c`): that is an error when the second one is created, never a mixed topic.
+Kafka itself rejects a topic that differs from another one only by `.` instead of `_` (schema `a_b`, table `c` and
+schema `a`, table `b_c`). Creating the second topic then fails, so two tables never share a topic.
 """
 
 from __future__ import annotations
@@ -19,10 +20,10 @@ from typing import NamedTuple
 import orjson
 
 TOPIC_BYTES = 249
-INDEX_BYTES = 255 - 16  # the rest is for the suffix that tells an index's generations apart
+INDEX_BYTES = 255 - 16  # 16 bytes are reserved for the suffix that names an index's generation
 ROW_ID_BYTES = 512
 
-PREFIX_RULE = "a prefix is made of a-z, 0-9, _ and -, a letter or digit first, at most 64 of them"
+PREFIX_RULE = "a prefix has at most 64 characters out of a-z, 0-9, _ and -, and starts with a letter or digit"
 PREFIX_PATTERN = r"[a-z0-9][a-z0-9_-]{0,63}"
 _PREFIX = re.compile(PREFIX_PATTERN)
 _TOPIC_ESCAPED = re.compile(rb"[^A-Za-z0-9_]")
@@ -34,54 +35,58 @@ _HASHED = "sha256:"
 
 
 class Control(Enum):
-    """The topics beside the tables' own; one dot in the name, so no table's topic (two dots) can be one."""
+    """The control topics. Their names have one dot and table topics have two, so the two never collide."""
 
     PROGRESS = "__progress"
     SCHEMA = "__schema"
-    #: Rows of later copies on their way to capture.
+    #: Rows of incremental snapshots, from the snapshot job to capture.
     COPY = "__copy"
-    #: What is known of every copy: its chunks, how far it has come.
+    #: The state of every snapshot: its chunks and its progress.
     COPIES = "__copies"
     PARKED = "__parked"
-    #: Retained history of (LSN, time, end offsets), for lag and `wait`.
+    #: History of (LSN, time, end offsets), kept for lag and `wait`.
     POSITIONS = "__positions"
-    #: What is said about stores: which are paused, which is being built.
+    #: Notes about stores: which are paused, which is being built.
     STORES = "__stores"
-    #: What the last audit of each store and table found.
+    #: The latest audit result of each store and table.
     AUDITS = "__audits"
-    #: What people have asked of later copies: to pause, to leave tables alone.
+    #: The operators' requests about incremental snapshots: to pause, to cancel tables.
     REQUESTS = "__requests"
 
 
 class TopicName(NamedTuple):
+    """The parts of a table topic's name, unescaped."""
+
     prefix: str
     schema: str
     table: str
 
 
 def is_prefix(text: str) -> bool:
+    """Return whether `text` is a valid prefix, as PREFIX_RULE describes it."""
     return _PREFIX.fullmatch(text) is not None
 
 
 def topic(prefix: str, schema: str, table: str) -> str:
-    """`shop.public.orders`."""
+    """Return the name of a table topic, for example `shop.public.orders`."""
     return _join(prefix, schema, table, _TOPIC_ESCAPED, TOPIC_BYTES)
 
 
 def index_name(prefix: str, schema: str, table: str) -> str:
-    """The Elasticsearch alias of a table; its indices append a generation to it."""
+    """Return the Elasticsearch alias of a table. Its indices append a generation to this name."""
     return _join(prefix, schema, table, _INDEX_ESCAPED, INDEX_BYTES)
 
 
 def control_topic(prefix: str, control: Control) -> str:
+    """Return the name of a control topic, for example `shop.__progress`."""
     return f"{_checked(prefix)}.{control.value}"
 
 
 def message_topic(prefix: str, name: str) -> str:
-    """Where logical messages of this name go: one dot, as control topics have.
+    """Return the topic of the logical messages called `name`. It has one dot, as control topics do.
 
-    `_` is escaped as well: no name is a control topic's, and none differs from a table's topic only by `.` against `_`,
-    which anybody who may send a message could otherwise use to stop us.
+    `_` is escaped as well. So the topic is never a control topic, and never differs from a table topic only by `.`
+    instead of `_`. Kafka rejects such a topic, so any client that can send a message could otherwise stop capture.
     """
     topic_name = f"{_checked(prefix)}.{_escape(name, _MESSAGE_ESCAPED) if name else '-'}"
     if len(topic_name) <= TOPIC_BYTES:
@@ -91,12 +96,12 @@ def message_topic(prefix: str, name: str) -> str:
 
 
 def other_messages_topic(prefix: str) -> str:
-    """For messages whose names have no topic of their own. No name is escaped to this: `-` becomes `-2d`."""
+    """Return the topic of messages without a topic of their own. No name is escaped to it: `-` becomes `-2d`."""
     return f"{_checked(prefix)}.{_SHORTENED}other"
 
 
 def parse_topic(name: str) -> TopicName | None:
-    """The table that a topic or index belongs to; None for a control topic, a shortened name, or one not of ours."""
+    """Return the table of a topic or index; None for a control topic, a shortened name or a foreign name."""
     prefix, _, rest = name.partition(".")
     schema, dot, table = rest.partition(".")
     if not (is_prefix(prefix) and dot and schema and table):
@@ -105,20 +110,20 @@ def parse_topic(name: str) -> TopicName | None:
         parsed = TopicName(prefix, _unescape(schema), _unescape(table))
     except ValueError:
         return None
-    # Only what these functions would write counts: `a-2Eb` or an escaped letter is someone else's.
+    # A name that `topic` and `index_name` would not build (`a-2Eb`, or an escaped letter) is not from Tailrace.
     return parsed if name in (topic(*parsed), index_name(*parsed)) else None
 
 
 def is_shortened(name: str) -> bool:
-    """Whether a topic or index of ours ends in a hash instead of its whole name."""
+    """Return whether the name of a Tailrace topic or index was too long and ends in a hash."""
     return _SHORTENED in name.partition(".")[2]
 
 
 def row_id(key_values: Sequence[str]) -> str:
-    """A row's id in every store: its key's value, or several as a JSON array of strings; hashed when over-long.
+    """Return a row's id in every store: the value of its key, or a JSON array of strings for several key columns.
 
-    An empty value is hashed because Elasticsearch refuses an empty id, and one that looks like our hash is hashed so
-    that it cannot pose as another row.
+    An id that is too long is hashed. An empty value is hashed because Elasticsearch rejects an empty id. A value that
+    looks like such a hash is hashed too, so that two rows never get the same id.
     """
     text = key_values[0] if len(key_values) == 1 else orjson.dumps(list(key_values)).decode()
     encoded = text.encode()
@@ -128,7 +133,7 @@ def row_id(key_values: Sequence[str]) -> str:
 
 
 def redis_key(prefix: str, schema: str, table: str, row: str) -> str:
-    """`shop:public.orders:42`; `row` is a `row_id`."""
+    """Return the Redis key of a row, for example `shop:public.orders:42`. `row` is a `row_id`."""
     return f"{_checked(prefix)}:{_escape(schema, _TOPIC_ESCAPED)}.{_escape(table, _TOPIC_ESCAPED)}:{row}"
 
 
@@ -142,7 +147,7 @@ def _join(prefix: str, schema: str, table: str, escaped: re.Pattern[bytes], limi
 
 def _escape(identifier: str, escaped: re.Pattern[bytes]) -> str:
     if not identifier:
-        raise ValueError("an identifier is never empty")
+        raise ValueError("an identifier must not be empty")
     return escaped.sub(lambda byte: b"-%02x" % ord(byte[0]), identifier.encode()).decode("ascii")
 
 

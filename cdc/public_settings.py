@@ -1,7 +1,8 @@
-"""Names of settings whose values may be shown. Every other setting that is handed on to a library is masked.
+"""Names of settings whose values may be printed. Every other setting that is passed to a library is masked.
 
-A list of secret names is never complete (a header `X-Key`, `fs.azure.account.key…`, `basic.auth.user.info`), so this is
-a list of harmless ones. A name that is missing here costs a look into the config file; a secret one costs the secret.
+A list of secret names is never complete (a header `X-Key`, `fs.azure.account.key…`, `basic.auth.user.info`), so this
+module lists the public names. If a public name is missing here, the operator has to open the config file to see its
+value. A secret name in this list would reveal the secret.
 """
 
 from __future__ import annotations
@@ -59,19 +60,24 @@ copy_to locale null_value time_series_dimension positive_score_impact split_quer
 """
 _LIBPQ_NAMES = frozenset(_LIBPQ.split())
 _URL_NAMES = _LIBPQ_NAMES | frozenset(_URL.split())
-# One list: no name is harmless in one section and a secret in another.
+# One list for all sections: no name is public in one section and secret in another.
 _OPTION_NAMES = frozenset(" ".join((_HEADERS, _LIBRDKAFKA, _SPARK, _ICEBERG, _ELASTICSEARCH_MAPPING)).split())
 
 
 def is_public_option(name: str) -> bool:
-    """Of `[kafka.options]`, `[spark.options]`, `[alerts.headers]`, a warehouse's options, or an index's mapping."""
+    """Return whether the value of an option may be printed.
+
+    Options are those of `[kafka.options]`, `[spark.options]`, `[alerts.headers]`, a warehouse, and an index's mapping.
+    """
     small = name.lower()
     return small in _OPTION_NAMES or _SPARK_GROUPS.fullmatch(small) is not None
 
 
 def is_public_libpq_parameter(name: str) -> bool:
+    """Return whether the value of a parameter of a libpq connection string may be printed."""
     return name.lower() in _LIBPQ_NAMES
 
 
 def is_public_url_parameter(name: str) -> bool:
+    """Return whether the value of a query parameter of a store's or the source's URL may be printed."""
     return name.lower() in _URL_NAMES

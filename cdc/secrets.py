@@ -1,7 +1,7 @@
-"""Values that must not be read over someone's shoulder, and `redact` for text that may quote one.
+"""Secret values that print as `***`, and `redact`, which masks secrets in text.
 
-A `Secret` shows itself as `***` wherever Python turns it into text; only `reveal()` gives the value. `redact` is the
-second line of defence, for texts that other libraries write. Nothing here logs, and nothing here reads a config.
+A `Secret` becomes `***` wherever Python converts it to text. Only `reveal()` returns the value. `redact` is the second
+line of defence, for text from other libraries. This module neither logs nor reads the config.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from cdc.public_settings import is_public_libpq_parameter, is_public_option, is_
 
 MASK = "***"
 
-# Every pattern here is linear in the text: quantifiers are bounded, or end in something that cannot fail.
+# Every pattern takes linear time: its quantifiers are bounded, or what follows them always matches.
 _SECRET_WORD = (
     r"(?:passw(?:or)?d|passphrase|secret|token|credential|jaas"  # noqa: S105 - a pattern
     r"|(?:api|access|account|client|server|private|shared|signing|encryption)[._-]?key)"
@@ -39,14 +39,14 @@ _LIBPQ_PAIR = re.compile(r"\s*(\w+)\s*=\s*('(?:\\.|[^'\\])*'|(?:\\.|[^\s\\'])(?:
 
 
 def redact(text: str) -> str:
-    """`text` with the passwords of URLs, `password=…` pairs and Authorization headers masked; rather more than less."""
+    """Return `text` with passwords in URLs, `password=…` pairs and Authorization headers masked; in doubt, mask."""
     if "://" in text:
         text = _TOKEN.sub(lambda token: _redact_url(token[0]), text)
     return _redact_pairs(text)
 
 
 def _redact_url(url: str) -> str:
-    # Up to the last @: a password with an unescaped @ must not show its tail as the host.
+    # The login ends at the last @: the rest of a password with an unescaped @ must not be printed as the host.
     before, at, after = url.rpartition("@")
     user = _USER.search(before) if at else None
     return url if user is None else f"{before[: user.end()]}{MASK}@{after}"
@@ -59,12 +59,12 @@ def _redact_pairs(text: str) -> str:
 
 
 def is_secret_name(name: str) -> bool:
-    """Whether a setting or log field of this name holds something to hide (`sasl.password`, `api_key`)."""
+    """Return whether a setting or log field with this name holds a secret (`sasl.password`, `api_key`)."""
     return _IS_SECRET_NAME.search(name) is not None
 
 
 class Secret:
-    """A text that hides itself; equal to another one with the same value, so configs can be compared."""
+    """A text that prints as `***`. Two secrets with the same value are equal, so configs can be compared."""
 
     __slots__ = ("_value",)
 
@@ -76,6 +76,7 @@ class Secret:
         return cls(text)
 
     def reveal(self) -> str:
+        """Return the secret value."""
         return self._value
 
     def __str__(self) -> str:
@@ -98,7 +99,7 @@ class Secret:
 
 
 class Url(Secret):
-    """A URL that shows its user, host and path; of its parameters only those that are known to be harmless."""
+    """A URL that prints its user, host, path and public parameters, and masks the rest."""
 
     __slots__ = ()
 
@@ -111,7 +112,7 @@ class Url(Secret):
 
 
 class WebhookUrl(Url):
-    """A URL whose path is a secret as well: a client that knows it may post."""
+    """A URL whose path is secret too: any client that has the URL can post to it."""
 
     __slots__ = ()
 
@@ -121,7 +122,7 @@ class WebhookUrl(Url):
 
     def __str__(self) -> str:
         scheme, _, rest = self._value.partition("://")
-        # A port that is no number is the tail of a password.
+        # A port that is not a number is the rest of a password.
         host = re.fullmatch(
             r"(?:[^/?#@]*@)?([\w.-]+(?::\d+)?|\[[0-9a-fA-F:.]+\](?::\d+)?)((?:[/?#].*)?)", rest, re.DOTALL
         )
@@ -131,7 +132,7 @@ class WebhookUrl(Url):
 
 
 class Dsn(Url):
-    """A libpq connection string, as URL or as `key=value` pairs, that shows only what is known to be harmless."""
+    """A libpq connection string, a URL or `key=value` pairs, that prints only its public parameters."""
 
     __slots__ = ()
 
@@ -146,9 +147,12 @@ class Dsn(Url):
 
 
 def _public_url(url: str, *, user_alone_is_public: bool = False) -> str:
-    """`user_alone_is_public`: in other URLs than Postgres's, a user without a password may be a token."""
+    """Return the URL with its secrets masked.
+
+    `user_alone_is_public`: print a user without a password. Outside Postgres URLs such a user may be a token.
+    """
     scheme, separator, rest = url.partition("://")
-    # Up to the last @: a password with an unescaped @ must not show its tail as the host.
+    # The login ends at the last @: the rest of a password with an unescaped @ must not be printed as the host.
     login, at, place = rest.rpartition("@")
     user, colon, _ = login.partition(":")
     if at:
@@ -167,7 +171,7 @@ def _public_parameter(parameter: str) -> str:
 
 
 def _public_pairs(text: str) -> str:
-    """By libpq's grammar; from the first character on that does not fit it, everything is masked."""
+    """Return libpq's `key=value` pairs with secrets masked. Text that does not parse is masked to its end."""
     shown: list[str] = []
     at = 0
     while text[at:].strip():
@@ -180,7 +184,7 @@ def _public_pairs(text: str) -> str:
 
 
 class SecretOptions(Mapping[str, str]):
-    """Settings handed on to another library as they are; only the values of harmless ones are shown."""
+    """Options that are passed to another library unchanged. Only the values of public options are printed."""
 
     __slots__ = ("_values",)
 
@@ -203,6 +207,7 @@ class SecretOptions(Mapping[str, str]):
         return hash(frozenset(self._values.items()))
 
     def masked(self) -> dict[str, str]:
+        """Return the options with secret values masked."""
         return {key: redact(value) if is_public_option(key) else MASK for key, value in self._values.items()}
 
     def __repr__(self) -> str:
@@ -210,7 +215,7 @@ class SecretOptions(Mapping[str, str]):
 
 
 def masked(value: Any) -> Any:
-    """`value` made of plain types with every secret masked, for logs; what has its own text (an LSN) shows that."""
+    """Return `value` as plain types for logs, with every secret masked. Other objects (an LSN) become their `str`."""
     if value is None or type(value) in (bool, int, float):
         return value
     if isinstance(value, SecretOptions):
@@ -223,5 +228,5 @@ def masked(value: Any) -> Any:
 
 
 def _masked_member(name: str, value: Any) -> Any:
-    # Under a secret-sounding name only text is hidden: `tokens: 3` is a count.
+    # Under a secret's name only text is masked: `tokens: 3` is a count.
     return MASK if is_secret_name(name) and isinstance(value, str | bytes) else masked(value)

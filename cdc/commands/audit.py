@@ -1,4 +1,4 @@
-"""`tailrace audit`: does a store hold what the source holds? And `--repair` makes it so."""
+"""`tailrace audit`: compare stores or topics with the source, and repair differences with `--repair`."""
 
 from __future__ import annotations
 
@@ -23,12 +23,16 @@ _STOP_SECONDS = 5.0
 @click.command()
 @click.argument("stores", nargs=-1, metavar="STORE...")
 @config_option
-@click.option("--topic", "topic_only", is_flag=True, help="The topics themselves, and no store.")
-@click.option("--table", "tables", multiple=True, metavar="SCHEMA.TABLE", help="Only this table; may be repeated.")
-@click.option("--repair", is_flag=True, help="Mend the rows that differ, and look at them again.")
-@click.option("--continuous", is_flag=True, help="Compare samples of all stores, until stopped.")
+@click.option("--topic", "topic_only", is_flag=True, help="Audit the topics instead of stores.")
+@click.option("--table", "tables", multiple=True, metavar="SCHEMA.TABLE", help="Audit only this table; repeatable.")
+@click.option("--repair", is_flag=True, help="Repair rows that differ, then compare them again.")
+@click.option("--continuous", is_flag=True, help="Compare random samples of all stores until stopped.")
 @click.option(
-    "--timeout", type=click.FloatRange(min=1), default=60.0, show_default=True, help="Seconds to wait for lag."
+    "--timeout",
+    type=click.FloatRange(min=1),
+    default=60.0,
+    show_default=True,
+    help="Seconds to wait for a store that lags behind.",
 )
 @json_option
 def audit(
@@ -41,25 +45,29 @@ def audit(
     timeout: float,
     as_json: bool,
 ) -> int:
-    """Compare every row of STOREs with the source, by content and version, while everything runs.
+    """Compare every row of STOREs with the source, by content and version, while the pipeline runs.
 
-    Each side is read once, on Spark. What differs is looked at again until it is known to be wrong or to have moved, so
-    that a busy source raises no alarm. Capture and the stores' sync must be running.
+    The audit reads each side once, on Spark. It reads rows that differ again until they are proven wrong or have
+    changed meanwhile, so a busy source causes no false alarm. Capture and the stores' sync must be running.
 
-    With --repair the rows that differ are written again from the topic; where the topic itself is wrong, they are
-    copied from the source. Exit code 0: equal (or made so); 1: some rows differ or are parked, or it cannot be told.
+    With --repair, the audit writes rows that differ to the store again, from the topic. If the topic itself is wrong,
+    the audit publishes the rows again from the source. Exit code 0: equal, or repaired. Exit code 1: some rows differ
+    or are parked, or the audit could not compare them.
 
-    With --continuous, [audit] rows_per_second rows at random are compared all the time, without Spark; `tailrace run`
-    starts this by itself. What was found last is on <prefix>.__audits in any case.
+    With --continuous, the audit compares [audit] rows_per_second random rows per second until it is stopped, without
+    Spark. `tailrace run` starts this mode automatically. The latest results of every audit are on <prefix>.__audits.
     """
     if continuous:
         if stores or topic_only or tables or repair:
-            raise UsageError("--continuous looks at all stores, and only looks.")
+            raise UsageError(
+                "--continuous audits all stores and repairs nothing: use it without STORE, --topic, --table and "
+                "--repair."
+            )
         return _run_continuously(load_config(config_path), timeout)
-    from spark_jobs.audit.run import AuditOptions, exit_code, lazily, run_audit  # noqa: PLC0415 - Spark takes its time
+    from spark_jobs.audit.run import AuditOptions, exit_code, lazily, run_audit  # noqa: PLC0415 - Spark imports slowly
 
     if topic_only == bool(stores):
-        raise UsageError("Name the stores to audit, or say --topic.", remedy="tailrace audit search cache")
+        raise UsageError("Name the stores to audit, or use --topic.", remedy="tailrace audit search cache")
     config = load_config(config_path)
     options = AuditOptions(stores=stores, tables=tables, repair=repair, timeout_seconds=timeout)
     session, closing = lazily(config, stores)
@@ -75,12 +83,12 @@ def audit(
 
 
 def _run_continuously(config: Config, timeout: float) -> int:
-    from cdc.audit.sampled_audit import ContinuousAudit  # noqa: PLC0415 - the stores' clients take their time
+    from cdc.audit.sampled_audit import ContinuousAudit  # noqa: PLC0415 - the stores' clients import slowly
     from sinks.scanning import BY_SPARK  # noqa: PLC0415 - as above
     from spark_jobs.tasks.parked_rows import read_parked  # noqa: PLC0415 - as above
 
     if not config.audit.rows_per_second:
-        raise UsageError("[audit] rows_per_second is 0.", remedy="Say how many rows a second are to be compared.")
+        raise UsageError("[audit] rows_per_second is 0.", remedy="Set it to the rows per second to compare.")
     stop = threading.Event()
 
     def ask_to_stop(_signal: int, _frame: FrameType | None) -> None:
@@ -105,12 +113,12 @@ def _run_continuously(config: Config, timeout: float) -> int:
     def run(audit: ContinuousAudit) -> None:
         try:
             audit.run(stop)
-        except BaseException as error:  # told by the main thread
+        except BaseException as error:  # the main thread raises it
             failed.append(error)
         finally:
-            stop.set()  # the others too
+            stop.set()  # stops the other audits too
 
-    # Daemons: one that waits for a warehouse's batch does not hold up the end.
+    # Daemon threads: an audit that waits for a warehouse's batch must not delay the exit.
     threads = [threading.Thread(target=run, args=(audit,), daemon=True) for audit in audits]
     for thread in threads:
         thread.start()

@@ -1,4 +1,4 @@
-"""`tailrace bootstrap`: build a store anew from the topics, then switch readers to it."""
+"""`tailrace bootstrap`: build a new generation of a store from the topics, then switch readers to it."""
 
 from __future__ import annotations
 
@@ -26,13 +26,15 @@ if TYPE_CHECKING:
 @click.argument("store")
 @config_option
 @json_option
-@click.option("--dry-run", is_flag=True, help="Only say what would be done.")
-@click.option("--keep-old", is_flag=True, help="Keep the generation that served before.")
-@click.option("--no-switch", is_flag=True, help="Build it, but leave readers where they are.")
-@click.option("--switch-to", type=click.IntRange(min=1), metavar="N", help="Only switch readers to generation N.")
+@click.option("--dry-run", is_flag=True, help="Print the plan and change nothing.")
+@click.option("--keep-old", is_flag=True, help="Keep the generation that readers used before.")
+@click.option("--no-switch", is_flag=True, help="Build the new generation without switching readers to it.")
+@click.option(
+    "--switch-to", type=click.IntRange(min=1), metavar="N", help="Build nothing; switch readers to generation N."
+)
 @click.option("--from", "source", type=click.Choice(["topics", "history"]), default="topics", show_default=True)
-@click.option("--as-of", metavar="LSN|TIME", help="With --from history: the past state that the store is to show.")
-@click.option("--anyway", is_flag=True, help="Build it although the topics are no whole copy of the tables.")
+@click.option("--as-of", metavar="LSN|TIME", help="With --from history: the past state to build.")
+@click.option("--anyway", is_flag=True, help="Build even if the topics do not hold every row of the tables.")
 def bootstrap(
     store: str,
     config_path: Path,
@@ -45,19 +47,19 @@ def bootstrap(
     source: str,
     as_of: str | None,
 ) -> int:
-    """Build STORE anew from the compacted topics alone; the database may be switched off.
+    """Build a new generation of STORE from the compacted topics alone, without reading the database.
 
-    Readers see the old generation until the new one is whole. Says "complete as of LSN" only where that is proven. Exit
-    code 1: it is not (the reasons are printed), or rows are parked.
+    Readers see the old generation until the new one is built. The command prints "complete as of LSN" only if that is
+    proven. Exit code 1: completeness is not proven (the command prints the reasons), or rows are parked.
     """
-    from spark_jobs.bootstrap.bootstrap import BuildOptions, plan_bootstrap, run_bootstrap, switch_generation  # noqa: PLC0415 - Spark takes its time
+    from spark_jobs.bootstrap.bootstrap import BuildOptions, plan_bootstrap, run_bootstrap, switch_generation  # noqa: PLC0415 - Spark imports slowly
 
     config = load_config(config_path)
     if source == "history":
         return _replay(config, store, as_of, as_json)
     if switch_to is not None:
         switch_generation(config, store, switch_to, keep_old=keep_old)
-        click.echo(f"{store}: readers see generation {switch_to} now.")
+        click.echo(f"{store}: readers now see generation {switch_to}.")
         return 0
     if dry_run:
         plan = plan_bootstrap(config, store)
@@ -70,15 +72,15 @@ def bootstrap(
 
 
 def _replay(config: Config, store: str, as_of: str | None, as_json: bool) -> int:
-    """The past, from a warehouse."""
-    from cdc.commands.query import base_of, warehouse_of  # noqa: PLC0415 - only for this
+    """Build the store's past state from a warehouse's history tables; return the exit code."""
+    from cdc.commands.query import base_of, warehouse_of  # noqa: PLC0415 - only a replay needs it
     from spark_jobs.bootstrap.history_replay import run_replay  # noqa: PLC0415 - as above
-    from spark_jobs.session.spark_session import spark_session  # noqa: PLC0415 - Spark takes its time
+    from spark_jobs.session.spark_session import spark_session  # noqa: PLC0415 - Spark imports slowly
     from spark_jobs.sync.sync import chosen_stores  # noqa: PLC0415 - as above
     from spark_jobs.warehouse.query import parse_as_of  # noqa: PLC0415 - as above
 
     if as_of is None:
-        raise UsageError("--from history needs --as-of: which state the store is to show.")
+        raise UsageError("--from history needs --as-of, the past state to build.")
     chosen_stores(config, [store])
     warehouse, settings = warehouse_of(config, None)
     past = parse_as_of(as_of, base_of(config))
@@ -93,7 +95,7 @@ def _replay(config: Config, store: str, as_of: str | None, as_json: bool) -> int
 
 
 def _plan_lines(plan: BootstrapPlan) -> list[str]:
-    serving = f"generation {plan.serving} serves" if plan.serving is not None else "nothing serves yet"
+    serving = f"readers see generation {plan.serving}" if plan.serving is not None else "readers see no generation yet"
     return [
         f"{plan.store}: {serving}; a new one would be complete as of {LSN(plan.lsn)}.",
         f"  {len(plan.tables)} tables, at most {plan.records:,} records: {', '.join(plan.tables)}",
@@ -124,7 +126,7 @@ def _as_json(report: BootstrapReport) -> dict[str, object]:
 
 
 def _shower() -> Callable[[LoadProgress], None]:
-    """One line that is written over on a terminal; a line every ten seconds elsewhere."""
+    """Return a function that prints load progress: one updated line on a terminal, else a line every ten seconds."""
     shown_at = 0.0
 
     def show(progress: LoadProgress) -> None:

@@ -1,4 +1,4 @@
-"""`tailrace check`: is everything as capture needs it, and if not, what mends it?"""
+"""`tailrace check`: check everything that capture depends on, and print a remedy for each problem."""
 
 from __future__ import annotations
 
@@ -21,10 +21,11 @@ _COLOURS = {Level.OK: "green", Level.WARN: "yellow", Level.FAIL: "red"}
 @config_option
 @json_option
 def check(config_path: Path, as_json: bool) -> int:
-    """Look at the source, the publication, the slot, the broker, the topics and the stores; change nothing.
+    """Check the source, the publication, the slot, the broker, the topics and the stores; change nothing.
 
-    Every line is OK, WARN (capture runs, but this will hurt one day) or FAIL (capture would refuse to run, or could
-    lose data), with the SQL or the setting that mends it. Exit code 1: something is FAIL.
+    Every line is OK, WARN (capture runs, but this is likely to cause an error later) or FAIL (capture would refuse to
+    run, or could lose data). WARN and FAIL lines name the SQL or the setting that repairs the problem. Exit code 1: at
+    least one line is FAIL.
     """
     findings = inspect(load_config(config_path))
     if as_json:

@@ -1,4 +1,4 @@
-"""`tailrace dashboard`: the page, `/metrics` and alerts. Wiring only."""
+"""`tailrace dashboard`: serve the web page and `/metrics`, and send alerts. Wiring only."""
 
 from __future__ import annotations
 
@@ -15,15 +15,19 @@ from cdc.errors import UsageError
 
 @click.command()
 @config_option
-@click.option("--host", help="Instead of [dashboard] host.")
-@click.option("--port", type=click.IntRange(0, 65_535), help="Instead of [dashboard] port; 0 takes a free one.")
+@click.option("--host", help="Host to listen on, overriding [dashboard] host.")
+@click.option(
+    "--port",
+    type=click.IntRange(0, 65_535),
+    help="Port to listen on, overriding [dashboard] port; 0 picks a free port.",
+)
 def dashboard(config_path: Path, host: str | None, port: int | None) -> None:
-    """Serve a page that shows how every hop of the pipeline does, with /metrics, /healthz, /readyz and a JSON API.
+    """Serve a web page with the status of every hop of the pipeline, /metrics, /healthz, /readyz and a JSON API.
 
-    It listens on loopback unless the config or --host says otherwise, which needs [dashboard] token. It also sends
-    alerts, as [alerts] says. Ctrl-C or SIGTERM ends it.
+    The dashboard listens on loopback by default. To listen on another address, set [dashboard] token, and [dashboard]
+    host or --host. The dashboard also sends the alerts that [alerts] configures. Ctrl-C or SIGTERM stops it.
     """
-    from cdc.monitoring.web.dashboard import serve  # noqa: PLC0415 - the drivers take their time
+    from cdc.monitoring.web.dashboard import serve  # noqa: PLC0415 - the drivers import slowly
 
     config = _with_address(load_config(config_path), host, port)
     with _listening(config) as listener:
@@ -47,8 +51,9 @@ def _listening(config: Config) -> socket.socket:
         return socket.create_server((settings.host, settings.port), family=_family(settings.host))
     except OSError as error:
         raise UsageError(
-            f"{settings.host}:{settings.port} cannot be listened on: {error.strerror}.",
-            remedy="Set [dashboard] port to another one, or to 0 for any; [dashboard] enabled = false leaves it out.",
+            f"The dashboard cannot listen on {settings.host}:{settings.port}: {error.strerror}.",
+            remedy="Set [dashboard] port to another port, or to 0 for any free port; [dashboard] enabled = false turns"
+            " the dashboard off.",
         ) from None
 
 

@@ -1,4 +1,7 @@
-"""`tailrace demo`: the local servers and a shop that is written to all the time. Wiring only; see `cdc.demo`."""
+"""`tailrace demo`: run the local servers, an example shop with constant writes, and a pipeline.
+
+Wiring only; the work is in `cdc.demo`.
+"""
 
 from __future__ import annotations
 
@@ -35,36 +38,36 @@ _PAGE_PORT = 8787
 
 @click.command()
 @click.option(
-    "--for", "seconds", type=click.FloatRange(min=0), metavar="SECONDS", help="End by itself after this time."
+    "--for", "seconds", type=click.FloatRange(min=0), metavar="SECONDS", help="Stop the demo after this time."
 )
 @click.option(
     "--folder",
     type=click.Path(file_okay=False, path_type=Path),
     default=_FOLDER,
     show_default=True,
-    help="Where the servers keep data, logs and state; the same as for `tailrace stack`.",
+    help="Folder for the servers' data, logs and state; the same as for `tailrace stack`.",
 )
 @click.option(
     "--rate",
     type=click.FloatRange(min=0),
     default=20.0,
     show_default=True,
-    help="Transactions a second; 0 is as fast as it goes.",
+    help="Transactions per second; 0 means no limit.",
 )
-@click.option("--seed", type=int, help="Write the same again on a fresh folder.  [default: another one every time]")
-@click.option("--keep", is_flag=True, help="Leave the servers running at the end.")
-@click.option("--without-stores", is_flag=True, help="Only capture: the changes go to Kafka and no further.")
+@click.option("--seed", type=int, help="Random seed; repeats the same writes on a new folder.  [default: random]")
+@click.option("--keep", is_flag=True, help="Keep the servers running after the demo.")
+@click.option("--without-stores", is_flag=True, help="Run capture only; changes go to Kafka but to no store.")
 def demo(seconds: float | None, folder: Path, rate: float, seed: int | None, keep: bool, without_stores: bool) -> int:
-    """Run a small shop on the local servers.
+    """Run an example shop and a whole pipeline on the local servers.
 
-    Starts Postgres, Kafka, Elasticsearch and Redis, creates the database `shop` (customers, products, orders,
-    order_items) with some rows in it, and runs the whole pipeline: the first copy, capture, and the syncs of a search
-    index, a cache and a warehouse. Meanwhile it inserts, updates and deletes in the shop all the time. At the end it
-    stops writing, waits until all stores have everything, compares them with the source, row by row, and asks the
-    warehouse for a state that has passed.
+    The demo starts Postgres, Kafka, Elasticsearch and Redis, creates the database `shop` (customers, products, orders,
+    order_items) with some rows, and runs the whole pipeline: the initial snapshot, capture, and the syncs of a search
+    index, a cache and a warehouse. Meanwhile it constantly inserts, updates and deletes rows in the shop. At the end it
+    stops writing, waits until all stores have every change, compares them with the source row by row, and queries a
+    past state from the warehouse.
 
-    Ctrl-C ends it (a second one skips the comparison); servers that ran before are left alone, and the data stays in
-    the folder. Exit code 1: a store differs from the source.
+    Ctrl-C stops the demo; a second Ctrl-C skips the comparison. The demo does not stop servers that were running
+    before it, and the data stays in the folder. Exit code 1: a store differs from the source.
     """
     seed = secrets.randbelow(2**31) if seed is None else seed
     shown = _progress()
@@ -96,7 +99,7 @@ def demo(seconds: float | None, folder: Path, rate: float, seed: int | None, kee
 
 
 class _Stage:
-    """The parts of this demo, and what is said of them at the end."""
+    """Creates the demo's parts (pipeline and writer), and compares the stores with the source at the end."""
 
     def __init__(self, stack: Stack, *, stores: Sequence[str], seed: int, rate: float) -> None:
         self.writer: ShopWriter | None = None
@@ -113,10 +116,10 @@ class _Stage:
         port = _PAGE_PORT if is_free(_PAGE_PORT) else choose_port(set())
         self.page = f"http://127.0.0.1:{port}/"
         write_config(self._config_file, addresses, dsn=dsn, page_port=port, with_stores=bool(self._stores))
-        _say(f"The page, once the pipeline runs: {self.page}")
+        _say(f"Dashboard, once the pipeline runs: {self.page}")
         self.writer = ShopWriter(dsn, seed=self._seed, rate=self._rate)
         if self._stores:
-            self.writer.write(_FIRST_TRANSACTIONS)  # something for the first copy
+            self.writer.write(_FIRST_TRANSACTIONS)  # rows for the initial snapshot
         pipeline = PipelinePart(self._config_file, self._stack.folder / "logs", stores=self._stores, say=_say)
         return [pipeline, WriterPart(self.writer)]
 
@@ -127,7 +130,7 @@ class _Stage:
         config = load_config(self._config_file)
         past = remember(config)
         ShopWriter(config.source.dsn.reveal(), seed=self._seed + 1, rate=0).write(_LAST_TRANSACTIONS)
-        _say("Stopped writing; comparing the stores with the source, row by row (Ctrl-C skips it).")
+        _say("Stopped writing. Comparing the stores with the source, row by row (Ctrl-C skips this).")
         well = True
         for comparison in compare_all(config, _ARRIVAL_SECONDS):
             click.echo(str(comparison))
@@ -143,23 +146,23 @@ def _hint(folder: Path, page: str) -> str:
     program = _program()
     inside = f"{program} stack sql --database {DATABASE}" + ("" if folder == _FOLDER else f" --folder {folder}")
     changes = f"{program} tail public.orders --config {folder / 'tailrace.toml'}"
-    return f"Open {page}, look inside with `{inside}`, watch changes with `{changes}`; Ctrl-C stops the demo."
+    return f"Dashboard: {page}. Query the database: `{inside}`. Watch changes: `{changes}`. Ctrl-C stops the demo."
 
 
 def _program() -> str:
-    """How the reader calls us: in a fresh clone `tailrace` is in .venv/bin, and that is not on the PATH."""
+    """Return the command that starts `tailrace`: in a fresh clone it is in .venv/bin, which is not on the PATH."""
     beside = Path(sys.executable).with_name("tailrace")
     return os.path.relpath(beside) if shutil.which("tailrace") is None and beside.exists() else "tailrace"
 
 
 class _Lines(ProgressLines, AbstractContextManager["_Lines"]):
-    """Where there is no terminal, nothing has to be drawn or taken away."""
+    """Progress lines as a context manager, for output that is no terminal; there is nothing to clear at the end."""
 
     def __exit__(self, *_: object) -> None:
         return None
 
 
 def _progress() -> Terminal | _Lines:
-    """On stderr, so that what the demo itself shows can be kept apart."""
+    """Return a progress display on stderr, so that stdout holds only the demo's own output."""
     console = Console(stderr=True)
     return Terminal(console) if console.is_terminal else _Lines(sys.stderr)

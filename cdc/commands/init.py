@@ -1,4 +1,4 @@
-"""`tailrace init`: look at a database, write a config for it, print the SQL that it still needs."""
+"""`tailrace init`: inspect a database, write a config for it, and print the SQL that the database still needs."""
 
 from __future__ import annotations
 
@@ -30,27 +30,29 @@ _PUBLICATION = "tailrace"
     required=True,
     envvar="TAILRACE_DSN",
     show_envvar=True,
-    help="Connection string of the primary; any role that can log in will do.",
+    help="Connection string of the primary; any role that can log in is enough.",
 )
 @click.option(
     "--output",
     type=click.Path(dir_okay=False, path_type=Path),
     default=Path("tailrace.toml"),
     show_default=True,
-    help="The config file to write.",
+    help="Config file to write.",
 )
-@click.option("--force", is_flag=True, help="Overwrite it if it exists.")
+@click.option("--force", is_flag=True, help="Overwrite the output file if it exists.")
 @click.option("--kafka", "bootstrap", default="localhost:9092", show_default=True, metavar="HOST:PORT")
-@click.option("--prefix", help="First part of every topic, index and key  [default: the database's name]")
-@click.option("--role", help="The role that capture will use  [default: the DSN's, if it may replicate; else tailrace]")
+@click.option("--prefix", help="First part of every topic, index and key name  [default: the database's name]")
+@click.option(
+    "--role", help="Role that capture connects as  [default: the DSN's role if it has REPLICATION; else tailrace]"
+)
 def init(dsn: str, output: Path, force: bool, bootstrap: str, prefix: str | None, role: str | None) -> None:
-    """Look at a database (it is only read), write a commented config for it, and print the SQL that it needs.
+    """Inspect a database (read-only), write a commented config for it, and print the SQL that the database needs.
 
-    The SQL goes to standard output, ready to run; what it asks for is only what is missing, so that running `init`
-    again afterwards prints none. No password is written: the config takes it from the environment.
+    The SQL goes to standard output, ready to run. It contains only what is missing, so a second `init` after running it
+    prints no SQL. The config contains no password; it refers to an environment variable.
     """
     if output.exists() and not force:
-        raise UsageError(f"{output} exists.", remedy="Use --force to overwrite it, or --output to write another file.")
+        raise UsageError(f"{output} exists.", remedy="Use --force to overwrite it, or --output to name another file.")
     secret = Dsn.parse(dsn)
     if problem := dsn_problem(secret):
         raise UsageError(f"--dsn {problem}.")
@@ -63,9 +65,12 @@ def init(dsn: str, output: Path, force: bool, bootstrap: str, prefix: str | None
 
 
 def _config(found: Survey, connection: psycopg.Connection, dsn: Dsn, bootstrap: str, prefix: str) -> tuple[str, bool]:
-    """The text, tried before it is written: a bad --kafka or --prefix is reported as the config's reader would."""
+    """Return the config text and whether it needs a password.
+
+    The text is parsed before it is written, so that a bad --kafka or --prefix gets the config reader's error message.
+    """
     given = dsn_parameters(dsn)
-    # A new role needs a password where this one did, wherever libpq found it.
+    # A new role needs a password if the present role used one, from whatever place libpq read it.
     is_new = connection.info.user != found.role.name
     needs_password = "password" in given or (is_new and bool(connection.pgconn.used_password))
     text = config_text(
@@ -82,7 +87,10 @@ def _config(found: Survey, connection: psycopg.Connection, dsn: Dsn, bootstrap: 
 
 
 def _without_secrets(given: dict[str, str], connection: psycopg.Connection, role: str) -> dict[str, str]:
-    """The DSN's parameters with what libpq took from the environment filled in, as capture may run elsewhere."""
+    """Return the DSN's parameters that are not secret.
+
+    Parameters that libpq took from the environment are filled in, because capture may run on another machine.
+    """
     info = connection.info
     place = {} if {"host", "hostaddr", "service"} & set(given) else {"host": info.host, "port": str(info.port)}
     known = {**place, "dbname": info.dbname, **given, "user": role}
@@ -95,7 +103,7 @@ def _prefix_of(database: str) -> str:
 
 
 def _slot_of(prefix: str) -> str:
-    """Slots belong to the whole server: two pipelines on it must not meet in one."""
+    """Return a slot name that contains the prefix: slot names are shared by all pipelines of a server."""
     return f"tailrace_{re.sub('[^a-z0-9_]', '_', prefix.lower())}"[:63]
 
 
@@ -109,20 +117,21 @@ def _write(output: Path, text: str, *, force: bool) -> None:
         beside.write_text(text, encoding="utf-8")
         beside.replace(output)
     except OSError as error:
-        raise UsageError(f"{output} cannot be written: {error.strerror}.") from None
+        raise UsageError(f"Cannot write {output}: {error.strerror}.") from None
 
 
 def _say_what_next(found: Survey, output: Path, *, needs_password: bool) -> None:
     left_out = len(found.tables) - len(found.capturable)
     click.echo(
-        f"{output}: {len(found.capturable)} tables to capture, {left_out} left out, each with its reason.", err=True
+        f"{output}: {len(found.capturable)} tables to capture, {left_out} left out; the file names each reason.",
+        err=True,
     )
     if not found.capturable:
-        click.echo("Nothing here can be captured yet, so the config takes whatever will be in schema public.", err=True)
+        click.echo("No table can be captured yet, so the config selects all tables of schema public.", err=True)
     if needs_password:
         click.echo(
-            f"No password is in it: set the environment variable {PASSWORD_VARIABLE} to that of role "
+            f"The file contains no password: set the environment variable {PASSWORD_VARIABLE} to the password of role "
             f"{found.role.name} where Tailrace runs.",
             err=True,
         )
-    click.echo("Next: run the SQL above at the source, then `tailrace capture`.", err=True)
+    click.echo("Next: run the SQL above on the source, then `tailrace capture`.", err=True)

@@ -1,4 +1,4 @@
-"""`tailrace lag`: how far behind is each hop, and is all well?"""
+"""`tailrace lag`: print the lag and the health of every hop."""
 
 from __future__ import annotations
 
@@ -20,15 +20,15 @@ if TYPE_CHECKING:
 @click.argument("stores", nargs=-1, metavar="[STORE]...")
 @config_option
 @json_option
-@click.option("--max-seconds", type=click.FloatRange(min=0), help="Instead of [lag] max_seconds of the config.")
+@click.option("--max-seconds", type=click.FloatRange(min=0), help="Allowed lag, overriding [lag] max_seconds.")
 def lag(stores: tuple[str, ...], config_path: Path, as_json: bool, max_seconds: float | None) -> int:
-    """Say how far the slot, the topics and the STOREs (all, unless named) are behind the source.
+    """Print the lag of the slot, the topics and the STOREs (default: all) behind the source.
 
-    In bytes of the source's log, records and seconds: the age of the oldest commit that a store may not have. It is 0
-    when nobody writes, and grows while a store or capture stands still. Exit code 1: something is further behind than
-    [lag] allows, stands still, is down, or cannot be told; or rows are parked.
+    Lag is in bytes of the source's WAL, in records and in seconds. Seconds are the age of the oldest commit that a
+    store may not have. They are 0 while no client writes, and grow while a store or capture makes no progress. Exit
+    code 1: a hop exceeds the limit of [lag], makes no progress, is down or cannot be measured, or rows are parked.
     """
-    from cdc.monitoring.observer import look_once  # noqa: PLC0415 - the stores' clients take their time
+    from cdc.monitoring.observer import look_once  # noqa: PLC0415 - the stores' clients import slowly
 
     config = load_config(config_path)
     for name in stores:
@@ -40,7 +40,7 @@ def lag(stores: tuple[str, ...], config_path: Path, as_json: bool, max_seconds: 
 
 
 def _is_well(record: PipelineStatus, max_seconds: float) -> bool:
-    """Nothing served yet is an answer too: a store that nobody has built has no lag, but it is not well either."""
+    """Return whether every hop is healthy and within the limit. A store that is not built yet has no lag: not well."""
     ages = [record.topics.seconds, *(store.seconds for store in record.stores)]
     return all(age is not None and age <= max_seconds for age in ages) and all(
         health.is_good for health in record.hops.values()
@@ -70,8 +70,8 @@ def _slot(slot: SlotStatus) -> str:
     if not slot.exists or slot.retained_bytes is None:
         return "none" if not slot.exists else f"{slot.wal_status}"
     left = f", {in_bytes(slot.left_bytes)} left" if slot.left_bytes is not None else ", no limit"
-    until = f" ({in_time(slot.seconds_left)} at the present rate)" if slot.seconds_left is not None else ""
-    return f"holds {in_bytes(slot.retained_bytes)} of the log{left}{until}"
+    until = f" ({in_time(slot.seconds_left)} at the current rate)" if slot.seconds_left is not None else ""
+    return f"holds {in_bytes(slot.retained_bytes)} of WAL{left}{until}"
 
 
 def _topics(topics: TopicsStatus) -> str:

@@ -1,4 +1,4 @@
-"""`tailrace maintain`: tidy the warehouse up, beside a running sync."""
+"""`tailrace maintain`: compact and clean up the warehouse while the sync runs."""
 
 from __future__ import annotations
 
@@ -21,14 +21,15 @@ if TYPE_CHECKING:
 @click.command()
 @config_option
 @json_option
-@click.option("--store", metavar="NAME", help="The warehouse, where the config has several.")
+@click.option("--store", metavar="NAME", help="Warehouse to maintain; required if the config has several.")
 def maintain(config_path: Path, as_json: bool, store: str | None) -> int:
-    """Put small files of the warehouse together, expire old snapshots, remove what nothing refers to.
+    """Compact small files of the warehouse, expire old snapshots and remove orphan files.
 
-    Nothing that a query can see changes, and the sync may go on meanwhile. Exit code 1: a table was left as it was.
+    Query results do not change, and the sync may run at the same time. Exit code 1: maintenance of a table failed, and
+    the table was left unchanged.
     """
     from sinks.iceberg.store import IcebergStore  # noqa: PLC0415 - as below
-    from spark_jobs.session.spark_session import spark_session  # noqa: PLC0415 - Spark takes its time
+    from spark_jobs.session.spark_session import spark_session  # noqa: PLC0415 - Spark imports slowly
     from spark_jobs.warehouse.maintain import maintain_warehouse as run_maintain  # noqa: PLC0415 - as above
 
     config = load_config(config_path)
@@ -49,7 +50,7 @@ def maintain(config_path: Path, as_json: bool, store: str | None) -> int:
 
 def _line(upkeep: Upkeep) -> str:
     if upkeep.problem is not None:
-        return f"{upkeep.table}: left as it was: {upkeep.problem}"
+        return f"{upkeep.table}: left unchanged: {upkeep.problem}"
     return (
         f"{upkeep.table}: {upkeep.files_before} -> {upkeep.files} files, {upkeep.deletes_before} -> {upkeep.deletes}"
         f" delete files, {upkeep.bytes_before:,} -> {upkeep.bytes:,} bytes, {upkeep.snapshots_before} ->"

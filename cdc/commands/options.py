@@ -1,4 +1,4 @@
-"""Options that several commands share, so that they read and behave the same everywhere."""
+"""Options that several commands share, with the same name, help text and behaviour in each."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ _Function = TypeVar("_Function", bound=Callable[..., Any])
 
 
 def config_option(function: _Function) -> _Function:
-    """`--config PATH`; the command receives `config_path: Path` and passes it to `load_config`."""
+    """Add `--config PATH`. The command receives `config_path: Path` and passes it to `load_config`."""
     return click.option(
         "--config",
         "config_path",
@@ -21,10 +21,10 @@ def config_option(function: _Function) -> _Function:
         show_default=True,
         envvar="TAILRACE_CONFIG",
         show_envvar=True,
-        help="The config file.",
+        help="Config file.",
     )(function)
 
 
 def json_option(function: _Function) -> _Function:
-    """`--json`; the command receives `as_json: bool` and prints one JSON document to stdout."""
-    return click.option("--json", "as_json", is_flag=True, help="Print JSON, for programs.")(function)
+    """Add `--json`. The command receives `as_json: bool` and prints one JSON document to stdout."""
+    return click.option("--json", "as_json", is_flag=True, help="Print JSON.")(function)

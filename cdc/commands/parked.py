@@ -1,4 +1,4 @@
-"""`tailrace parked`: rows that could not be delivered, and what to do about them."""
+"""`tailrace parked`: list, show and retry rows that could not be delivered."""
 
 from __future__ import annotations
 
@@ -21,20 +21,21 @@ if TYPE_CHECKING:
 
 @click.group()
 def parked() -> None:
-    """Rows that could not be delivered: by capture (too large for a record) or by a store (it refuses a value).
+    """List, show and retry parked rows: rows that could not be delivered.
 
-    Everything else flows on. A row that capture parked is in no store; it is settled when it changes and fits, when it
-    is deleted, or by `retry` once [kafka] max_message_bytes is large enough. A row is named by NUMBER, as the list
-    shows it.
+    Capture parks a row that is too large for a Kafka record. A sync parks a row that its store rejects. All other rows
+    are delivered. A row that capture parked is in no store. It is settled when a change makes it small enough, when it
+    is deleted, or by `retry` once [kafka] max_message_bytes is large enough. NUMBER identifies a parked row, as `list`
+    prints it.
     """
 
 
 @parked.command("list")
 @config_option
 @json_option
-@click.option("--store", "store", help="Only those that this store lacks, also because of capture.")
+@click.option("--store", "store", help="Only rows missing in this store, including rows that capture parked.")
 def list_parked(config_path: Path, as_json: bool, store: str | None) -> int:
-    """List them: number, store, table, key and reason. Exit code 1: there are some."""
+    """List parked rows: number, store, topic, key and reason. Exit code 1: at least one row is parked."""
     rows = _read(load_config(config_path), store)
     if as_json:
         click.echo(json.dumps([_described(row) for row in rows], indent=2))
@@ -51,7 +52,7 @@ def list_parked(config_path: Path, as_json: bool, store: str | None) -> int:
 @config_option
 @json_option
 def show_parked(number: int, config_path: Path, as_json: bool) -> None:
-    """Show all that is known of one: version, place in its topic, when."""
+    """Show one parked row: topic, partition, offset, key, version, time and reason."""
     row = _one(_read(load_config(config_path), None), number)
     described = _described(row)
     if as_json:
@@ -65,20 +66,20 @@ def show_parked(number: int, config_path: Path, as_json: bool) -> None:
 @click.argument("numbers", nargs=-1, type=int, metavar="[NUMBER]...")
 @config_option
 @json_option
-@click.option("--store", "store", help="Only those that this store lacks, also because of capture.")
+@click.option("--store", "store", help="Only rows missing in this store, including rows that capture parked.")
 def retry_parked(numbers: tuple[int, ...], config_path: Path, as_json: bool, store: str | None) -> int:
-    """Try to deliver the rows again; all of them, unless numbered.
+    """Retry the delivery of parked rows: those with the given NUMBERs, or all.
 
-    For after the reason is gone: a mapping was changed, a limit was raised. A store gets the row as it stands in the
-    topic now; what capture parked is copied from the source, for which capture must be running. Exit code 1: some stay
-    parked.
+    Run this after removing the cause, for example after changing a mapping or raising a limit. A store receives the
+    row's current state from the topic. Rows that capture parked are read again from the source, for which capture must
+    be running. Exit code 1: some rows are still parked.
     """
     config = load_config(config_path)
     rows = _read(config, store)
     chosen = [_one(rows, number) for number in numbers] if numbers else rows
     for row in chosen:
         if row.store and row.store not in config.stores:
-            raise UsageError(f"{row.place} belongs to store {row.store}, which the config does not have.")
+            raise UsageError(f"Parked row {row.place} belongs to store {row.store}, which is not in the config.")
     results = [
         result
         for name in dict.fromkeys(row.store for row in chosen)
@@ -92,12 +93,12 @@ def retry_parked(numbers: tuple[int, ...], config_path: Path, as_json: bool, sto
             word = "settled" if each.settled else "still parked"
             click.echo(f"{each.parked.place}  {word}{': ' + each.reason if each.reason else ''}")
         if not results:
-            click.echo("Nothing to try again.")
+            click.echo("Nothing to retry.")
     return 0 if all(each.settled for each in results) else 1
 
 
 def _retry(config: Config, store: str, rows: list[Parked]) -> list[Retried]:
-    from spark_jobs.sync.retry import retry, retry_capture  # noqa: PLC0415 - the stores' clients take their time
+    from spark_jobs.sync.retry import retry, retry_capture  # noqa: PLC0415 - the stores' clients import slowly
 
     return retry(config, store, rows) if store else retry_capture(config, rows)
 
@@ -120,7 +121,7 @@ def _read(config: Config, store: str | None) -> list[Parked]:
 def _one(rows: list[Parked], number: int) -> Parked:
     found = next((row for row in rows if row.place == number), None)
     if found is None:
-        raise UsageError(f"Nothing is parked under {number}.", remedy="`tailrace parked list` shows what is.")
+        raise UsageError(f"There is no parked row {number}.", remedy="`tailrace parked list` shows them.")
     return found
 
 

@@ -1,4 +1,4 @@
-"""`tailrace pause` and `tailrace resume`: hold the sync of stores, and let it go on."""
+"""`tailrace pause` and `tailrace resume`: pause and resume the sync of stores."""
 
 from __future__ import annotations
 
@@ -15,10 +15,10 @@ from cdc.errors import UsageError
 @click.argument("stores", nargs=-1, required=True, metavar="STORE...")
 @config_option
 def pause(stores: tuple[str, ...], config_path: Path) -> None:
-    """Hold the sync of STOREs after the batch under way, wherever it runs, until `tailrace resume`.
+    """Pause the sync of STOREs after the current batch, on whichever host it runs, until `tailrace resume`.
 
-    Other stores and capture do not notice. A pause lasts across restarts; one that is longer than [kafka]
-    delete_retention_hours ends in a bootstrap.
+    Other stores and capture are not affected. The pause survives restarts. A store that is paused for longer than
+    [kafka] delete_retention_hours needs a bootstrap afterwards.
     """
     _set(stores, config_path, paused=True)
 
@@ -27,12 +27,12 @@ def pause(stores: tuple[str, ...], config_path: Path) -> None:
 @click.argument("stores", nargs=-1, required=True, metavar="STORE...")
 @config_option
 def resume(stores: tuple[str, ...], config_path: Path) -> None:
-    """Let paused STOREs go on from where they are."""
+    """Resume the sync of paused STOREs from their present positions."""
     _set(stores, config_path, paused=False)
 
 
 def _set(stores: tuple[str, ...], config_path: Path, *, paused: bool) -> None:
-    from cdc.positions.store_notes import set_paused  # noqa: PLC0415 - the drivers take their time
+    from cdc.positions.store_notes import set_paused  # noqa: PLC0415 - the drivers import slowly
 
     config = load_config(config_path)
     for name in stores:
@@ -40,4 +40,4 @@ def _set(stores: tuple[str, ...], config_path: Path, *, paused: bool) -> None:
             raise UsageError(f"There is no [stores.{name}] in the config.")
     for name in stores:
         set_paused(config, name, paused)
-        click.echo(f"{name}: {'paused' if paused else 'goes on'}")
+        click.echo(f"{name}: {'paused' if paused else 'resumed'}")

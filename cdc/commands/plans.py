@@ -1,4 +1,4 @@
-"""A plan that is shown, asked for and carried out step by step: the part that `remove` and `recover` have in common."""
+"""Confirmation, execution and output of a plan of steps, shared by `tailrace remove` and `tailrace recover`."""
 
 from __future__ import annotations
 
@@ -14,17 +14,20 @@ DONE, NOTHING_OR_NO = 0, 1
 
 class Plan(Protocol):
     def as_json(self, state: str, done: Collection[Any]) -> dict[str, Any]:
-        """`done`: those of its steps that are."""
+        """Return the plan as JSON. `done` holds the steps that have been carried out."""
 
 
 def agreed() -> bool:
-    """End of input is a no; Ctrl-C stays Ctrl-C."""
-    click.echo("Go on? [y/N] ", nl=False)
+    """Ask the operator for confirmation on stdin. End of input means no; Ctrl-C still interrupts."""
+    click.echo("Continue? [y/N] ", nl=False)
     return sys.stdin.readline().strip().lower() in ("y", "yes")
 
 
 def carry_out(plan: Plan, run: Callable[[Callable[[Any], None]], None], *, state: str, as_json: bool) -> int:
-    """`run` calls what it is given after each step; `state` is what the plan has come to then."""
+    """Carry the plan out, print each finished step or a final JSON document, and return the exit code.
+
+    `run` receives a function that it calls after each step. `state` is the plan's state in the JSON after success.
+    """
     finished: list[Any] = []
 
     def done(step: Any) -> None:
@@ -44,7 +47,7 @@ def carry_out(plan: Plan, run: Callable[[Callable[[Any], None]], None], *, state
 
 
 def end(plan: Plan, state: str, *, as_json: bool, code: int) -> int:
-    """Without anything done."""
+    """End without carrying out any step: print the plan if `as_json`, and return `code`."""
     if as_json:
         click.echo(json.dumps(plan.as_json(state, []), indent=2))
     return code

@@ -1,4 +1,4 @@
-"""`tailrace query`: Spark SQL over the warehouse, as it is or as it was."""
+"""`tailrace query`: run Spark SQL over the present or a past state of the warehouse."""
 
 from __future__ import annotations
 
@@ -24,17 +24,17 @@ _WIDEST = 60
 @config_option
 @json_option
 @click.option(
-    "--as-of", "as_of", metavar="LSN|TIME", help="The state as of then: 16/B374D848, or 2026-01-31T12:00:00Z."
+    "--as-of", "as_of", metavar="LSN|TIME", help="Query the state at this point: 16/B374D848 or 2026-01-31T12:00:00Z."
 )
-@click.option("--store", metavar="NAME", help="The warehouse, where the config has several.")
+@click.option("--store", metavar="NAME", help="Warehouse to query; required if the config has several.")
 def query(sql: str, config_path: Path, as_json: bool, as_of: str | None, store: str | None) -> int:
-    """Run a query in Spark SQL over the warehouse.
+    """Run a Spark SQL query over the warehouse.
 
-    Tables have the source's names (`public.orders`), their histories are in `public__history.orders`. With --as-of the
-    same tables show what the source had then: everything that committed before that LSN, or by that time.
+    Tables have the source's names (`public.orders`). The history of a table is in `public__history.orders`. With
+    --as-of, the tables show a past state of the source: everything committed before that LSN, or up to that time.
     """
     from sinks.iceberg.store import IcebergStore  # noqa: PLC0415 - as below
-    from spark_jobs.session.spark_session import spark_session  # noqa: PLC0415 - Spark takes its time
+    from spark_jobs.session.spark_session import spark_session  # noqa: PLC0415 - Spark imports slowly
     from spark_jobs.warehouse.query import parse_as_of  # noqa: PLC0415 - as above
     from spark_jobs.warehouse.query import query_warehouse as run_query  # noqa: PLC0415 - as above
 
@@ -54,7 +54,7 @@ def query(sql: str, config_path: Path, as_json: bool, as_of: str | None, store: 
 
 
 def warehouse_of(config: Config, store: str | None) -> tuple[str, IcebergConfig]:
-    """The one that is named, or the only one."""
+    """Return the name and settings of the warehouse `store`, or of the only warehouse if `store` is None."""
     found = {name: each for name, each in config.stores.items() if isinstance(each, IcebergConfig)}
     if store is not None:
         if store not in found:
@@ -62,13 +62,16 @@ def warehouse_of(config: Config, store: str | None) -> tuple[str, IcebergConfig]
         return store, found[store]
     if len(found) != 1:
         what = f"several warehouses ({', '.join(sorted(found))})" if found else "no store of kind iceberg"
-        raise UsageError(f"The config has {what}.", remedy="Say which one: --store NAME" if found else None)
+        raise UsageError(f"The config has {what}.", remedy="Choose one with --store NAME." if found else None)
     return next(iter(found.items()))
 
 
 def base_of(config: Config) -> int:
-    """What the pipeline adds to LSNs; 0 unless it was recovered onto another server."""
-    from cdc.errors import TransientError  # noqa: PLC0415 - beside its only use
+    """Return the number that the pipeline adds to LSNs: 0 unless `tailrace recover` has raised it.
+
+    Also 0 if Kafka cannot be read now.
+    """
+    from cdc.errors import TransientError  # noqa: PLC0415 - only needed here
     from cdc.names import Control, control_topic  # noqa: PLC0415 - as above
     from cdc.positions.progress import read_progress  # noqa: PLC0415 - as above
 

@@ -1,4 +1,4 @@
-"""`tailrace recover`: say what is wrong, show what would be done, ask, and mend it."""
+"""`tailrace recover`: print the problems and the plan, ask for confirmation, and repair the pipeline."""
 
 from __future__ import annotations
 
@@ -18,22 +18,23 @@ from cdc.recovery.topic_repair import RepairableTopics
 
 @click.command()
 @config_option
-@click.option("--dry-run", is_flag=True, help="Only show what is wrong and what would be done.")
-@click.option("--yes", is_flag=True, help="Do not ask.")
-@click.option("--anyway", is_flag=True, help="Also where nothing is found to be wrong.")
+@click.option("--dry-run", is_flag=True, help="Print the problems and the plan; change nothing.")
+@click.option("--yes", is_flag=True, help="Do not ask for confirmation.")
+@click.option("--anyway", is_flag=True, help="Recover even if no problem is found.")
 @json_option
 def recover(config_path: Path, dry_run: bool, yes: bool, anyway: bool, as_json: bool) -> int:
-    """Mend a pipeline that capture refuses to go on with: a new slot, and every table copied again, in place.
+    """Repair a pipeline that capture refuses to continue: a new slot, and a new snapshot of every table, in place.
 
-    Topics, stores and their positions stay. What is new wins over all that was published before, whatever the server's
-    LSNs are, and rows that are gone at the source go from the topics and the stores when the copy is through.
+    Topics, stores and their positions stay. New versions are higher than all published ones, whatever the server's LSNs
+    are. Rows that the source no longer has are removed from the topics and the stores at the end of the snapshot.
 
-    Stop capture first. What is going to happen is shown and asked for. Interrupted, it is simply run again. A `tailrace
-    run` whose capture has refused notices the recovery and goes on; otherwise start it (or `tailrace capture`, and
-    `tailrace snapshot` beside it). Exit codes: 0 done, 1 nothing is wrong or the answer was no, 3 refused.
+    Stop capture first. The command prints its plan and asks for confirmation. If it is interrupted, run it again. A
+    running `tailrace run` whose capture has refused detects the recovery and continues. Otherwise start `tailrace run`
+    (or `tailrace capture` and, at the same time, `tailrace snapshot`). Exit codes: 0 done, 1 no problem was found or
+    the answer was no, 3 refused.
     """
     if as_json and not (yes or dry_run):
-        raise UsageError("--json does not ask: it needs --yes or --dry-run.")
+        raise UsageError("--json cannot ask for confirmation: it needs --yes or --dry-run.")
     config = load_config(config_path)
     topics = RepairableTopics(config.kafka)
     try:
@@ -54,8 +55,10 @@ def recover(config_path: Path, dry_run: bool, yes: bool, anyway: bool, as_json: 
                 return NOTHING_OR_NO
             code = carry_out(plan, recovery.carry_out, state="recovered", as_json=as_json)
             if not as_json:
-                click.echo("Recovered. The tables are copied again, beside the stream, by `tailrace run`.")
-                click.echo("One that runs and whose capture has refused goes on by itself; otherwise start it.")
+                click.echo("Recovered. `tailrace run` now takes an incremental snapshot of every table.")
+                click.echo(
+                    "A running `tailrace run` whose capture has refused continues by itself; otherwise start it."
+                )
             return code
     finally:
         topics.close()
@@ -63,13 +66,13 @@ def recover(config_path: Path, dry_run: bool, yes: bool, anyway: bool, as_json: 
 
 def _show(plan: RecoveryPlan) -> None:
     if not plan.steps:
-        click.echo("Nothing is wrong that `tailrace recover` could mend; start capture.")
-        click.echo("To copy every table again all the same, with a new slot: tailrace recover --anyway")
+        click.echo("There is no problem that `tailrace recover` could repair; start capture.")
+        click.echo("To make a new slot and a new snapshot of every table nevertheless: tailrace recover --anyway")
         return
     if plan.problems:
-        click.echo("What is wrong:")
+        click.echo("Problems:")
     for problem in plan.problems:
         click.echo(f"  - {problem}")
-    click.echo("To be done:")
+    click.echo("Plan:")
     for line in plan.lines():
         click.echo(line)

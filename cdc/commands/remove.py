@@ -1,4 +1,4 @@
-"""`tailrace remove`: show what would go, ask, and take it away."""
+"""`tailrace remove`: print the plan, ask for confirmation, and remove a table or the whole capture."""
 
 from __future__ import annotations
 
@@ -23,11 +23,11 @@ from cdc.setup.table_removal import TableRemoval
 
 @click.command()
 @config_option
-@click.option("--table", "tables", multiple=True, metavar="SCHEMA.TABLE", help="Take this table away; repeatable.")
-@click.option("--all", "everything", is_flag=True, help="Take the whole capture away: slot and publication.")
-@click.option("--topics", "delete_topics", is_flag=True, help="Delete the topics too; their content is lost.")
-@click.option("--yes", is_flag=True, help="Do not ask.")
-@click.option("--dry-run", is_flag=True, help="Only show what would be done.")
+@click.option("--table", "tables", multiple=True, metavar="SCHEMA.TABLE", help="Remove this table; repeatable.")
+@click.option("--all", "everything", is_flag=True, help="Remove the whole capture: slot and publication.")
+@click.option("--topics", "delete_topics", is_flag=True, help="Also delete the topics, with their content.")
+@click.option("--yes", is_flag=True, help="Do not ask for confirmation.")
+@click.option("--dry-run", is_flag=True, help="Print the plan and change nothing.")
 @json_option
 def remove(
     config_path: Path,
@@ -38,16 +38,16 @@ def remove(
     dry_run: bool,
     as_json: bool,
 ) -> int:
-    """Take a table, or the whole capture, away, so that no slot is left behind to fill the server's disk.
+    """Remove a table or the whole capture, so that no unused slot fills the server's disk with WAL.
 
-    Stop capture first. What is going to happen is shown and asked for; topics go only with --topics, and then the
-    prefix has to be typed. Interrupted, it is simply run again. Exit codes: 0 done, 1 nothing to remove or the answer
-    was no, 3 refused (capture runs, or the owner of the publication has to act).
+    Stop capture first. The command prints its plan and asks for confirmation. It deletes topics only with --topics, and
+    then the operator must type the prefix to confirm. If the command is interrupted, run it again. Exit codes: 0 done,
+    1 nothing to remove or the answer was no, 3 refused (capture is running, or the owner of the publication must act).
     """
     if bool(tables) == everything:
-        raise UsageError("Say what to remove: either --table or --all.")
+        raise UsageError("Use either --table or --all to choose what to remove.")
     if as_json and not (yes or dry_run):
-        raise UsageError("--json does not ask: it needs --yes or --dry-run.")
+        raise UsageError("--json cannot ask for confirmation: it needs --yes or --dry-run.")
     selectors = [_table(name) for name in tables]
     config = load_config(config_path)
     with _removal(config, selectors, delete_topics=delete_topics) as removal:
@@ -74,7 +74,7 @@ def _table(name: str) -> TableSelector:
     except ValueError as error:
         raise UsageError(f"{name}: {error}.") from None
     if selector.table is None:
-        raise UsageError(f"{name}: name one table; --table can be repeated.")
+        raise UsageError(f"{name}: --table takes the name of one table; repeat --table for several.")
     return selector
 
 
@@ -84,7 +84,7 @@ def _removal(config: Config, tables: Sequence[TableSelector], *, delete_topics: 
         topics = _topics(config, needed=bool(tables) or delete_topics)
         try:
             if tables:
-                assert topics is not None  # noqa: S101 - it was needed
+                assert topics is not None  # noqa: S101 - `needed` is true, so _topics raises instead of returning None
                 yield TableRemoval(config, connection, topics, tables, delete_topics=delete_topics)
             else:
                 yield CaptureRemoval(config, connection, topics, delete_topics=delete_topics)
@@ -94,7 +94,10 @@ def _removal(config: Config, tables: Sequence[TableSelector], *, delete_topics: 
 
 
 def _topics(config: Config, *, needed: bool) -> RemovableTopics | None:
-    """A slot that fills the disk can be dropped while Kafka is down; all else needs it."""
+    """Connect to Kafka. Return None if Kafka is down and not `needed`.
+
+    Dropping a slot that fills the disk must work while Kafka is down. Every other removal needs Kafka.
+    """
     try:
         return RemovableTopics(config.kafka)
     except TransientError:
@@ -105,10 +108,10 @@ def _topics(config: Config, *, needed: bool) -> RemovableTopics | None:
 
 def _show(plan: RemovalPlan, *, delete_topics: bool) -> None:
     if not plan.steps:
-        left = " Its topics are left; --topics deletes them." if plan.left and not delete_topics else ""
+        left = " Its topics remain; --topics deletes them." if plan.left and not delete_topics else ""
         click.echo(f"There is nothing to remove.{left}")
     else:
-        click.echo("To be done:")
+        click.echo("Plan:")
     for line in plan.lines():
         click.echo(line)
 
@@ -116,6 +119,6 @@ def _show(plan: RemovalPlan, *, delete_topics: bool) -> None:
 def _agreed(config: Config, plan: RemovalPlan) -> bool:
     if any(step.action is RemovalAction.DELETE_TOPIC for step in plan.steps):
         prefix = config.kafka.prefix
-        click.echo(f"The topics' content will be lost. Type the prefix ({prefix}) to go on: ", nl=False)
+        click.echo(f"The topics' content will be lost. Type the prefix ({prefix}) to continue: ", nl=False)
         return sys.stdin.readline().strip() == prefix
     return agreed()

@@ -1,4 +1,4 @@
-"""`tailrace run`: capture, copies where due and all syncs, each a process of its own, supervised. Wiring only."""
+"""`tailrace run`: supervise capture, due snapshots and all syncs, each in its own process. Wiring only."""
 
 from __future__ import annotations
 
@@ -16,24 +16,25 @@ from cdc.config import load_config
 
 @click.command()
 @config_option
-@click.option("--json", "as_json", is_flag=True, help="Print a line of JSON every second, for programs.")
+@click.option("--json", "as_json", is_flag=True, help="Print one line of JSON every second.")
 @click.option(
     "--logs",
     "folder",
     type=click.Path(file_okay=False, path_type=Path),
-    help="Write the parts' logs to files there.  [default: to standard error; with the live page, .tailrace/logs]",
+    help="Folder for the log files of the processes.  [default: .tailrace/logs next to the config on a terminal; else"
+    " standard error]",
 )
 @click.pass_context
 def run(context: click.Context, config_path: Path, as_json: bool, folder: Path | None) -> int:
-    """Run the whole pipeline: capture, copies where they are due, and the syncs of all stores.
+    """Run the whole pipeline: capture, snapshots that are due, and the syncs of all stores.
 
-    Each part is a process of its own. What dies is started again, with growing pauses; what refuses (exit code 3: a
-    person must decide) stays down and is shown with its reason, while the others go on. SIGUSR1 gives what refused
-    another try. Shows the state of each part and how far behind each hop is.
+    Each part runs in its own process. `tailrace run` restarts a part that dies, with increasing delays. A part that
+    refuses to continue (exit code 3: the operator must decide) stays stopped, and its reason is shown; the other parts
+    continue. SIGUSR1 restarts the parts that refused. The output shows the state of each part and the lag of each hop.
 
     Ctrl-C or SIGTERM stops everything, capture last. Exit code 3: every part has refused.
     """
-    from cdc.supervisor.child_output import InFiles, OnStderr  # noqa: PLC0415 - the drivers take their time
+    from cdc.supervisor.child_output import InFiles, OnStderr  # noqa: PLC0415 - the drivers import slowly
     from cdc.supervisor.terminal_view import view_for  # noqa: PLC0415
     from cdc.supervisor.wiring import Pipeline  # noqa: PLC0415
 

@@ -1,4 +1,4 @@
-"""`tailrace snapshot`: copy what is in the tables already, on Spark, with the progress shown."""
+"""`tailrace snapshot`: publish the existing rows of tables, on Spark, and show the progress."""
 
 from __future__ import annotations
 
@@ -33,49 +33,50 @@ _PLAIN_SECONDS = 5.0
 @click.command()
 @config_option
 @click.option(
-    "--table", "tables", multiple=True, metavar="SCHEMA.TABLE", help="Copy this table again; may be repeated."
+    "--table", "tables", multiple=True, metavar="SCHEMA.TABLE", help="Take a new snapshot of this table; repeatable."
 )
-@click.option("--where", default="", metavar="SQL", help="Only its rows for which this condition holds.")
-@click.option("--keys", default="", metavar="KEY,KEY…|FILE", help="Only the rows with these keys, present or not.")
-@click.option("--status", "order", flag_value="status", help="Only say which copies are under way, due or cancelled.")
-@click.option("--pause", "order", flag_value="pause", help="Later copies begin no further chunk.")
-@click.option("--resume", "order", flag_value="resume", help="They go on, also those that were cancelled.")
-@click.option("--cancel", "order", flag_value="cancel", help="Give copies up: all, or those of --table.")
+@click.option("--where", default="", metavar="SQL", help="Only rows of --table that match this condition.")
+@click.option("--keys", default="", metavar="KEY,KEY…|FILE", help="Only rows with these keys, including deleted rows.")
+@click.option("--status", "order", flag_value="status", help="Only list running, due and cancelled snapshots.")
+@click.option("--pause", "order", flag_value="pause", help="Pause incremental snapshots after their current chunks.")
+@click.option("--resume", "order", flag_value="resume", help="Resume paused and cancelled incremental snapshots.")
+@click.option("--cancel", "order", flag_value="cancel", help="Cancel all incremental snapshots, or those of --table.")
 @json_option
 def snapshot(
     config_path: Path, tables: tuple[str, ...], where: str, keys: str, order: str | None, as_json: bool
 ) -> int:
-    """Copy the rows that are in the tables already to the topics, as a Spark job.
+    """Publish the existing rows of the tables to the topics, as a Spark job.
 
-    A new pipeline begins with this: capture makes the slot, keeps its snapshot and publishes nothing until every row
-    that the snapshot shows is in the topics; then it streams what came after. Where no capture runs, this command makes
-    the slot itself. Killed and started again it goes on where it was, as long as whoever made the slot still runs.
+    A new pipeline starts with the initial snapshot. Capture creates the slot, holds the slot's snapshot open and
+    publishes no change until every row of the snapshot is in the topics. Then it streams the later changes. If no
+    capture is running, this command creates the slot itself. After a crash, start the command again: it continues as
+    long as the process that created the slot is still running.
 
-    Afterwards it copies the tables that have become incomplete since (see `tailrace capture --status`), or those named
-    with --table, while capture goes on: capture must be running then.
+    Later, this command takes incremental snapshots while capture streams: of the tables that have become incomplete
+    (see `tailrace capture --status`), or of those named with --table. Capture must be running.
 
-    A copy that runs beside the stream can be paused, resumed and cancelled from elsewhere. What was cancelled stays
-    as incomplete as it was, and is not copied again until --resume, or --table names it.
+    An incremental snapshot can be paused, resumed and cancelled from another terminal or host. A table whose snapshot
+    was cancelled stays incomplete. Its snapshot starts again only after --resume, or with --table.
 
-    With --keys, the rows of one table under these keys are copied as they are now, and those that the source does not
-    have are deleted from the topic: a value each, or for a key of several columns a JSON array of them, separated by
-    commas, or one on each line of a file. This needs no Spark.
+    With --keys, the command publishes the current rows with these keys of one table, and deletes keys that the source
+    does not have from the topic. A key is a value or, for a key of several columns, a JSON array of values. Separate
+    keys by commas, or write one key per line of a file. This needs no Spark.
 
-    With --json: a line of JSON now and then, and one with the result at the end. Exit code 1: some tables are
-    incomplete and must be copied again.
+    With --json, the command prints progress as lines of JSON, and a last line with the result. Exit code 1: some tables
+    are incomplete and need another snapshot.
     """
     if order is not None:
         if where or (tables and order != "cancel"):
-            raise UsageError(f"--{order} takes no --where, and --table only goes with --cancel.")
+            raise UsageError(f"--{order} takes no --where, and only --cancel takes --table.")
         return carry_out_request(order, load_config(config_path), tables, as_json=as_json)
     if keys:
         if len(tables) != 1 or where:
-            raise UsageError("--keys goes with one --table, and with no --where.")
+            raise UsageError("--keys needs exactly one --table and takes no --where.")
         return copy_some(load_config(config_path), tables[0], keys, as_json=as_json)
     from spark_jobs.snapshot.due_snapshots import copy_what_is_due  # noqa: PLC0415 - Spark's session is not needed for --help
 
     if where and not tables:
-        raise UsageError("--where needs --table.", remedy="Name the tables that the condition is about.")
+        raise UsageError("--where needs --table.", remedy="Name the tables that the condition applies to.")
     config = load_config(config_path)
     stop = threading.Event()
 
@@ -91,7 +92,10 @@ def snapshot(
 
 
 def _is_done(report: SnapshotReport, *, first: bool) -> bool:
-    """Whether everything is copied that is wanted: not the rows of before, where there is to be no first copy."""
+    """Return whether every requested snapshot is complete.
+
+    Without an initial snapshot (`[copy] first = false`), tables that are incomplete by that choice do not count.
+    """
     left = [table for table in report.incomplete if first or not table.get("by_choice")]
     return report.status is not None and report.status["state"] == "streaming" and not left
 
@@ -114,12 +118,12 @@ def _lines(report: SnapshotReport) -> list[str]:
     if report.progress is not None:
         lines.append(_figures(report.progress))
     elif report.is_complete:
-        lines.append("Nothing to do: the first copy is complete.")
+        lines.append("Nothing to do: the initial snapshot is complete.")
     if report.stopped and not report.is_complete:
-        lines.append("Stopped. What is copied stands; `tailrace snapshot` goes on from there while capture runs.")
+        lines.append("Stopped. Published rows stay; `tailrace snapshot` continues from there while capture runs.")
     lines += [
         f"  {table['table']}: incomplete since {table['since']}: {table['reason']}"
-        + ("; its copy was cancelled (--resume)" if table.get("cancelled") else "")
+        + ("; its snapshot was cancelled (--resume starts it again)" if table.get("cancelled") else "")
         for table in report.incomplete
     ]
     tables = report.status["tables"] if report.status is not None else []
@@ -155,7 +159,7 @@ def _duration(seconds: float) -> str:
 
 @contextmanager
 def _view(*, as_json: bool) -> Iterator[SnapshotView]:
-    """What fits where the output goes."""
+    """Yield the progress view that fits the output: JSON lines, plain lines or a progress bar."""
     from rich.console import Console  # noqa: PLC0415 - not needed for --help
     from rich.progress import BarColumn, Progress, SpinnerColumn, TextColumn  # noqa: PLC0415
 
@@ -171,7 +175,7 @@ def _view(*, as_json: bool) -> Iterator[SnapshotView]:
 
 
 class _JsonView:
-    """A line when something has changed, for programs."""
+    """Prints a line of JSON whenever the state has changed."""
 
     def __init__(self) -> None:
         self._last: object = None
@@ -189,7 +193,7 @@ class _JsonView:
 
 
 class _PlainView:
-    """A line every few seconds."""
+    """Prints a line of text every few seconds."""
 
     def __init__(self) -> None:
         self._last = ""

@@ -1,4 +1,4 @@
-"""`tailrace snapshot --keys`: some rows of a table copied anew, by their keys."""
+"""`tailrace snapshot --keys`: publish the current rows of a table with given keys again."""
 
 from __future__ import annotations
 
@@ -12,6 +12,7 @@ from cdc.errors import UsageError
 
 
 def copy_some(config: Config, table: str, given: str, *, as_json: bool) -> int:
+    """Publish the rows of `table` whose keys are in `given`, print the result, and return the exit code."""
     from cdc.snapshot.incremental.keys import copy_keys, record_keys  # noqa: PLC0415 - needs Kafka's client
     from cdc.tables.state_reader import read_recorded_states  # noqa: PLC0415 - as above
 
@@ -25,16 +26,16 @@ def copy_some(config: Config, table: str, given: str, *, as_json: bool) -> int:
     if as_json:
         click.echo(orjson.dumps({"event": "result", "table": name, "keys": len(keys), "published": published}).decode())
     else:
-        click.echo(f"{published:,} of {len(keys):,} keys of {name} published anew.")
+        click.echo(f"Published {published:,} of {len(keys):,} keys of {name} again.")
     return 0
 
 
 def texts_of(given: str) -> list[str]:
-    """A file with one key on each line, or keys with commas between; JSON arrays may hold commas of their own."""
+    """Return the keys in `given`: a file with one key per line, or keys or JSON arrays separated by commas."""
     try:
         lines = Path(given).read_text().splitlines() if Path(given).is_file() else None
     except (OSError, UnicodeDecodeError) as error:
-        raise UsageError(f"{given} cannot be read: {error}.") from None
+        raise UsageError(f"Cannot read {given}: {error}.") from None
     if lines is not None:
         return [line for line in lines if line.strip()]
     if not given.lstrip().startswith("["):
@@ -42,4 +43,4 @@ def texts_of(given: str) -> list[str]:
     try:
         return [orjson.dumps(each).decode() for each in orjson.loads(f"[{given}]")]
     except orjson.JSONDecodeError:
-        raise UsageError("--keys is neither a file nor keys with commas between.") from None
+        raise UsageError("--keys is neither a file nor a list of keys separated by commas.") from None

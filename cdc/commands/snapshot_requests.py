@@ -1,4 +1,4 @@
-"""`tailrace snapshot --status`, `--pause`, `--resume` and `--cancel`: later copies seen and steered from elsewhere."""
+"""`tailrace snapshot --status`, `--pause`, `--resume` and `--cancel`: show and control incremental snapshots."""
 
 from __future__ import annotations
 
@@ -17,7 +17,10 @@ _DONE, _NOTHING = 0, 1
 
 
 def carry_out_request(order: str, config: Config, tables: Collection[str], *, as_json: bool) -> int:
-    """Exit code 1: there was nothing to cancel, or capture has not been started."""
+    """Carry out the request `order` and print the result.
+
+    Returns exit code 1 if there was nothing to cancel, or if capture has never been started.
+    """
     if order == "cancel":
         return _cancel(config, tables, as_json=as_json)
     if order != "status":
@@ -30,28 +33,28 @@ def carry_out_request(order: str, config: Config, tables: Collection[str], *, as
 def _cancel(config: Config, tables: Collection[str], *, as_json: bool) -> int:
     cancelled = cancel_copies(config, tables)
     if not cancelled:
-        click.echo(orjson.dumps({"cancelled": []}).decode() if as_json else "Nothing is being copied, or due for it.")
+        click.echo(orjson.dumps({"cancelled": []}).decode() if as_json else "No snapshot is running or due.")
         return _NOTHING
     if not tables:
         _give_up_idle(config)
     if as_json:
         click.echo(orjson.dumps({"cancelled": cancelled}).decode())
     else:
-        click.echo(f"Cancelled: {', '.join(cancelled)}. Rows that were copied stand; the tables are as they were.")
-        click.echo("They are copied again after: tailrace snapshot --resume (or --table NAME)")
+        click.echo(f"Cancelled: {', '.join(cancelled)}. Published rows stay; the tables are still incomplete.")
+        click.echo("To start the snapshots again: tailrace snapshot --resume (or --table NAME)")
     return _DONE
 
 
 def _give_up_idle(config: Config) -> None:
-    """Where nobody is at work on the copy, nobody else would write down that it has ended."""
-    from spark_jobs.snapshot.incremental import CANCELLED, LaterDriver  # noqa: PLC0415 - it is only needed here
+    """Record the end of a planned snapshot that no process is working on; otherwise its own process records the end."""
+    from spark_jobs.snapshot.incremental import CANCELLED, LaterDriver  # noqa: PLC0415 - only needed here
 
     try:
         driver = LaterDriver(config, watch=lambda _progress: None, stop=threading.Event())
         with driver:
             driver.give_up_planned(CANCELLED)
     except TransientError:
-        return  # somebody is at work on it, and stops within seconds
+        return  # another process is working on the snapshot, and stops within seconds
 
 
 def _lines(overview: Mapping[str, Any] | None) -> Iterator[str]:
@@ -59,11 +62,11 @@ def _lines(overview: Mapping[str, Any] | None) -> Iterator[str]:
         yield "Capture has not been started yet."
         return
     if overview["paused"]:
-        yield "Later copies are paused. They go on after: tailrace snapshot --resume"
+        yield "Incremental snapshots are paused. To resume them: tailrace snapshot --resume"
     for copy in overview["copies"]:
         yield _copy_line(copy)
     for table in overview["incomplete"]:
-        cancelled = "; its copy was cancelled (tailrace snapshot --resume)" if table.get("cancelled") else ""
+        cancelled = "; its snapshot was cancelled (tailrace snapshot --resume)" if table.get("cancelled") else ""
         yield f"{table['table']}: incomplete since {table['since']}: {table['reason']}{cancelled}"
     if not overview["incomplete"]:
         yield "Every table is complete."
@@ -76,9 +79,10 @@ def _copy_line(copy: Mapping[str, Any]) -> str:
         parts.append(f"{figures['rows_per_second']:,.0f} rows/s")
         if figures["seconds_left"]:
             parts.append(f"{figures['seconds_left']:.0f} s left")
-    words = {"planned": "under way", "open": "about to begin"}.get(copy["state"], copy["state"])
+    words = {"planned": "running", "open": "about to start"}.get(copy["state"], copy["state"])
     reason = f" ({copy['reason']})" if copy["reason"] else ""
     where = f" where {copy['where']}" if copy["where"] else ""
     return (
-        f"{copy['kind']} copy {copy['id']} of {', '.join(copy['tables'])}{where}: {words}{reason}, {', '.join(parts)}"
+        f"{copy['kind']} snapshot {copy['id']} of {', '.join(copy['tables'])}{where}: {words}{reason}, "
+        f"{', '.join(parts)}"
     )

@@ -1,4 +1,4 @@
-"""`tailrace stack`: the local servers for trials, demo and tests. Wiring and printing only; the work is in `deploy`."""
+"""`tailrace stack`: manage the local servers for trials, demo and tests. Wiring only; the work is in `deploy`."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def _folder_option(function: _Function) -> _Function:
         type=click.Path(file_okay=False, path_type=Path),
         default=Path(".tailrace/stack"),
         show_default=True,
-        help="Where the servers keep data, logs and state; one stack per folder.",
+        help="Folder for the servers' data, logs and state; one stack per folder.",
     )(function)
 
 
@@ -49,7 +49,7 @@ def _ports(context: click.Context, parameter: click.Parameter, values: Sequence[
     ports: dict[str, int] = {}
     for name, text in _pairs(context, parameter, values).items():
         if name not in NAMES:
-            raise click.BadParameter(f"there is no server {name}; known are {', '.join(NAMES)}.")
+            raise click.BadParameter(f"there is no server {name}; the servers are {', '.join(NAMES)}.")
         if not text.isdecimal() or not 0 < int(text) < 65536:
             raise click.BadParameter(f"{text!r} is not a port number.")
         ports[name] = int(text)
@@ -60,8 +60,8 @@ def _ports(context: click.Context, parameter: click.Parameter, values: Sequence[
 def stack() -> None:
     """Run the local servers: real Postgres, Kafka, Elasticsearch and Redis.
 
-    They run from package registries as local processes, or from containers where Docker answers. Everything is under
-    one folder; data stays when they are stopped.
+    The servers run as local processes, installed from package registries, or in containers if Docker is available. All
+    of their files are in one folder. Their data stays when they are stopped.
     """
 
 
@@ -73,16 +73,18 @@ def stack() -> None:
     type=click.Choice([str(major) for major in POSTGRES]),
     help=f"Postgres version  [default: {POSTGRES_DEFAULT_MAJOR}, or the folder's]",
 )
-@click.option("--port", "ports", multiple=True, metavar="NAME=PORT", callback=_ports, help="A given port; repeatable.")
+@click.option(
+    "--port", "ports", multiple=True, metavar="NAME=PORT", callback=_ports, help="Port of a server; repeatable."
+)
 @click.option(
     "--setting",
     "settings",
     multiple=True,
     metavar="NAME=VALUE",
     callback=_pairs,
-    help="A Postgres setting; repeatable.",
+    help="Postgres setting; repeatable.",
 )
-@click.option("--kind", type=click.Choice([PROCESSES, CONTAINERS]), help="Instead of what this machine has.")
+@click.option("--kind", type=click.Choice([PROCESSES, CONTAINERS]), help="How to run the servers.  [default: detected]")
 @json_option
 def up(
     names: Sequence[str],
@@ -93,10 +95,10 @@ def up(
     kind: str | None,
     as_json: bool,
 ) -> None:
-    """Start the servers, or only those NAMED, and wait until they are healthy.
+    """Start all servers, or only those in NAMES, and wait until they are healthy.
 
-    Twice is harmless. The first start on a machine downloads about 170 MB; later ones take seconds. Ports are free
-    ones, chosen once and kept, unless given.
+    Servers that already run are left running. The first start on a machine downloads about 170 MB; later starts take
+    seconds. Without --port, the stack chooses free ports once and keeps them.
     """
     with _progress() as progress:
         servers = open_stack(
@@ -113,9 +115,9 @@ def up(
 
 @stack.command()
 @_folder_option
-@click.option("--wipe", is_flag=True, help="Remove the data too.")
+@click.option("--wipe", is_flag=True, help="Also delete the data.")
 def down(folder: Path, wipe: bool) -> None:
-    """Stop exactly what `up` started, also after `up` itself was killed. Twice is harmless."""
+    """Stop exactly the servers that `up` started, even if `up` itself was killed. Safe to run twice."""
     open_stack(folder).down(wipe=wipe)
 
 
@@ -135,14 +137,14 @@ def status(context: click.Context, folder: Path, as_json: bool) -> None:
 @stack.command()
 @click.argument("name", type=click.Choice(NAMES))
 @_folder_option
-@click.option("-f", "--follow", is_flag=True, help="Go on as the log grows; Ctrl-C ends it.")
+@click.option("-f", "--follow", is_flag=True, help="Print new lines as they are written, until Ctrl-C.")
 @click.option(
-    "-n", "--lines", type=click.IntRange(min=0), default=50, show_default=True, help="How many to begin with."
+    "-n", "--lines", type=click.IntRange(min=0), default=50, show_default=True, help="Number of last lines to show."
 )
 def logs(name: str, folder: Path, follow: bool, lines: int) -> None:
     """Show the end of a server's log."""
     servers = open_stack(folder)
-    servers.server(name)  # says so where it was never started
+    servers.server(name)  # raises if the server was never started
     content = _log_text(servers, name)
     shown = content.splitlines(keepends=True)
     click.echo("".join(shown[-lines:] if lines else ()), nl=False)
@@ -151,21 +153,22 @@ def logs(name: str, folder: Path, follow: bool, lines: int) -> None:
         time.sleep(FOLLOW_SECONDS)
         content = _log_text(servers, name)
         if len(content) < seen:
-            seen = 0  # a new file: the old one grew too large
+            seen = 0  # the log was rotated
         click.echo(content[seen:], nl=False)
         seen = len(content)
 
 
 @stack.command()
 @_folder_option
-@click.option("-c", "--command", "statements", help="Run this SQL and leave.")
-@click.option("--database", help="Instead of `postgres`.")
-@click.option("--dsn", help="Another server than the stack's.")
+@click.option("-c", "--command", "statements", help="Run this SQL and exit.")
+@click.option("--database", help="Database to connect to.  [default: postgres]")
+@click.option("--dsn", help="Connection string of another server, instead of the stack's.")
 @json_option
 def sql(folder: Path, statements: str | None, database: str | None, dsn: str | None, as_json: bool) -> None:
-    r"""Open a small SQL prompt on the stack's Postgres; SQL on standard input is run as a script.
+    r"""Open a small SQL prompt on the stack's Postgres, or run SQL from standard input as a script.
 
-    \dt lists tables, \d NAME a table's columns, \q leaves. With --json each statement's answer is one JSON line.
+    \dt lists tables, \d NAME lists a table's columns, \q exits. With --json, the result of each statement is one JSON
+    line.
     """
     address = dsn or open_stack(folder).server("postgres").address
     prompt = SqlPrompt(_with_database(address, database), out=sys.stdout, as_json=as_json)
@@ -192,7 +195,7 @@ def _with_database(address: str, database: str | None) -> str:
 
 
 def _line_reader(history: Path) -> Callable[[str], str]:
-    """`input`, with line editing and a history where Python was built with readline."""
+    """Return `input`, with line editing and a history file if Python was built with readline."""
     try:
         import readline  # noqa: PLC0415 - changes how every `input` of the process behaves
     except ImportError:
@@ -217,7 +220,7 @@ def _log_text(servers: Stack, name: str) -> str:
 
 @contextmanager
 def _progress() -> Iterator[ProgressDisplay]:
-    """On stderr, so that `--json` stays clean."""
+    """Yield a progress display on stderr, so that stdout holds only the result."""
     console = Console(stderr=True)
     if not console.is_terminal:
         yield lines_on_stderr()

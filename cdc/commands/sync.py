@@ -1,4 +1,4 @@
-"""`tailrace sync`: keep stores in step with the topics, until it is told to stop."""
+"""`tailrace sync`: apply the topics' events to stores until stopped."""
 
 from __future__ import annotations
 
@@ -16,15 +16,20 @@ from cdc.config import load_config
 @click.command()
 @click.argument("stores", nargs=-1, metavar="[STORE]...")
 @config_option
-@click.option("--generation", type=click.IntRange(min=1), metavar="N", help="Feed this generation, whichever serves.")
+@click.option(
+    "--generation",
+    type=click.IntRange(min=1),
+    metavar="N",
+    help="Write to generation N, even if readers see another one.",
+)
 def sync(stores: tuple[str, ...], config_path: Path, generation: int | None) -> int:
-    """Keep STOREs (all of the config, unless named) in step with the topics.
+    """Apply the topics' events to STOREs (default: all stores of the config) until stopped.
 
-    Each store has its own position, inside itself, and its own trouble: one that is down or slow is tried again and
-    holds up no other. Ctrl-C or SIGTERM stops it. Exit code 3: a store refused, and the log says what to do; the others
-    went on.
+    Each store keeps its own position, inside the store. The sync of a store that is down or slow retries and does not
+    delay other stores. Ctrl-C or SIGTERM stops the command. Exit code 3: the sync of a store refused to continue, and
+    the log names the remedy; the other stores' syncs continued.
     """
-    from spark_jobs.sync.sync import run_sync  # noqa: PLC0415 - Spark takes its time
+    from spark_jobs.sync.sync import run_sync  # noqa: PLC0415 - Spark imports slowly
 
     config = load_config(config_path)
     stop = threading.Event()

@@ -1,4 +1,4 @@
-"""`tailrace tail`: print the changes of a table as they come."""
+"""`tailrace tail`: print the changes of a table as they are published."""
 
 from __future__ import annotations
 
@@ -24,16 +24,17 @@ _SIGNS = {"c": "+", "r": "+", "u": "~", "d": "-", "t": "!"}
 @click.argument("table")
 @config_option
 @json_option
-@click.option("--from-beginning", is_flag=True, help="Start with what the topic still holds.")
-@click.option("--no-follow", is_flag=True, help="Stop at the end of what the topic holds now.")
-@click.option("--limit", type=click.IntRange(min=1), metavar="N", help="Stop after so many records.")
+@click.option("--from-beginning", is_flag=True, help="Start with the oldest record in the topic.")
+@click.option("--no-follow", is_flag=True, help="Stop at the current end of the topic.")
+@click.option("--limit", type=click.IntRange(min=1), metavar="N", help="Stop after N records.")
 def tail(
     table: str, config_path: Path, as_json: bool, from_beginning: bool, no_follow: bool, limit: int | None
 ) -> None:
-    """Print the changes of TABLE (schema.table) as they come, committed ones only.
+    """Print the committed changes of TABLE (schema.table) as they are published.
 
-    A line is the version, what happened (+ insert, ~ update, - delete, x its tombstone, ! truncate), the key and the
-    row as it is now. With --json it is the whole record: topic, partition, offset, version, key and value.
+    A line shows the version, the operation (+ insert, ~ update, - delete, x tombstone of a delete, ! truncate), the key
+    and the row after the change. With --json, a line is the whole record: topic, partition, offset, version, key and
+    value.
     """
     config = load_config(config_path)
     name = _topic_of(config, table)
@@ -46,7 +47,7 @@ def tail(
     except KafkaException as error:
         raise kafka_refusal(config.kafka.client_options()) or TransientError(
             f"Reading {name} failed: {error.args[0].str()}.",
-            remedy=f"Does Kafka answer at {config.kafka.bootstrap}? That is [kafka] bootstrap.",
+            remedy=f"Check that Kafka answers at [kafka] bootstrap ({config.kafka.bootstrap}).",
         ) from error
 
 
@@ -56,14 +57,14 @@ def _topic_of(config: Config, table: str) -> str:
     except ValueError as error:
         raise UsageError(f"{table}: {error}.") from None
     if selector.table is None:
-        raise UsageError(f"{table}: one table at a time.")
+        raise UsageError(f"{table}: name one table as schema.table.")
     return topic(config.kafka.prefix, selector.schema, selector.table)
 
 
 def _changes(config: Config, name: str, *, from_beginning: bool, follow: bool) -> Iterator[Message]:
     consumer = Consumer(
         {
-            "log_level": 0,  # what is wrong comes as an exception; librdkafka would print it twenty times a second
+            "log_level": 0,  # errors are raised; librdkafka would also print them 20 times a second
             **config.kafka.client_options(),
             "group.id": "tailrace-tail",
             "isolation.level": "read_committed",
@@ -76,7 +77,7 @@ def _changes(config: Config, name: str, *, from_beginning: bool, follow: bool) -
         if found.error is not None or not found.partitions:
             raise UsageError(
                 f"There is no topic {name}.",
-                remedy="`tailrace capture` makes it on its first start, for the tables that [source] tables selects.",
+                remedy="`tailrace capture` creates it on its first start, for the tables that [source] tables selects.",
             )
         start = OFFSET_BEGINNING if from_beginning else OFFSET_END
         consumer.assign([TopicPartition(name, partition, start) for partition in found.partitions])

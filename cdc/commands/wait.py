@@ -1,4 +1,4 @@
-"""`tailrace wait`: read your own writes."""
+"""`tailrace wait`: wait until stores have applied a given LSN, to read one's own writes."""
 
 from __future__ import annotations
 
@@ -17,15 +17,17 @@ from cdc.lsn import LSN
 @click.argument("stores", nargs=-1, required=True, metavar="STORE...")
 @config_option
 @json_option
-@click.option("--lsn", "lsn_text", required=True, metavar="LSN", help="As Postgres prints it: 16/B374D848.")
+@click.option(
+    "--lsn", "lsn_text", required=True, metavar="LSN", help="LSN to wait for, as Postgres prints it: 16/B374D848."
+)
 @click.option("--timeout", type=click.FloatRange(min=0), default=30.0, show_default=True, help="Seconds to wait.")
 def wait(stores: tuple[str, ...], config_path: Path, as_json: bool, lsn_text: str, timeout: float) -> int:
-    """Wait until every STORE has all that was committed before the LSN.
+    """Wait until every STORE has applied all changes that were committed before the LSN.
 
-    A writer asks for its LSN after the commit: SELECT pg_current_wal_insert_lsn(). Exit code 0: they have it; 1: not
-    within the time.
+    After its commit, a writer gets the LSN from SELECT pg_current_wal_insert_lsn(). Exit code 0: every store has
+    reached the LSN. Exit code 1: the timeout passed first.
     """
-    from cdc.positions.wait import wait_for  # noqa: PLC0415 - the stores' clients take their time
+    from cdc.positions.wait import wait_for  # noqa: PLC0415 - the stores' clients import slowly
 
     try:
         lsn = LSN.parse(lsn_text)
@@ -37,6 +39,6 @@ def wait(stores: tuple[str, ...], config_path: Path, as_json: bool, lsn_text: st
         click.echo(json.dumps({"reached": waited.reached, "lsn": str(lsn), "stores": found}, indent=2))
     else:
         for each in waited.stores:
-            word = "has it" if each.lsn >= lsn else "does not have it yet"
+            word = "reached" if each.lsn >= lsn else "not reached yet"
             click.echo(f"{each.name}: {word} (at {each.lsn}{'; ' + each.problem if each.problem else ''})")
     return 0 if waited else 1

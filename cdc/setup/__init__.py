@@ -1,1 +1,1 @@
-"""What is done to a source and a broker by command, outside capture: prepared by `init`, taken away by `remove`."""
+"""Set-up and removal outside capture: `tailrace init` prepares a source, `tailrace remove` removes a pipeline."""

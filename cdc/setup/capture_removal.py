@@ -1,7 +1,8 @@
-"""Takes a whole capture away: slot, topics where asked for, publication.
+"""Removes a whole capture: the slot, the topics if the operator requests it, and the publication.
 
-The slot goes first: it is what fills a disk. The progress record goes last of the topics: as long as it is there, no
-capture can begin anew on what is half removed. Run again, it does what is left.
+The removal drops the slot first, because an unused slot fills the disk. It deletes the progress topic after all other
+topics. While the progress record exists, no capture can start over on a half-removed pipeline. An interrupted removal
+can be run again and does the remaining steps.
 """
 
 from __future__ import annotations
@@ -25,7 +26,7 @@ from cdc.setup.steps import Action, Step
 
 
 class CaptureRemoval:
-    """`topics` None: Kafka does not answer. The slot can go all the same."""
+    """Plans and carries out the removal. With `topics` None, Kafka does not answer; the slot can still be dropped."""
 
     def __init__(
         self, config: Config, connection: psycopg.Connection, topics: RemovableTopics | None, *, delete_topics: bool
@@ -39,6 +40,7 @@ class CaptureRemoval:
     # -- the plan --------------------------------------------------------------------------------------------
 
     def plan(self) -> RemovalPlan:
+        """Return the remaining steps, and the refusal if they cannot be carried out now."""
         progress = last_progress(self._config.kafka, self._topics) if self._topics else None
         slot = catalog.slot(self._connection, self._source.slot)
         ownership = source_state.publication_ownership(self._connection, self._source.publication)
@@ -58,7 +60,7 @@ class CaptureRemoval:
         )
 
     def _topics_found(self, progress: Progress | None) -> tuple[list[str], list[str]]:
-        """(made by this capture, the progress record last; others under its prefix)."""
+        """Return the topics of this capture, with the progress topic last, and all other topics under its prefix."""
         prefix = self._config.kafka.prefix
         known = {control_topic(prefix, control) for control in Control} | set(progress.topic_ids if progress else ())
         record = control_topic(prefix, Control.PROGRESS)
@@ -69,18 +71,18 @@ class CaptureRemoval:
     def _notes(self, ownership: source_state.Ownership | None, ours: list[str], others: list[str]) -> list[str]:
         prefix, notes = self._config.kafka.prefix, []
         if self._topics is None:
-            notes.append(f"Kafka does not answer: topics under {prefix} are not looked at, and left.")
+            notes.append(f"Kafka does not answer: the topics under {prefix} were not listed and will remain.")
         if ours and not self._delete_topics:
             notes.append(
-                f"with its topics left, no new capture can begin under prefix {prefix}; --topics deletes them, "
-                "`tailrace recover` goes on with them."
+                f"while the topics remain, no new capture can start under prefix {prefix}; --topics deletes them, "
+                "`tailrace recover` continues with them."
             )
         if others and self._delete_topics:
-            notes.append("topics that the progress record does not name are left; delete them by hand if you must.")
+            notes.append("topics that the progress record does not name will remain; delete them by hand if necessary.")
         if ownership is not None and not ownership.ours:
-            notes.append(f"publication {self._source.publication} belongs to {ownership.owner}, who has to drop it.")
+            notes.append(f"role {ownership.owner} owns publication {self._source.publication} and has to drop it.")
         if self._config.stores:
-            notes.append("stores keep what they have.")
+            notes.append("the stores keep their data.")
         return notes
 
     def _refusal(self, slot: catalog.ReplicationSlot | None, progress: Progress | None) -> RefusedError | None:
@@ -89,15 +91,15 @@ class CaptureRemoval:
         name = self._source.slot
         if slot.plugin != "pgoutput" or slot.database != catalog.database_name(self._connection):
             return RefusedError(
-                f"Slot {name} belongs to something else: plugin {slot.plugin}, database {slot.database}.",
-                remedy="Look at [source] slot and dsn.",
+                f"Slot {name} does not belong to this capture: plugin {slot.plugin}, database {slot.database}.",
+                remedy="Correct [source] slot or dsn.",
             )
         if slot.active_pid is not None:
-            return capture_runs(name, f"process {slot.active_pid} of the server serves it")
+            return capture_runs(name, f"server process {slot.active_pid} is using it")
         if progress is not None and progress.system_identifier != system_identifier(self._config):
             return RefusedError(
-                f"This is another database cluster than the one that capture read: slot {name} may be another's.",
-                remedy="Point [source] dsn at the right server. If the slot is to go, drop it by hand: "
+                f"This is not the database cluster that capture read: slot {name} may belong to another pipeline.",
+                remedy="Point [source] dsn at the right server. To drop the slot nevertheless, run: "
                 f"select pg_drop_replication_slot('{name}');",
             )
         return None
@@ -105,6 +107,7 @@ class CaptureRemoval:
     # -- carrying it out -------------------------------------------------------------------------------------
 
     def carry_out(self, plan: RemovalPlan, done: Callable[[Step], None]) -> None:
+        """Carry out the steps of `plan`, and call `done` after each."""
         self._keep_starts_away()
         act: dict[Action, Callable[[str], None]] = {
             RemovalAction.DROP_SLOT: self._drop_slot,
@@ -116,11 +119,11 @@ class CaptureRemoval:
             done(step)
 
     def _keep_starts_away(self) -> None:
-        """The lock that capture takes where there is no slot yet; ours until the connection ends."""
+        """Take the advisory lock that capture's first start needs, and hold it until the connection ends."""
         lock = f"tailrace:{self._source.slot}"
         row = self._connection.execute("select pg_try_advisory_lock(hashtextextended(%s, 0))", [lock]).fetchone()
         if row is None or not row[0]:
-            raise capture_runs(self._source.slot, "it is just starting")
+            raise capture_runs(self._source.slot, "capture is starting")
 
     def _drop_slot(self, name: str) -> None:
         try:
@@ -131,8 +134,8 @@ class CaptureRemoval:
             raise capture_runs(name, explain(error)) from error
         except psycopg.errors.InsufficientPrivilege as error:
             raise RefusedError(
-                f"The role may not drop slot {name}: {explain(error)}.",
-                remedy=f"Let a role that may replicate run: select pg_drop_replication_slot('{name}');",
+                f"The role is not allowed to drop slot {name}: {explain(error)}.",
+                remedy=f"As a role with REPLICATION, run: select pg_drop_replication_slot('{name}');",
             ) from error
 
     def _delete_topic(self, name: str) -> None:

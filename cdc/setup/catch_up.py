@@ -1,4 +1,4 @@
-"""Publishes what a slot still holds, by a capture that ends when it has passed a given place."""
+"""Publishes the changes that a slot still holds, with a capture that stops after a given LSN."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _LOOK_SECONDS = 0.3
 
 
 def catch_up(config: Config, connection: psycopg.Connection) -> LSN:
-    """Everything that is being written at the source now is published; gives the LSN up to which."""
+    """Publish all changes of the transactions that are open now or have ended; return the LSN that capture reached."""
     until = end_of_open_transactions(connection)
     enough = threading.Event()
     watcher = threading.Thread(target=_watch, args=(config, until, enough), name="tailrace-catch-up", daemon=True)
@@ -37,6 +37,6 @@ def _watch(config: Config, until: LSN, enough: threading.Event) -> None:
         try:
             progress = read_progress(config.kafka.client_options(), topic)
         except TailraceError:
-            continue  # capture meets the same trouble, and says so
+            continue  # capture gets the same error and reports it
         if progress is not None and progress.confirmable >= until:
             enough.set()

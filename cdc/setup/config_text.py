@@ -1,4 +1,7 @@
-"""The commented config that `init` writes. Its words about a key are the config's own; no password is ever in it."""
+"""The commented config file that `init` writes. The comment on a key is the key's own documentation.
+
+The file never contains a password.
+"""
 
 from __future__ import annotations
 
@@ -13,17 +16,17 @@ from cdc.config.toml.reader import settings_of
 from cdc.config.toml.report import toml_value
 from cdc.setup.survey import FoundTable, Survey
 
-PASSWORD_VARIABLE = "TAILRACE_PASSWORD"  # noqa: S105 - its name
-# TOML allows none of these in a comment, and a table's name may hold any of them.
+PASSWORD_VARIABLE = "TAILRACE_PASSWORD"  # noqa: S105 - the name of a variable
+# TOML allows no control characters in a comment, but a table's name may contain them.
 _CONTROL = re.compile(r"[\x00-\x1f\x7f]")
 
 
 def config_text(
     found: Survey, *, dsn: str, password: bool, slot: str, publication: str, bootstrap: str, prefix: str
 ) -> str:
-    """`dsn` without a password; `password`: whether the config takes one from the environment."""
+    """Return the text of the config. `dsn` has no password. `password`: whether the environment provides one."""
     lines = [
-        "# Made by `tailrace init`. docs/reference/config.md explains every key; `tailrace config` shows what holds.",
+        "# Written by `tailrace init`. docs/reference/config.md explains the keys; `tailrace config` prints all values.",
         "",
         "[source]",
         *_key(SourceConfig, "dsn", _escaped(dsn)),
@@ -43,12 +46,12 @@ def config_text(
 
 
 _STORES = """
-# [kafka.tls]                         # nothing in it: TLS with the system's authorities
+# [kafka.tls]                         # an empty section means TLS with the system's certificate authorities
 # [kafka.sasl]
 # username = "tailrace"
 # password = "${KAFKA_PASSWORD}"
 
-# [mask]                              # columns that leave the database only masked: hash, null, fixed:TEXT
+# [mask]                              # columns that capture masks: hash, null, fixed:TEXT
 # "public.customers.email" = "hash"
 
 # [stores.search]
@@ -66,7 +69,7 @@ _STORES = """
 
 
 def dsn_text(parameters: dict[str, str]) -> str:
-    """A URL where one host and port make one, else `key=value` pairs (sockets, several hosts, a service)."""
+    """Return a URL if there is one host, else `key=value` pairs (for sockets, several hosts or a service)."""
     rest = dict(parameters)
     host, user, database = (rest.pop(name, "") for name in ("host", "user", "dbname"))
     port = rest.pop("port", "")
@@ -83,13 +86,13 @@ def _key(section: type, name: str, value: str | int) -> Iterator[str]:
 
 
 def _password(wanted: bool) -> Iterator[str]:
-    yield "# From the environment, so that it is never in this file."
+    yield "# The password comes from the environment, so that this file never contains it."
     yield f'{"" if wanted else "# "}password = "${{{PASSWORD_VARIABLE}}}"'
 
 
 def _tables(found: Survey) -> Iterator[str]:
     yield f"# {settings_of(SourceConfig)['tables'][0].metadata['doc']}"
-    yield "# Rows are the server's estimates."
+    yield "# The row counts are the server's estimates."
     yield "tables = ["
     if not found.capturable:
         yield '  "public.*",'
@@ -128,7 +131,7 @@ def _size(size: float) -> str:
 
 
 def _escaped(text: str) -> str:
-    """`${` in the config stands for a variable."""
+    """Return `text` with `${` escaped, which starts a variable in the config."""
     return text.replace("${", "$${")
 
 

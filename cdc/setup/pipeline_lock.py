@@ -1,8 +1,8 @@
-"""Holding a pipeline still: the slot is taken as capture takes it, its producer is fenced, its records are ours.
+"""Locks a pipeline: acquires the slot, fences capture's producer, and gives access to capture's records.
 
-While it is held no capture can start, and none that was cut off can write. The hold is meant for seconds: nothing is
-read from the slot, so the server ends the connection after `wal_sender_timeout`. That is safe: whoever takes the slot
-then fences this producer, and the next write here fails.
+While the lock is held, no capture can start, and a capture that lost its connection can no longer write. The lock is
+meant for seconds. It reads nothing from the slot, so the server closes the connection after `wal_sender_timeout`. That
+is safe: the next process that acquires the slot fences this producer, and the next write here fails.
 """
 
 from __future__ import annotations
@@ -28,12 +28,12 @@ from cdc.tables.recorded_state import TableStates
 from cdc.tables.state_reader import read_recorded_states
 
 _KAFKA_SECONDS = 30.0
-# A reader that has just gone holds the slot for a moment more.
+# The server releases the slot a moment after its reader has disconnected.
 _SLOT_SECONDS = 5.0
 
 
 class PipelineLock:
-    """`progress` and `states` are the records as they stand; `system_identifier` and `timeline` the server's."""
+    """A locked pipeline: its records (`progress`, `states`), and the server's `system_identifier` and `timeline`."""
 
     def __init__(self, config: Config, publisher: Publisher, system_identifier: str, timeline: int) -> None:
         self._publisher = publisher
@@ -47,7 +47,10 @@ class PipelineLock:
         self.states: TableStates | None = read_recorded_states(config)
 
     def write(self, progress: Progress, states: TableStates | None, gone: Collection[str] = ()) -> None:
-        """Both at once, as capture writes them. `gone`: topics of tables of which no row is parked any more."""
+        """Write both records in one Kafka transaction, as capture does.
+
+        `gone` names the topics of removed tables. All rows that capture parked for them become settled.
+        """
         parked = {row.topic for row in read_parked_rows(self._options, self._parked_topic) if not row.store}
         past_all = str(Version(progress.position, progress.seq + 1)).encode()
         self._publisher.begin()
@@ -61,7 +64,7 @@ class PipelineLock:
 
 @contextmanager
 def lock_pipeline(config: Config) -> Iterator[PipelineLock]:
-    """Refuses where a capture runs, or waits for the first copy."""
+    """Lock the pipeline. Refuse if a capture is running, or is waiting for the initial snapshot."""
     with connect(config.source.conninfo()) as connection, _no_first_start(connection, config.source.slot):
         yield from _held(config)
 
@@ -89,14 +92,15 @@ def _held(config: Config) -> Iterator[PipelineLock]:
 
 
 def capture_runs(slot: str, detail: str) -> RefusedError:
+    """Return the error that says that capture is running on `slot`; `detail` says how that was detected."""
     return RefusedError(
-        f"Capture runs on slot {slot} ({detail}).",
-        remedy="Stop it, and whatever would start it again, then run this once more.",
+        f"Capture is running on slot {slot} ({detail}).",
+        remedy="Stop it and its supervisor, then run this command again.",
     )
 
 
 def system_identifier(config: Config) -> str:
-    """The server's, without taking anything."""
+    """Return the server's system identifier, without acquiring the slot."""
     stream = _open(config)
     try:
         return stream.identify()[0]
@@ -105,6 +109,8 @@ def system_identifier(config: Config) -> str:
 
 
 class _Taken:
+    """A replication stream that has acquired the slot."""
+
     def __init__(self, stream: ReplicationStream) -> None:
         self.identity = stream.identify()
         stream.start()

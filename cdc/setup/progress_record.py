@@ -1,4 +1,4 @@
-"""The progress record as an onlooker reads it: nothing is taken, nobody is fenced."""
+"""Reads the progress record without acquiring the slot or fencing a producer."""
 
 from __future__ import annotations
 
@@ -9,6 +9,6 @@ from cdc.positions.progress import Progress, read_progress
 
 
 def last_progress(kafka: KafkaConfig, topics: Topics) -> Progress | None:
-    """None where capture has never begun under this prefix, or its record is gone."""
+    """Return the last progress record; None if capture never started under this prefix, or the record is gone."""
     name = control_topic(kafka.prefix, Control.PROGRESS)
     return read_progress(kafka.client_options(), name) if topics.describe([name]) else None

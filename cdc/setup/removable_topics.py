@@ -1,4 +1,4 @@
-"""Topics that can be listed by prefix and deleted; apart from `Topics`, so that capture has no way to delete one."""
+"""Lists topics by prefix and deletes them. This is separate from `Topics`, so that capture cannot delete a topic."""
 
 from __future__ import annotations
 
@@ -14,13 +14,15 @@ T = TypeVar("T")
 
 
 class RemovableTopics(Topics):
+    """The broker's topics, which can also be listed and deleted."""
+
     def under(self, prefix: str) -> list[str]:
-        """Every topic whose name begins with `<prefix>.`, ours or not."""
+        """Return every topic whose name begins with `<prefix>.`, including topics that Tailrace did not create."""
         names: list[str] = _translated(self._admin.list_topics)
         return sorted(name for name in names if name.startswith(f"{prefix}."))
 
     def delete(self, name: str) -> None:
-        """One that is not there (any more) is as good as deleted."""
+        """Delete a topic. A topic that does not exist counts as deleted."""
         try:
             _translated(lambda: self._admin.delete_topics([name]))
         except UnknownTopicOrPartitionError:
@@ -36,6 +38,7 @@ def _translated(call: Callable[[], T]) -> T:
         text = str(error)
         if "Authorization" in text or "Disabled" in text:
             raise RefusedError(
-                f"Kafka does not let us: {text}", remedy="Mend the broker's settings or ACLs, and run this again."
+                f"Kafka denies the request: {text}",
+                remedy="Correct the broker's settings or ACLs, then run this again.",
             ) from error
-        raise TransientError(f"Kafka did not do it: {text}", remedy="Run this again.") from error
+        raise TransientError(f"The request to Kafka failed: {text}", remedy="Run this again.") from error

@@ -1,4 +1,4 @@
-"""What `remove` is about to do, as facts: shown before it is done, and told after. Nothing here does anything."""
+"""The plan of `remove`: data to print before and after the removal. This module carries nothing out."""
 
 from __future__ import annotations
 
@@ -11,17 +11,22 @@ from cdc.setup.steps import Action, Step, steps_as_json
 
 
 class RemovalAction(Action):
+    """A kind of step of a removal."""
+
     DROP_SLOT = "drop_slot", "drop slot {name}"
     DROP_PUBLICATION = "drop_publication", "drop publication {name}"
-    ALTER_PUBLICATION = "alter_publication", "take {name} out of the publication"
-    UPDATE_RECORDS = "update_records", "strike {name} from capture's records"
-    CATCH_UP = "catch_up", "publish what slot {name} still holds, so that nothing comes after the topic is gone"
-    DELETE_TOPIC = "delete_topic", "delete topic {name} with all that it holds"
+    ALTER_PUBLICATION = "alter_publication", "remove {name} from the publication"
+    UPDATE_RECORDS = "update_records", "remove {name} from capture's records"
+    CATCH_UP = "catch_up", "publish the changes that slot {name} still holds, so that none recreates the topic"
+    DELETE_TOPIC = "delete_topic", "delete topic {name} and its content"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RemovalPlan:
-    """`refusal` is why it cannot be done now; `left` are topics that stay; `notes` is what a person should know."""
+    """The steps of a removal. `left` are topics that remain, `notes` are hints for the operator.
+
+    `refusal` is the reason why the plan cannot be carried out now.
+    """
 
     steps: tuple[Step, ...]
     left: tuple[str, ...] = ()
@@ -29,11 +34,13 @@ class RemovalPlan:
     refusal: RefusedError | None = None
 
     def lines(self) -> Iterator[str]:
+        """Yield the plan as lines of text."""
         yield from (f"  - {step}" for step in self.steps)
         yield from (f"  Left: topic {name}" for name in self.left)
         yield from (f"  Note: {note}" for note in self.notes)
 
     def as_json(self, state: str, done: Collection[Step]) -> dict[str, Any]:
+        """Return the plan as JSON. `done` holds the steps that have been carried out."""
         return {
             "state": state,
             "steps": steps_as_json(self.steps, done),
@@ -44,10 +51,10 @@ class RemovalPlan:
 
 
 class Removal(Protocol):
-    """Carrying out what is left of a plan is always safe: a removal that was interrupted is begun again."""
+    """A removal that can be planned and carried out. After an interruption it is safe to plan and run it again."""
 
     def plan(self) -> RemovalPlan: ...
 
     def carry_out(self, plan: RemovalPlan, done: Callable[[Step], None]) -> None:
-        """Calls `done` after each step of the plan."""
+        """Carry out the steps of `plan`, and call `done` after each."""
         ...

@@ -1,6 +1,6 @@
-"""The SQL that makes a surveyed database ready for capture, as text: only what is missing, and runnable as it stands.
+"""Writes the SQL that prepares a surveyed database for capture. It contains only what is missing, ready to run.
 
-Names in statements are quoted by the server; comments hold none, so that no name can break out of one.
+The server quotes the names in statements. Comments contain no names, so that no name can end a comment.
 """
 
 from __future__ import annotations
@@ -9,11 +9,11 @@ from collections.abc import Iterator
 
 from cdc.setup.survey import Survey
 
-_NOTHING = "-- The source has all that capture needs: nothing to run."
+_NOTHING = "-- The source has everything that capture needs. There is nothing to run."
 
 
 def source_sql(found: Survey, *, publication: str) -> str:
-    """`publication` as SQL writes it. Every statement on lines of its own, for psql or any other client."""
+    """Return the SQL, with each statement on its own lines, for any SQL client. `publication` is a quoted name."""
     makers = (_settings, _role, _identities, lambda found: _publication(found, publication), _advice)
     sections = [list(lines_of(found)) for lines_of in makers]
     body = ["\n".join(section) for section in sections if section]
@@ -25,8 +25,8 @@ def source_sql(found: Survey, *, publication: str) -> str:
 def _heading(found: Survey) -> str:
     who = "an administrator" if found.service.name else "a superuser"
     return (
-        f"-- What the source needs for Tailrace. Run it in the database of the DSN, as {who}.\n"
-        "-- The tables' owner suffices for replica identities and, with CREATE on the database, for the publication."
+        f"-- Prepares the source for Tailrace. Run this in the database of the DSN, as {who}.\n"
+        "-- The owner of the tables can set replica identities and, with CREATE on the database, create the publication."
     )
 
 
@@ -40,27 +40,27 @@ def _is_statement(line: str) -> bool:
 def _settings(found: Survey) -> Iterator[str]:
     changes = dict(_setting_changes(found))
     if changes and found.service.name:
-        yield f"-- Settings of {found.service.name}, which are not changed by SQL:"
+        yield f"-- Settings of {found.service.name}, which SQL cannot change:"
         for name, value in changes.items():
             how = found.service.set_wal_level if name == "wal_level" else found.service.change_setting
             yield f"--   {how.format(name=name, value=value)}"
     elif changes:
-        yield "-- Settings. They take effect when the server is restarted: do that before capture starts."
+        yield "-- Settings. They take effect after a restart: restart the server before you start capture."
         for name, value in changes.items():
             yield f"alter system set {name} = '{value}';"
 
 
 def _advice(found: Survey) -> Iterator[str]:
     if found.settings["max_slot_wal_keep_size"] == "-1":
-        yield "-- Advice: the server keeps WAL without limit while capture is down. A limit saves the disk, but a slot"
-        yield "-- that goes over it is lost and needs a new start. A third of the WAL disk is a usual choice:"
+        yield "-- Advice: the server keeps WAL without limit while capture is down. A limit protects the disk, but a slot"
+        yield "-- that exceeds it is lost, and `tailrace recover` must create it again. A third of the WAL disk is usual:"
         yield "--   alter system set max_slot_wal_keep_size = '50GB'; select pg_reload_conf();"
 
 
 def _setting_changes(found: Survey) -> Iterator[tuple[str, str]]:
     if found.settings["wal_level"] != "logical":
         yield "wal_level", "logical"
-    # One of each for capture, and a sender more: a standby capture knocks while the first one streams.
+    # Capture needs one slot and one WAL sender. A standby capture needs a second sender while the first one streams.
     if int(found.settings["max_replication_slots"]) < found.slots_used + 1:
         yield "max_replication_slots", str(found.slots_used + 4)
     if int(found.settings["max_wal_senders"]) < found.senders_used + 2:
@@ -73,7 +73,7 @@ def _setting_changes(found: Survey) -> Iterator[tuple[str, str]]:
 def _role(found: Survey) -> Iterator[str]:
     lines = [*_role_itself(found), *_grants(found)]
     if lines:
-        yield "-- The role that capture connects as: it may replicate and read, nothing else."
+        yield "-- The role that capture connects as. It can only replicate and read."
         yield from lines
 
 
@@ -83,11 +83,11 @@ def _role_itself(found: Survey) -> Iterator[str]:
     if not role.replicates and not service.name:
         attributes.append("replication")
     if not role.bypasses_row_security and any(table.row_security for table in found.capturable):
-        yield "-- It bypasses row-level security, which would hide rows from it."
+        yield "-- The role bypasses row-level security, which would hide rows from it."
         attributes.append("bypassrls")
     if not role.exists:
         yield f"create role {role.sql_name} with {' '.join(attributes)};"
-        yield "-- Where the server asks for a password, give it one; in psql: \\password and the role's name"
+        yield "-- If the server requires a password, set one; in psql: \\password and the role's name"
     elif attributes:
         yield f"alter role {role.sql_name} with {' '.join(attributes)};"
     if not role.replicates and service.name:
@@ -112,25 +112,25 @@ def _grants(found: Survey) -> Iterator[str]:
 def _identities(found: Survey) -> Iterator[str]:
     changes = [(table, table.wanted_identity) for table in found.capturable if table.wanted_identity]
     if changes:
-        yield "-- Replica identity: what the log says about a row that is updated or deleted. A deferrable primary key"
-        yield "-- needs full, which makes its updates larger in the log."
+        yield "-- Replica identity: the old values of an updated or deleted row that the WAL contains. A deferrable primary key"
+        yield "-- needs full, which makes updates larger in the WAL."
     for table, identity in changes:
         yield f"alter table {table.sql_name} replica identity {identity};"
 
 
 def _publication(found: Survey, publication: str) -> Iterator[str]:
-    # ONLY: what inherits from a table is another table. (A partitioned one takes its partitions along.)
+    # ONLY excludes tables that inherit from this one. A partitioned table includes its partitions.
     names = {t.sql_name: t.sql_name if t.kind == "p" else f"only {t.sql_name}" for t in found.capturable}
     existing = found.publication_tables
     if existing is None and names:
-        yield "-- The publication, made by who owns the tables. What you take out of the config, take out here too."
+        yield "-- The publication. The owner of the tables must create it. Remove a table here too if you remove it from the config."
         yield f"create publication {publication} for table"
         yield from _listed([*names.values()])
         generated = ", publish_generated_columns = stored" if found.major >= 18 else ""
         yield f"with (publish = 'insert, update, delete, truncate', publish_via_partition_root = false{generated});"
     elif existing is not None and (missing := [entry for name, entry in names.items() if name not in existing]):
-        yield "-- The publication exists, and lacks tables. Do this only before the first start of capture: one that"
-        yield "-- has begun refuses what was changed behind its back."
+        yield "-- The publication exists, but lacks tables. Run this only before the first start of capture: a capture that"
+        yield "-- has started refuses to continue after the publication was changed by hand."
         yield f"alter publication {publication} add table"
         yield from _listed(missing, end=";")
 

@@ -1,4 +1,4 @@
-"""What `remove` asks of the source and changes there: publication entries, its owner, transactions still open."""
+"""The source as `remove` reads and changes it: the publication's tables and owner, and open transactions."""
 
 from __future__ import annotations
 
@@ -23,11 +23,14 @@ _ANNOUNCE_SECONDS = 5.0
 
 @dataclass(frozen=True, slots=True)
 class Ownership:
+    """The owner of the publication. `ours`: whether this session's role can act as the owner."""
+
     owner: str
     ours: bool
 
 
 def publication_ownership(connection: psycopg.Connection, name: str) -> Ownership | None:
+    """Return who owns the publication; None if it does not exist."""
     row = connection.execute(
         "select pg_get_userbyid(pubowner)::text, pg_has_role(pubowner, 'usage') from pg_publication where pubname = %s",
         [name],
@@ -36,7 +39,7 @@ def publication_ownership(connection: psycopg.Connection, name: str) -> Ownershi
 
 
 def relations_of(connection: psycopg.Connection, table: TableSelector) -> dict[str, str]:
-    """The table's oid and those of its partitions, each with its name in SQL; none where there is no such table."""
+    """Return oid and quoted name of the table and of its partitions; empty if the table does not exist."""
     rows = connection.execute(
         "select t.relid::oid::text, quote_ident(n.nspname) || '.' || quote_ident(c.relname) "
         "from pg_class root join pg_namespace rn on rn.oid = root.relnamespace "
@@ -50,28 +53,33 @@ def relations_of(connection: psycopg.Connection, table: TableSelector) -> dict[s
 
 
 def drop_from_publication_sql(publication: str, sql_names: Sequence[str]) -> str:
+    """Return the statement that removes tables from the publication."""
     return f"alter publication {sql.Identifier(publication).as_string(None)} drop table {', '.join(sql_names)};"
 
 
 def drop_publication_sql(publication: str) -> str:
+    """Return the statement that drops the publication."""
     return f"drop publication {sql.Identifier(publication).as_string(None)};"
 
 
 def run_sql(connection: psycopg.Connection, statement: str) -> None:
-    """DDL of ours: it gives up soon where someone holds a lock, as everybody else would queue behind it."""
+    """Run a DDL statement with a short lock timeout, because other sessions queue behind a waiting DDL statement."""
     try:
         connection.execute("set lock_timeout = '10s'")
         connection.execute(statement.encode())
     except psycopg.errors.LockNotAvailable:
-        raise TransientError(f"A lock was not to be had within 10 seconds, for: {statement}") from None
+        raise TransientError(f"Postgres did not grant a lock within 10 seconds for: {statement}") from None
     except psycopg.errors.InsufficientPrivilege as error:
-        raise RefusedError(f"The role may not: {explain(error)}.", remedy=f"Let the owner run: {statement}") from error
+        raise RefusedError(
+            f"The role lacks a privilege: {explain(error)}.", remedy=f"As the owner, run: {statement}"
+        ) from error
 
 
 def end_of_open_transactions(connection: psycopg.Connection) -> LSN:
-    """Wait until every transaction that writes now has ended; give an LSN behind all of them.
+    """Wait until every transaction that is open now has ended; return an LSN after all of their commits.
 
-    What they wrote to a table before it left the publication is sent when they commit, however much later that is.
+    Such a transaction may have written to a table before the table left the publication. Postgres sends these changes
+    when the transaction commits, however much later that is.
     """
     ((until,),) = connection.execute("select pg_snapshot_xmax(pg_current_snapshot())::text").fetchall()
     announce_at = time.monotonic() + _ANNOUNCE_SECONDS

@@ -1,4 +1,7 @@
-"""The steps of a plan that is shown before it is carried out, as facts: what is done, to what. Nothing here does it."""
+"""The steps of a plan that a command prints before it carries them out: an action and the name of its object.
+
+This module carries nothing out.
+"""
 
 from __future__ import annotations
 
@@ -9,7 +12,7 @@ from typing import Any
 
 
 class Action(Enum):
-    """The base of each plan's own actions: the name that programs get, and the words for people."""
+    """The base class of a plan's actions: a code for JSON output, and a text for people."""
 
     def __init__(self, code: str, words: str) -> None:
         self.code = code
@@ -18,6 +21,8 @@ class Action(Enum):
 
 @dataclass(frozen=True, slots=True)
 class Step:
+    """An action on the object called `name`."""
+
     action: Action
     name: str
 
@@ -26,4 +31,5 @@ class Step:
 
 
 def steps_as_json(steps: Sequence[Step], done: Collection[Step]) -> list[dict[str, Any]]:
+    """Return the steps as JSON, each with whether it is in `done`."""
     return [{"action": step.action.code, "name": step.name, "done": step in done} for step in steps]

@@ -1,4 +1,4 @@
-"""What `init` finds in a database. It only reads: the session is read only, and nothing waits long for a lock."""
+"""Reads the facts about a database that `init` needs. The session is read-only and has a short lock timeout."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ DEFAULT_ROLE = "tailrace"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FoundTable:
-    """`sql_name` is quoted by the server, reserved words included."""
+    """A table of the source. The server has quoted `sql_name`, including reserved words."""
 
     schema: str
     name: str
@@ -27,7 +27,7 @@ class FoundTable:
     key: bool
     deferrable_key: bool
     replica_identity: str  # d, n, f or i
-    identity_lacks_key: bool  # under i: the index has not all columns of the key
+    identity_lacks_key: bool  # with i: the index lacks columns of the key
     row_security: bool
     extension: str | None
     partitions: int
@@ -37,32 +37,32 @@ class FoundTable:
 
     @property
     def obstacle(self) -> tuple[str, str] | None:
-        """Why it cannot be captured, and what a person would have to decide; None where at most SQL of ours is due."""
+        """Return why the table cannot be captured, and the remedy; None if it can be, after the SQL of `init` at most."""
         if self.kind == "f":
-            return "a foreign table: its changes are in another server's log", "Capture it there."
+            return "it is a foreign table: its changes are in another server's WAL", "Capture it on that server."
         if self.persistence == "u":
-            return "unlogged: its changes are not in the log", f"alter table {self.sql_name} set logged;"
+            return "it is unlogged: its changes are not in the WAL", f"alter table {self.sql_name} set logged;"
         if self.extension is not None:
-            return f"it belongs to extension {self.extension}", "Take it in only if you write to it yourselves."
+            return f"it belongs to extension {self.extension}", "Select it only if your application writes to it."
         if not self.key:
             return "it has no primary key", f"alter table {self.sql_name} add primary key (…);"
         if self.deferrable_key and self.kind == "p":
-            return "partitioned with a deferrable primary key", "Make the key NOT DEFERRABLE."
+            return "it is partitioned and has a deferrable primary key", "Make the key NOT DEFERRABLE."
         return None
 
     @property
     def wanted_identity(self) -> str | None:
-        """The replica identity that it needs and does not have."""
+        """Return the replica identity to set; None if the present one is sufficient."""
         if self.deferrable_key:
             return None if self.replica_identity == "f" else "full"
         if self.kind == "p":
-            return None  # its partitions' own identities hold
+            return None  # the identities of its partitions count
         return "default" if self.replica_identity == "n" or self.identity_lacks_key else None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FoundRole:
-    """The role that capture will use, as far as it exists."""
+    """The role that capture will connect as. It may not exist yet."""
 
     name: str
     sql_name: str
@@ -71,25 +71,28 @@ class FoundRole:
     replicates: bool
     bypasses_row_security: bool
     connects: bool  # to this database
-    schemas: frozenset[str]  # those that it may use
+    schemas: frozenset[str]  # those that it has USAGE on
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Survey:
+    """The facts about a database that `init` needs."""
+
     database: str
     sql_database: str
     major: int
-    service: Service  # the managed service that this looks like, or the ordinary one
+    service: Service  # the managed service that runs the server, or ORDINARY
     settings: dict[str, str]
     slots_used: int
     senders_used: int
     role: FoundRole
-    publication_tables: frozenset[str] | None  # the sql_names in the publication; None where there is none
-    sql_schemas: dict[str, str]  # schema -> quoted by the server
+    publication_tables: frozenset[str] | None  # their sql_names; None if there is no publication
+    sql_schemas: dict[str, str]  # schema -> name quoted by the server
     tables: tuple[FoundTable, ...]
 
     @property
     def capturable(self) -> list[FoundTable]:
+        """Return the tables that can be captured."""
         return [table for table in self.tables if table.obstacle is None]
 
 
@@ -151,7 +154,7 @@ _SETTINGS = ("wal_level", "max_replication_slots", "max_wal_senders", "max_slot_
 
 
 def choose_role(connection: psycopg.Connection) -> str:
-    """The DSN's own user where it is one for capture: it may replicate, and is no superuser. Else `tailrace`."""
+    """Return the DSN's user if it suits capture (it can replicate and is no superuser), else `tailrace`."""
     row = connection.execute(
         "select rolname::text from pg_roles where rolname = current_user and not rolsuper and rolreplication"
     ).fetchone()
@@ -161,13 +164,14 @@ def choose_role(connection: psycopg.Connection) -> str:
 
 
 def survey(connection: psycopg.Connection, *, role: str, publication: str) -> Survey:
+    """Read the facts about the connection's database. Refuse a standby server and a server that is too old."""
     connection.execute("set default_transaction_read_only = on; set lock_timeout = '5s'")
     _refuse_unsuitable(connection)
     try:
         return _look(connection, role=role, publication=publication)
     except psycopg.errors.LockNotAvailable as error:
         raise TransientError(
-            f"A table is locked by someone else: {explain(error)}", remedy="Try again when that has ended."
+            f"Another session has locked a table: {explain(error)}", remedy="Retry when the lock is released."
         ) from error
 
 
@@ -179,7 +183,9 @@ def _refuse_unsuitable(connection: psycopg.Connection) -> None:
         )
     row = connection.execute("select pg_is_in_recovery()").fetchone()
     if row is not None and row[0]:
-        raise RefusedError("This server is a standby; capture reads from the primary.", remedy="Give its DSN.")
+        raise RefusedError(
+            "This server is a standby; capture reads from the primary.", remedy="Use the DSN of the primary."
+        )
 
 
 def _look(connection: psycopg.Connection, *, role: str, publication: str) -> Survey:
@@ -201,7 +207,7 @@ def _look(connection: psycopg.Connection, *, role: str, publication: str) -> Sur
 def _published(connection: psycopg.Connection, publication: str) -> frozenset[str] | None:
     if not _rows(connection, "select from pg_publication where pubname = %(name)s", name=publication):
         return None
-    # The entries themselves: pg_publication_tables shows leaves instead of their root.
+    # Read pg_publication_rel, because pg_publication_tables lists leaf partitions instead of their root.
     entries = _rows(
         connection,
         "select quote_ident(n.nspname) || '.' || quote_ident(c.relname) as sql_name from pg_publication_rel r "

@@ -1,13 +1,14 @@
-"""Takes tables out of a capture that stays: publication, progress record and, where asked for, topics.
+"""Removes tables from a capture that remains: from the publication, the progress record and, on request, the topics.
 
-The order lets an interrupted removal be begun again at any point, and leaves capture able to start after each step but
-one: between the publication and the progress record it refuses, until the removal is run again.
+The order of the steps allows the operator to run an interrupted removal again at any point. Capture can start after
+each step with one exception: between the publication and the progress record it refuses to start, until the removal is
+run again.
 
-1. Under the hold: the publication loses the tables, then capture's records do. Capture may go on from here; their
-   topics are still guarded, because the slot may hold changes from before.
-2. For the topics: publish what the slot holds from before, as capture does. Otherwise a late change would make the
-   topic again.
-3. Under the hold again: the progress record loses the topics; then they are deleted.
+1. With the pipeline locked: remove the tables from the publication, then from capture's records. Capture can continue
+   from here. It still checks the tables' topics, because the slot may hold earlier changes for them.
+2. If topics are to be deleted: publish the earlier changes that the slot holds, as capture does. Otherwise a late change
+   would create the topic again.
+3. With the pipeline locked again: remove the topics from the progress record, then delete them.
 """
 
 from __future__ import annotations
@@ -37,12 +38,16 @@ from cdc.tables.recorded_state import TableStates
 
 @dataclass(frozen=True, slots=True)
 class _Target:
+    """A table to remove."""
+
     selector: TableSelector
-    relations: dict[str, str]  # oid -> name in SQL; of the table and its partitions
+    relations: dict[str, str]  # oid -> quoted name, of the table and its partitions
     topic: str
 
 
 class TableRemoval:
+    """Plans and carries out the removal of tables."""
+
     def __init__(
         self,
         config: Config,
@@ -64,6 +69,7 @@ class TableRemoval:
     # -- the plan --------------------------------------------------------------------------------------------
 
     def plan(self) -> RemovalPlan:
+        """Return the remaining steps, and the refusal if they cannot be carried out now."""
         progress = last_progress(self._config.kafka, self._topics)
         publication = catalog.publication(self._connection, self._config.source.publication)
         slot = catalog.slot(self._connection, self._config.source.slot)
@@ -79,7 +85,7 @@ class TableRemoval:
         return RemovalPlan(
             steps=tuple(steps),
             left=() if self._delete_topics else tuple(sorted(existing)),
-            notes=("stores keep what they have.",) if steps and self._config.stores else (),
+            notes=("the stores keep their data.",) if steps and self._config.stores else (),
             refusal=self._refusal(publication, slot) if steps else None,
         )
 
@@ -107,15 +113,15 @@ class TableRemoval:
         return deletes
 
     def _still_selected(self) -> RefusedError | None:
-        """Capture looks for new tables all the time: it would take the table in again."""
+        """Return a refusal if the config still selects a table: capture polls for new tables and would add it again."""
         file = self._config.file.name if self._config.file else "the config"
         for table in (target.selector for target in self._targets):
             selecting = [each for each in self._config.source.tables if each.matches(table.schema, table.table or "")]
             if selecting:
-                more = "" if table in selecting else " and name the tables to keep instead"
+                more = "" if table in selecting else ", name the tables to keep instead"
                 return RefusedError(
-                    f"{file} still selects {table}: capture would take it in again.",
-                    remedy=f"Take {selecting[0]} out of [source] tables{more}, then run this again.",
+                    f"{file} still selects {table}: capture would add it again.",
+                    remedy=f"Remove {selecting[0]} from [source] tables{more}, then run this again.",
                 )
         return None
 
@@ -124,19 +130,19 @@ class TableRemoval:
     ) -> RefusedError | None:
         source = self._config.source
         if slot is not None and slot.active_pid is not None:
-            return capture_runs(source.slot, f"process {slot.active_pid} of the server serves it")
+            return capture_runs(source.slot, f"server process {slot.active_pid} is using it")
         if (selected := self._still_selected()) is not None:
             return selected
         published = self._published(publication)
         if publication is None or not published:
             return None
         if not set(publication.tables) - self._oids:
-            return RefusedError("No table would be left to capture.", remedy="Use: tailrace remove --all")
+            return RefusedError("The removal would leave no table to capture.", remedy="Use: tailrace remove --all")
         ownership = source_state.publication_ownership(self._connection, source.publication)
         if ownership is not None and not ownership.ours:
             return RefusedError(
-                f"Publication {source.publication} belongs to {ownership.owner}, and only its owner may change it.",
-                remedy="Let the owner run this, then run `tailrace remove` again for the rest:\n"
+                f"Role {ownership.owner} owns publication {source.publication}, and only the owner can change it.",
+                remedy="As the owner, run this statement. Then run `tailrace remove` again for the remaining steps:\n"
                 + source_state.drop_from_publication_sql(source.publication, published),
             )
         return None
@@ -145,13 +151,14 @@ class TableRemoval:
         return {target.topic for target in self._targets}
 
     def _published(self, publication: catalog.Publication | None) -> list[str]:
-        """The names in SQL of the entries that have to go."""
+        """Return the quoted names of the publication's entries to remove."""
         entries = publication.tables if publication else {}
         return [name for target in self._targets for oid, name in sorted(target.relations.items()) if oid in entries]
 
     # -- carrying it out -------------------------------------------------------------------------------------
 
     def carry_out(self, plan: RemovalPlan, done: Callable[[Step], None]) -> None:
+        """Carry out the steps of `plan`, and call `done` after each."""
         steps = {action: [step for step in plan.steps if step.action is action] for action in RemovalAction}
         if steps[RemovalAction.UPDATE_RECORDS]:
             with lock_pipeline(self._config) as hold:
@@ -161,7 +168,7 @@ class TableRemoval:
                 done(steps[RemovalAction.CATCH_UP][0])
             for step in steps[RemovalAction.UPDATE_RECORDS]:
                 done(step)
-        else:  # no capture has begun
+        else:  # capture has never started
             self._alter_publication(steps[RemovalAction.ALTER_PUBLICATION], done)
         for step in steps[RemovalAction.DELETE_TOPIC]:
             self._topics.delete(step.name)
@@ -178,19 +185,22 @@ class TableRemoval:
             hold.write(struck, states, gone=self._names())
 
     def _checked(self, hold: PipelineLock) -> Progress:
-        """As capture checks at its start, save for the tables that are to go: they may be gone already."""
+        """Make the checks of capture's start, without the tables to remove, which may be gone already.
+
+        Return the progress record.
+        """
         source, progress = self._config.source, hold.progress
         slot = catalog.slot(self._connection, source.slot)
         if slot is None or progress is None or progress.state != "streaming":
             raise RefusedError(
-                "The first start of capture has not finished.",
-                remedy="Let it finish, or take all of it away: tailrace remove --all",
+                "The first start of capture is not complete.",
+                remedy="Wait until it is complete, or remove the whole capture: tailrace remove --all",
             )
         continuity.check_slot(progress, slot, name=source.slot, database=catalog.database_name(self._connection))
         if hold.timeline != progress.timeline and hold.system_identifier == progress.system_identifier:
             raise RefusedError(
-                f"The server is on timeline {hold.timeline}, capture ran on {progress.timeline}.",
-                remedy="Start capture once, which checks whether that has lost anything; then run this again.",
+                f"The server is on timeline {hold.timeline}, but capture last ran on timeline {progress.timeline}.",
+                remedy="Start capture once, which checks whether changes were lost. Then run this again.",
             )
         log_end = catalog.current_lsn(self._connection)
         continuity.check_server(progress, hold.system_identifier, hold.timeline, log_end=log_end)
@@ -223,15 +233,18 @@ class TableRemoval:
             progress = self._checked(hold)
             if progress.confirmable < published_to:
                 raise RefusedError(
-                    f"Progress stands at {progress.confirmable}, before {published_to} that was reached.",
-                    remedy="Someone else works on this pipeline; stop that and run this again.",
+                    f"The progress record is at {progress.confirmable}, before {published_to}, which was already published.",
+                    remedy="Another process is changing this pipeline. Stop it, then run this again.",
                 )
             struck = _without_parked(_without_topics(progress, self._names()), self._names())
             hold.write(struck, hold.states, gone=self._names())
 
 
 def _lost(progress: Progress | None, names: set[str], existing: Mapping[str, Topic]) -> set[str]:
-    """Those that capture guards and somebody has deleted or made anew: capture refuses until they are struck."""
+    """Return the recorded topics that were deleted or created again.
+
+    Capture refuses to start until they are removed from the progress record.
+    """
     recorded = progress.topic_ids if progress else {}
     return {name for name in names & set(recorded) if name not in existing or existing[name].id != recorded[name]}
 
@@ -251,7 +264,7 @@ def _without_parked(progress: Progress, gone: set[str]) -> Progress:
 
 
 def _without_tables(states: TableStates, oids: set[str], topics: set[str]) -> TableStates:
-    """Left in, they would be taken for tables that were dropped, and capture would empty their topics."""
+    """Return the states without the removed tables. Otherwise capture would treat them as dropped and empty their topics."""
     return replace(
         states,
         tables={oid: t for oid, t in states.tables.items() if oid not in oids and t.topic not in topics},

@@ -89,7 +89,7 @@ def test_an_unexpected_error_says_how_to_see_more(capsys: pytest.CaptureFixture[
     cli.main(["end", "bug"])
     assert capsys.readouterr().err == (
         "tailrace: error: ZeroDivisionError: postgresql://user:***@host/db\n"
-        "  This is unexpected; `tailrace --log-level debug …` shows where it comes from.\n"
+        "  This error is unexpected. `tailrace --log-level debug …` prints its traceback.\n"
     )
     cli.main(["--log-level", "debug", "end", "bug"])
     debugged = capsys.readouterr().err
