@@ -23,35 +23,43 @@ EXIT_INTERRUPTED = 130
 
 
 class Lazy(NamedTuple):
-    """A subcommand that is not imported yet: its `module:attribute`, and its line in `tailrace --help`."""
+    """A subcommand that is not imported yet: its group, its `module:attribute`, and its line of help."""
 
+    group: str
     target: str
     help: str
 
 
+def _lazy(group: str, target: str, help: str) -> Lazy:  # noqa: A002 - as click names it
+    return Lazy(group, f"cdc.commands.{group}.{target}", help)
+
+
+#: The groups of commands: packages of `cdc.commands`, and the sections of `tailrace --help`.
+GROUPS = {"start": "Getting started", "pipeline": "Pipeline", "observe": "Observation", "operate": "Operation"}
+
 COMMANDS = {
-    "init": Lazy("cdc.commands.init:init", "Write a config for a database, and print the SQL that it needs."),
-    "check": Lazy("cdc.commands.check:check", "Check what capture depends on; print a remedy per problem."),
-    "capture": Lazy("cdc.commands.capture:capture", "Publish every change of the source to the topics."),
-    "snapshot": Lazy("cdc.commands.snapshot:snapshot", "Publish the existing rows of tables, as a Spark job."),
-    "tail": Lazy("cdc.commands.tail:tail", "Print the changes of a table as they are published."),
-    "sync": Lazy("cdc.commands.sync:sync", "Apply the topics' events to stores."),
-    "bootstrap": Lazy("cdc.commands.bootstrap:bootstrap", "Build a store from the topics, then switch readers to it."),
-    "query": Lazy("cdc.commands.query:query", "Run Spark SQL over the warehouse's present or past state."),
-    "maintain": Lazy("cdc.commands.maintain:maintain", "Compact the warehouse's files, expire old snapshots."),
-    "wait": Lazy("cdc.commands.wait:wait", "Wait until stores have applied all changes up to an LSN."),
-    "run": Lazy("cdc.commands.run:run", "Run and supervise capture, due snapshots and all syncs."),
-    "lag": Lazy("cdc.commands.lag:lag", "Print the lag and the health of every hop."),
-    "dashboard": Lazy("cdc.commands.dashboard:dashboard", "Serve the web dashboard and /metrics, and send alerts."),
-    "pause": Lazy("cdc.commands.pause:pause", "Pause the sync of stores."),
-    "resume": Lazy("cdc.commands.pause:resume", "Resume the sync of paused stores."),
-    "audit": Lazy("cdc.commands.audit:audit", "Compare stores or topics with the source; repair them."),
-    "parked": Lazy("cdc.commands.parked:parked", "List, show and retry rows that could not be delivered."),
-    "recover": Lazy("cdc.commands.recover:recover", "Repair a pipeline that capture refuses to continue."),
-    "remove": Lazy("cdc.commands.remove:remove", "Remove a table, or the whole capture with its slot."),
-    "config": Lazy("cdc.commands.config:config", "Show the effective config, with secrets masked."),
-    "stack": Lazy("cdc.commands.stack:stack", "Run the local servers: Postgres, Kafka, Elasticsearch, Redis."),
-    "demo": Lazy("cdc.commands.demo:demo", "Run an example shop and a pipeline on the local servers."),
+    "init": _lazy("start", "init:init", "Write a config for a database, and print the SQL that it needs."),
+    "check": _lazy("start", "check:check", "Check what capture depends on; print a remedy per problem."),
+    "config": _lazy("start", "config:config", "Show the effective config, with secrets masked."),
+    "demo": _lazy("start", "demo:demo", "Run an example shop and a pipeline on the local servers."),
+    "stack": _lazy("start", "stack:stack", "Run the local servers: Postgres, Kafka, Elasticsearch, Redis."),
+    "run": _lazy("pipeline", "run:run", "Run and supervise capture, due snapshots and all syncs."),
+    "capture": _lazy("pipeline", "capture:capture", "Publish every change of the source to the topics."),
+    "snapshot": _lazy("pipeline", "snapshot:snapshot", "Publish the existing rows of tables, as a Spark job."),
+    "sync": _lazy("pipeline", "sync:sync", "Apply the topics' events to stores."),
+    "bootstrap": _lazy("pipeline", "bootstrap:bootstrap", "Build a store from the topics, then switch readers to it."),
+    "pause": _lazy("pipeline", "pause:pause", "Pause the sync of stores."),
+    "resume": _lazy("pipeline", "pause:resume", "Resume the sync of paused stores."),
+    "lag": _lazy("observe", "lag:lag", "Print the lag and the health of every hop."),
+    "wait": _lazy("observe", "wait:wait", "Wait until stores have applied all changes up to an LSN."),
+    "tail": _lazy("observe", "tail:tail", "Print the changes of a table as they are published."),
+    "audit": _lazy("observe", "audit:audit", "Compare stores or topics with the source; repair them."),
+    "query": _lazy("observe", "query:query", "Run Spark SQL over the warehouse's present or past state."),
+    "dashboard": _lazy("observe", "dashboard:dashboard", "Serve the web dashboard and /metrics, and send alerts."),
+    "parked": _lazy("operate", "parked:parked", "List, show and retry rows that could not be delivered."),
+    "recover": _lazy("operate", "recover:recover", "Repair a pipeline that capture refuses to continue."),
+    "maintain": _lazy("operate", "maintain:maintain", "Compact the warehouse's files, expire old snapshots."),
+    "remove": _lazy("operate", "remove:remove", "Remove a table, or the whole capture with its slot."),
 }
 
 
@@ -84,8 +92,9 @@ class LazyGroup(click.Group):
         return super().resolve_command(ctx, args)
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:  # noqa: ARG002 - as above
-        with formatter.section("Commands"):
-            formatter.write_dl([(name, command.help) for name, command in COMMANDS.items()])
+        for group, title in GROUPS.items():
+            with formatter.section(title):
+                formatter.write_dl([(name, lazy.help) for name, lazy in COMMANDS.items() if lazy.group == group])
 
 
 @click.group(cls=LazyGroup, context_settings={"help_option_names": ["-h", "--help"]})

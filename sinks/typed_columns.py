@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from typing import Final
 
-from sinks.contract import SchemaColumn
+from cdc.stores.contract import SchemaColumn
 
 STRING: Final = "string"
 _PLAIN: Final = {

@@ -18,7 +18,7 @@ from cdc.audit.row_content import Content
 from cdc.audit.topic_records import TopicRecord
 from cdc.lsn import Version
 from cdc.postgres.visibility import Snapshot
-from sinks.contract import StoredRow
+from cdc.stores.contract import StoredRow
 
 
 class Kind(str, Enum):

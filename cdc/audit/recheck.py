@@ -22,11 +22,11 @@ from cdc.errors import TransientError
 from cdc.lsn import Version
 from cdc.names import Control, control_topic
 from cdc.snapshot.table_description import DescribedTable
+from cdc.stores.contract import StoredRow, TableSchema
+from cdc.stores.scan import StoreScan
 from cdc.tables.event_settings import name_of, why_other
 from cdc.tables.recorded_state import why_incomplete
 from cdc.tables.state_reader import incomplete, read_recorded_states
-from sinks.contract import StoredRow, TableSchema
-from sinks.scanning import StoreScan
 
 MOST_ROUNDS = 8
 _AGREEING_ROUNDS = 2

@@ -17,9 +17,9 @@ from cdc.config import Config
 from cdc.errors import TransientError
 from cdc.lsn import Version
 from cdc.snapshot.incremental.keys import copy_keys
-from sinks.contract import Change, StoredRow
-from sinks.registry import open_store
-from sinks.scanning import Forced
+from cdc.stores.contract import Change, StoredRow
+from cdc.stores.registry import open_store
+from cdc.stores.scan import Forced
 
 Wrong = Mapping[str, tuple[RowCase, RowVerdict]]
 

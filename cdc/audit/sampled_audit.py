@@ -35,11 +35,11 @@ from cdc.snapshot.records import Piece
 from cdc.snapshot.rows_by_key import key_of_id
 from cdc.snapshot.source_reader import Readable, at_snapshot, lines, lock
 from cdc.snapshot.table_description import DescribedTable, describe_tables
+from cdc.stores.contract import StoredRow, TableSchema
+from cdc.stores.registry import is_auditable, open_scan, open_store
+from cdc.stores.row_ids import row_id_of
+from cdc.stores.scan import BY_SPARK, StoreScan
 from cdc.tables.state_reader import read_recorded_states
-from sinks.contract import StoredRow, TableSchema
-from sinks.registry import open_store
-from sinks.rows import row_id_of
-from sinks.scanning import BY_SPARK, SCANS, StoreScan, open_scan
 
 log = get_logger("audit")
 
@@ -114,7 +114,7 @@ class ContinuousAudit:
         for name, settings in self._config.stores.items():
             is_shaped = settings.shape_of(table.schema, table.table) is not None
             if (
-                settings.kind not in SCANS
+                not is_auditable(settings.kind)
                 or (settings.kind in BY_SPARK) != self._warehouses
                 or is_shaped
                 or not settings.gets(table.schema, table.table)

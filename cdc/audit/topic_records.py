@@ -14,8 +14,8 @@ from cdc.config import KafkaConfig
 from cdc.errors import TransientError
 from cdc.kafka.control_topics import committed_reader
 from cdc.lsn import Version
-from sinks.contract import TableSchema
-from sinks.rows import row_id_of
+from cdc.stores.contract import TableSchema
+from cdc.stores.row_ids import row_id_of
 
 _ANSWER_SECONDS = 30.0
 _AT_ONCE = 2000

@@ -45,7 +45,7 @@ class _Source:
         return {table: facts for table, facts in known.items() if capturable(table, facts)}
 
 
-def inspect(config: Config) -> list[Finding]:
+def inspect(config: Config, analyze_shapes: shapes.AnalyzeShapes | None = None) -> list[Finding]:
     """Everything that capture will need, in the order in which it is needed. Changes nothing anywhere."""
     with ExitStack() as opened:
         # The slot is read before the progress record: the other way round, a running capture could move both in
@@ -62,7 +62,7 @@ def inspect(config: Config) -> list[Finding]:
             findings += gather("topics", lambda: _judge_topics(config, kafka, names, recorded))
         findings += spark.judge_spark(config)
         findings += stores.judge_stores(config)
-        findings += gather("stores", lambda: _judge_shapes(config, source))
+        findings += gather("stores", lambda: _judge_shapes(config, source, analyze_shapes))
         return findings + gather("config", lambda: _judge_transport(config, source))
 
 
@@ -71,11 +71,11 @@ def _judge_transport(config: Config, source: _Source | Finding) -> Iterator[Find
     yield from transport.judge_transport(config, used_password=used_password)
 
 
-def _judge_shapes(config: Config, source: _Source | Finding) -> Iterator[Finding]:
+def _judge_shapes(config: Config, source: _Source | Finding, analyze: shapes.AnalyzeShapes | None) -> Iterator[Finding]:
     if isinstance(source, Finding):
-        yield from shapes.judge_shapes(config, None, [])
+        yield from shapes.judge_shapes(config, None, [], analyze)
     else:
-        yield from shapes.judge_shapes(config, source.connection, list(source.chosen()))
+        yield from shapes.judge_shapes(config, source.connection, list(source.chosen()), analyze)
 
 
 def _look_at_source(config: Config, opened: ExitStack) -> _Source | Finding:

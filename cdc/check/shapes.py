@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import closing
-from typing import Any
+from typing import Any, NamedTuple
 
 import psycopg
 
@@ -15,25 +15,46 @@ from cdc.errors import TailraceError
 from cdc.names import parse_topic, topic
 from cdc.postgres.catalog import SourceTable
 from cdc.snapshot.table_description import describe_tables
+from cdc.stores.contract import TableSchema
+from cdc.stores.registry import is_store_kind, open_store
 from cdc.tables import schema_record
-from sinks.contract import TableSchema
-from sinks.registry import KINDS, open_store
 
 _REMEDY = "Mend it in the config; docs/guides/shaping.md says what is allowed."
 
 
+class ShapeReport(NamedTuple):
+    """What is wrong with the expressions of one store's shapes, each with its place in the config."""
+
+    store: str
+    #: How many tables have a shape in this store.
+    tables: int
+    problems: Sequence[str]
+
+
+#: Analyzes the shapes of the named stores; the last argument has the known tables by topic. Spark does it, so the
+#: command passes the function in.
+AnalyzeShapes = Callable[[Config, Sequence[str], Mapping[str, TableSchema]], Iterable[ShapeReport]]
+
+
 def judge_shapes(
-    config: Config, connection: psycopg.Connection[Any] | None, tables: Sequence[SourceTable]
+    config: Config,
+    connection: psycopg.Connection[Any] | None,
+    tables: Sequence[SourceTable],
+    analyze: AnalyzeShapes | None,
 ) -> Iterator[Finding]:
-    """`connection` None: the source does not answer, and nothing is known of the tables."""
+    """Check `tables` and `shape` of every store. `connection` None: Postgres does not answer; no table is known.
+
+    Without `analyze`, expressions are not checked.
+    """
     chosen = [name for name, store in config.stores.items() if store.tables or store.shape]
     known = _described(config, connection, tables) if chosen and connection is not None else None
     for name in chosen:
         if known is not None:
             yield from _judge_names(config, name, known)
     shaped = [name for name in chosen if config.stores[name].shape]
-    if shaped:
-        yield from _judge_expressions(config, shaped, known or {})
+    if shaped and analyze is not None:
+        by_topic = {table.topic: table for table in (known or {}).values()}
+        yield from _judge_reports(analyze(config, shaped, by_topic))
     for name in config.stores:
         yield from _judge_built(config, name)
 
@@ -60,29 +81,19 @@ def _judge_names(config: Config, name: str, known: Mapping[TableName, TableSchem
             yield fail(place, f"There is a shape for {table}, and no such table is captured.", "Mend its name.")
 
 
-def _judge_expressions(
-    config: Config, names: Sequence[str], known: Mapping[TableName, TableSchema]
-) -> Iterator[Finding]:
-    from spark_jobs.shape.config_places import place_of  # noqa: PLC0415 - as above
-    from spark_jobs.shape.short_session import borrowed_session  # noqa: PLC0415 - Spark takes its time: only where needed
-    from spark_jobs.shape.store_tables import shape_problems_in  # noqa: PLC0415 - as above
-
-    tables = {table.topic: table for table in known.values()}
-    with borrowed_session(config, "tailrace-check") as spark:
-        for name in names:
-            found = shape_problems_in(config.stores[name], spark, tables)
-            for table, problems in found.items():
-                for problem in problems:
-                    place = place_of(config, name, table, problem)
-                    yield fail(f"store {name}", f"{place}: {problem}.", _REMEDY)
-            if not any(found.values()):
-                yield ok(f"store {name}", f"The expressions in its shape are good, for {len(found)} tables.")
+def _judge_reports(reports: Iterable[ShapeReport]) -> Iterator[Finding]:
+    for report in reports:
+        place = f"store {report.store}"
+        for problem in report.problems:
+            yield fail(place, problem, _REMEDY)
+        if not report.problems:
+            yield ok(place, f"The expressions in its shape are valid, for {report.tables} tables.")
 
 
 def _judge_built(config: Config, name: str) -> Iterator[Finding]:
     """A store keeps the shape that it was built with."""
     settings = config.stores[name]
-    if settings.kind not in KINDS:
+    if not is_store_kind(settings.kind):
         return
     try:
         with closing(open_store(name, settings, config.kafka.prefix)) as store:

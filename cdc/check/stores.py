@@ -7,7 +7,7 @@ from contextlib import closing
 
 from cdc.check.findings import Finding, fail, gather, ok, warn
 from cdc.config import Config
-from sinks.registry import KINDS, open_store
+from cdc.stores.registry import is_store_kind, open_store
 
 
 def judge_stores(config: Config) -> Iterator[Finding]:
@@ -17,7 +17,7 @@ def judge_stores(config: Config) -> Iterator[Finding]:
 
 def _judge_store(config: Config, name: str) -> Iterator[Finding]:
     place, settings = f"store {name}", config.stores[name]
-    if settings.kind not in KINDS:
+    if not is_store_kind(settings.kind):
         yield warn(place, f"Stores of kind {settings.kind} are not written yet.", "Nothing to do: it is left alone.")
         return
     with closing(open_store(name, settings, config.kafka.prefix)) as store:

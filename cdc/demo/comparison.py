@@ -26,10 +26,10 @@ from cdc.snapshot.copy_rows import LineEncoder
 from cdc.snapshot.records import Piece
 from cdc.snapshot.source_reader import Readable, at_snapshot, lines, lock
 from cdc.snapshot.table_description import DescribedTable, describe_tables
+from cdc.stores.contract import Store, TableSchema
+from cdc.stores.registry import open_store
+from cdc.stores.row_ids import row_id_of
 from cdc.tables import schema_record
-from sinks.contract import Store, TableSchema
-from sinks.registry import open_store
-from sinks.rows import row_id_of
 
 _SHOWN = 5
 

@@ -16,16 +16,16 @@ from typing import Any, Generic, TypeVar
 
 from cdc.config import Config
 from cdc.errors import TailraceError
-from cdc.monitoring.kafka_facts import KafkaFactsReader
-from cdc.monitoring.log_clock import LogClock
+from cdc.monitoring.facts.kafka import KafkaFactsReader
+from cdc.monitoring.facts.log_clock import LogClock
+from cdc.monitoring.facts.source import SourceReader
+from cdc.monitoring.facts.store import StoreReader
 from cdc.monitoring.process_file import parts_path, read_troubles
-from cdc.monitoring.source_facts import SourceReader
 from cdc.monitoring.status_builder import Readings, StatusBuilder
 from cdc.monitoring.status_record import PipelineStatus, ProcessError
-from cdc.monitoring.store_facts import StoreReader
 from cdc.secrets import redact
+from cdc.stores.registry import is_store_kind
 from cdc.units import in_time
-from sinks.registry import KINDS
 
 T = TypeVar("T")
 
@@ -118,7 +118,9 @@ class Observer:
         troubles: Callable[[], Sequence[ProcessError]] = tuple,
     ) -> None:
         names = (
-            [name for name, store in config.stores.items() if store.kind in KINDS] if stores is None else list(stores)
+            [name for name, store in config.stores.items() if is_store_kind(store.kind)]
+            if stores is None
+            else list(stores)
         )
         clock = LogClock()
         source, log = SourceReader(config), KafkaFactsReader(config, clock)

@@ -8,12 +8,12 @@ from dataclasses import dataclass, field
 from cdc.config import Config
 from cdc.lsn import LSN
 from cdc.monitoring import status_record
+from cdc.monitoring.facts.kafka import KafkaFacts
+from cdc.monitoring.facts.log_clock import LogClock
+from cdc.monitoring.facts.source import SourceFacts
+from cdc.monitoring.facts.store import StoreFacts
 from cdc.monitoring.health_rules import HealthRules
-from cdc.monitoring.kafka_facts import KafkaFacts
-from cdc.monitoring.log_clock import LogClock
-from cdc.monitoring.source_facts import SourceFacts
 from cdc.monitoring.status_details import behind, building, copies, partitions, readable, refusal_of
-from cdc.monitoring.store_facts import StoreFacts
 from cdc.monitoring.trends import Motion, Trends
 from cdc.positions.wait import applied_lsn, is_of
 

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping, Sequence
 
 from cdc.monitoring import status_record
-from cdc.monitoring.kafka_facts import KafkaFacts
+from cdc.monitoring.facts.kafka import KafkaFacts
+from cdc.monitoring.facts.store import StoreFacts
 from cdc.monitoring.process_file import REFUSED
-from cdc.monitoring.store_facts import StoreFacts
 from cdc.names import parse_topic
 
 

@@ -20,8 +20,8 @@ from cdc.errors import TransientError, UsageError
 from cdc.lsn import LSN
 from cdc.names import Control, control_topic
 from cdc.positions.progress import Progress, read_progress
-from sinks.contract import Position, Store
-from sinks.registry import open_store
+from cdc.stores.contract import Position, Store
+from cdc.stores.registry import open_store
 
 _FIRST_PAUSE_SECONDS, _LONGEST_PAUSE_SECONDS = 0.02, 0.25
 

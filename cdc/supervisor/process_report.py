@@ -8,8 +8,8 @@ from typing import Any
 
 from cdc.supervisor.child import LastWords
 from cdc.supervisor.hop_watch import Hops
-from cdc.supervisor.part import PartState
-from cdc.supervisor.snapshots_due import CopiesDue
+from cdc.supervisor.parts.part import PartState
+from cdc.supervisor.parts.snapshots_due import CopiesDue
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

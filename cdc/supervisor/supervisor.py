@@ -7,7 +7,7 @@ import time
 from collections.abc import Callable, Sequence
 
 from cdc.logs import get_logger
-from cdc.supervisor.part import EXIT_REFUSED, PipelinePart
+from cdc.supervisor.parts.part import EXIT_REFUSED, PipelinePart
 from cdc.supervisor.terminal_view import RunView
 
 log = get_logger("run")

@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, Protocol
 
 import click
 
-from cdc.monitoring.store_lag import StoreLag
-from cdc.supervisor.part import ProcessCondition
+from cdc.monitoring.facts.store_lag import StoreLag
+from cdc.supervisor.parts.part import ProcessCondition
 from cdc.supervisor.process_report import CopyFigures, RunReport
 
 if TYPE_CHECKING:

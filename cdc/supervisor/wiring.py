@@ -12,18 +12,18 @@ from cdc.config.stores import SyncedStoreConfig
 from cdc.logs import get_logger
 from cdc.monitoring.process_file import parts_path, write_parts
 from cdc.positions.store_notes import PauseWatch
-from cdc.supervisor.capture_part import CapturePart
 from cdc.supervisor.child import Child
 from cdc.supervisor.child_output import ChildOutput
 from cdc.supervisor.hop_watch import HopWatch
-from cdc.supervisor.part import PipelinePart
+from cdc.supervisor.parts.capture import CapturePart
+from cdc.supervisor.parts.maintenance import UpkeepPart, maintain_hours
+from cdc.supervisor.parts.part import PipelinePart
+from cdc.supervisor.parts.snapshots_due import CopyWatch
+from cdc.supervisor.parts.sync import SyncPart
 from cdc.supervisor.process_report import CopyFigures, RunReport
 from cdc.supervisor.refusal_watch import RefusalWatch
-from cdc.supervisor.snapshots_due import CopyWatch
 from cdc.supervisor.supervisor import Supervisor
-from cdc.supervisor.sync_part import SyncPart
 from cdc.supervisor.terminal_view import RunView
-from cdc.supervisor.upkeep_part import UpkeepPart, maintain_hours
 
 log = get_logger("run")
 

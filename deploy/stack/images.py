@@ -6,8 +6,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 from deploy import versions
-from deploy.stack import elasticsearch, kafka, postgres, redis
 from deploy.stack.model import HOST
+from deploy.stack.servers import elasticsearch, kafka, postgres, redis
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

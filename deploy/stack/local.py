@@ -22,14 +22,14 @@ from deploy.progress import ProgressDisplay
 from deploy.stack import process
 from deploy.stack.account import Account, unprivileged_account
 from deploy.stack.choices import Wishes, checked, in_parallel, known, settle
-from deploy.stack.elasticsearch import Elasticsearch
 from deploy.stack.health import probe
-from deploy.stack.kafka import Kafka
 from deploy.stack.model import HOST, NAMES, Server, address_of
 from deploy.stack.ports import check_free
-from deploy.stack.postgres import Postgres
-from deploy.stack.program import Program, Site
-from deploy.stack.redis import Redis
+from deploy.stack.servers.elasticsearch import Elasticsearch
+from deploy.stack.servers.kafka import Kafka
+from deploy.stack.servers.postgres import Postgres
+from deploy.stack.servers.program import Program, Site
+from deploy.stack.servers.redis import Redis
 from deploy.stack.state import StackRecord, StackState, load_record, load_state, locked, record_path, save_state
 
 KIND = "processes"

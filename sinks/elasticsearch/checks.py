@@ -8,7 +8,7 @@ from typing import Final
 from elasticsearch import ApiError, Elasticsearch
 
 from cdc.errors import RefusedError, TransientError
-from sinks.contract import StoreCheck
+from cdc.stores.contract import StoreCheck
 from sinks.elasticsearch.client import error_type, translated_errors
 from sinks.elasticsearch.generations import Generations
 

@@ -16,7 +16,7 @@ from elasticsearch.serializer import JsonSerializer
 from cdc.config.stores import ElasticsearchConfig as Settings
 from cdc.errors import RefusedError, TailraceError, TransientError
 from cdc.secrets import redact
-from sinks.contract import PositionLostError
+from cdc.stores.contract import PositionLostError
 
 REQUEST_SECONDS: Final = 60
 _PORTS: Final = {"http": 80, "https": 443}

@@ -15,12 +15,12 @@ from elasticsearch import ApiError, Elasticsearch
 
 from cdc.config.stores import ElasticsearchConfig as Settings
 from cdc.errors import RefusedError, TransientError
-from sinks.contract import Generation, Position, PositionLostError, refuse_newer
+from cdc.stores.contract import Generation, Position, PositionLostError, refuse_newer
 from sinks.elasticsearch import identities
 from sinks.elasticsearch.client import api_error, error_type, translated_errors, transport_error
-from sinks.elasticsearch.documents import live
 from sinks.elasticsearch.naming import OWN, own_alias, own_index, own_writer_alias, split_generation
-from sinks.elasticsearch.numbering import NARROW, Numbering, numbering_after
+from sinks.elasticsearch.writing.documents import live
+from sinks.elasticsearch.writing.external_versions import NARROW, Numbering, numbering_after
 
 #: 1: as release 0.1.0 wrote it, without `identities` and `narrow_to`.
 OWN_FORMAT: Final = 2

@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from typing import Any, Final
 
 from cdc.config.tables import ColumnName
-from sinks.contract import TableSchema
+from cdc.stores.contract import TableSchema
 from sinks.elasticsearch.naming import OWN, field_name
 
 Field = dict[str, Any]

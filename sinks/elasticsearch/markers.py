@@ -6,10 +6,10 @@ from elastic_transport import TransportError
 from elasticsearch import ApiError, Elasticsearch
 
 from cdc.lsn import Version
-from sinks.contract import Generation, PositionLostError, TableSchema
+from cdc.stores.contract import Generation, PositionLostError, TableSchema
 from sinks.elasticsearch.client import api_error, translated_errors, transport_error
 from sinks.elasticsearch.naming import own_index, own_writer_alias
-from sinks.elasticsearch.numbering import Numbering
+from sinks.elasticsearch.writing.external_versions import Numbering
 
 
 def read_marker(client: Elasticsearch, prefix: str, generation: Generation, table: TableSchema) -> Version | None:

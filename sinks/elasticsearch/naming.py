@@ -13,7 +13,7 @@ import re
 from typing import Final
 
 from cdc import names
-from sinks.contract import Generation, TableSchema
+from cdc.stores.contract import Generation, TableSchema
 
 #: Our own field in every document; columns cannot have it, see `field_name`.
 OWN: Final = "_tailrace"

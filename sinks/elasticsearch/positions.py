@@ -13,7 +13,7 @@ import msgspec
 from elastic_transport import TransportError
 from elasticsearch import ApiError, Elasticsearch
 
-from sinks.contract import POSITION_FORMAT, Generation, Position, PositionLostError, displaced, refuse_newer
+from cdc.stores.contract import POSITION_FORMAT, Generation, Position, PositionLostError, displaced, refuse_newer
 from sinks.elasticsearch.client import api_error, translated_errors, transport_error
 from sinks.elasticsearch.naming import own_index, own_writer_alias
 

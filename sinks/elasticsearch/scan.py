@@ -1,6 +1,6 @@
 """A table's documents for the audit: in slices at one point in time, by id, and written over by force.
 
-The contract is `sinks.scanning.StoreScan`. A document's version is twice there, as `_version` and inside it; where the
+The contract is `cdc.stores.scan.StoreScan`. A document's version is twice there, as `_version` and inside it; where the
 two do not say the same, `_version` counts, since Elasticsearch decides by that one.
 """
 
@@ -19,14 +19,14 @@ from elasticsearch import Elasticsearch
 from cdc.config.stores import ElasticsearchConfig as Settings
 from cdc.errors import TransientError
 from cdc.lsn import Version
-from sinks.contract import Generation, StoredRow, TableSchema
-from sinks.elasticsearch import bulk
+from cdc.stores.contract import Generation, StoredRow, TableSchema
+from cdc.stores.scan import Forced, ReadSlice
 from sinks.elasticsearch.client import open_elasticsearch, translated_errors
-from sinks.elasticsearch.documents import Documents, live
 from sinks.elasticsearch.generations import Generations
 from sinks.elasticsearch.naming import index_of, writer_alias
-from sinks.elasticsearch.numbering import Numbering
-from sinks.scanning import Forced, ReadSlice
+from sinks.elasticsearch.writing import bulk
+from sinks.elasticsearch.writing.documents import Documents, live
+from sinks.elasticsearch.writing.external_versions import Numbering
 
 _KEEP_ALIVE: Final = "10m"
 _PAGE_ROWS: Final = 5000

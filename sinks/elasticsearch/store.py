@@ -1,4 +1,4 @@
-"""Elasticsearch as a store; the contract is `sinks.contract.Store`. What is where: docs/reference/stores.md."""
+"""Elasticsearch as a store; the contract is `cdc.stores.contract.Store`. What is where: docs/reference/stores.md."""
 
 from __future__ import annotations
 
@@ -10,24 +10,17 @@ import orjson
 
 from cdc.config.stores import ElasticsearchConfig as Settings
 from cdc.lsn import Version
-from sinks.contract import (
-    Fit,
-    Generation,
-    Position,
-    StoreCheck,
-    StoredRow,
-    TableSchema,
-    WriterFactory,
-)
-from sinks.elasticsearch import bulk, checks
+from cdc.stores.contract import Fit, Generation, Position, StoreCheck, StoredRow, TableSchema, WriterFactory
+from sinks.elasticsearch import checks
 from sinks.elasticsearch.client import open_elasticsearch, translated_errors
-from sinks.elasticsearch.documents import Documents, live, older_than
 from sinks.elasticsearch.generations import Generations
 from sinks.elasticsearch.naming import OWN, index_of, writers_of
 from sinks.elasticsearch.pages import Hit, pages
 from sinks.elasticsearch.positions import Positions
 from sinks.elasticsearch.tables import ElasticsearchTables
-from sinks.elasticsearch.writer import ElasticsearchWriterFactory
+from sinks.elasticsearch.writing import bulk
+from sinks.elasticsearch.writing.documents import Documents, live, older_than
+from sinks.elasticsearch.writing.writer import ElasticsearchWriterFactory
 
 _PAGE_ROWS: Final = 2000
 _LONGEST_LIST: Final = 3000  # a request's first line has 4096 bytes

@@ -7,7 +7,7 @@ from pathlib import Path
 
 from cdc.config import IcebergConfig
 from cdc.errors import RefusedError
-from sinks.contract import StoreCheck
+from cdc.stores.contract import StoreCheck
 from sinks.iceberg.catalog import location, open_catalog, sqlite_file
 from sinks.iceberg.state import StateTable, refuse_foreign
 

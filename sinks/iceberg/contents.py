@@ -15,12 +15,12 @@ from typing import TYPE_CHECKING, Any, Final
 import orjson
 
 from cdc.lsn import Version
-from sinks.contract import SchemaColumn, StoredRow, TableSchema
+from cdc.stores.contract import SchemaColumn, StoredRow, TableSchema
+from cdc.stores.row_ids import row_id_of
 from sinks.iceberg import naming
 from sinks.iceberg.catalog import iceberg_trouble
 from sinks.iceberg.schemas import WarehouseColumn
 from sinks.iceberg.tables import types_of
-from sinks.rows import row_id_of
 from sinks.typed_columns import element_type
 
 if TYPE_CHECKING:

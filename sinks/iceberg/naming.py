@@ -11,7 +11,7 @@ import re
 from collections.abc import Sequence
 from typing import Final
 
-from sinks.contract import TableSchema
+from cdc.stores.contract import TableSchema
 
 #: Of the catalog itself: a JDBC catalog stores it with every table, so every reader must use this one.
 CATALOG: Final = "tailrace"

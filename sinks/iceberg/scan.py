@@ -1,7 +1,7 @@
 """A table's current rows for the audit: in slices of one snapshot's files, by id, and a sample, through pyiceberg.
 
-The contract is `sinks.scanning.StoreScan`. Rows are spelled as capture spells them, so that bytes can be compared. What
-the warehouse holds as text is compared as text. Nothing is written: only Spark's MERGE does that.
+The contract is `cdc.stores.scan.StoreScan`. Rows are spelled as capture spells them, so that bytes can be compared.
+What the warehouse holds as text is compared as text. Nothing is written: only Spark's MERGE does that.
 """
 
 from __future__ import annotations
@@ -20,15 +20,15 @@ import orjson
 from cdc.config import IcebergConfig
 from cdc.errors import RefusedError, TransientError
 from cdc.lsn import Version
-from sinks.contract import Generation, StoredRow, TableSchema
+from cdc.stores.contract import Generation, StoredRow, TableSchema
+from cdc.stores.row_ids import row_id_of
+from cdc.stores.scan import Forced, ReadSlice
 from sinks.iceberg import naming
 from sinks.iceberg.catalog import iceberg_trouble
 from sinks.iceberg.contents import json_row
 from sinks.iceberg.schemas import WarehouseColumn, key_columns
 from sinks.iceberg.store import IcebergStore
 from sinks.iceberg.tables import types_of
-from sinks.rows import row_id_of
-from sinks.scanning import Forced, ReadSlice
 from sinks.typed_columns import STRING, element_type
 
 if TYPE_CHECKING:

@@ -12,7 +12,7 @@ from collections.abc import Collection
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
-from sinks.contract import TableSchema
+from cdc.stores.contract import TableSchema
 from sinks.iceberg import naming
 from sinks.typed_columns import STRING, element_type, spark_type
 

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, Final
 import msgspec
 
 from cdc.errors import RefusedError, TransientError
-from sinks.contract import Position, refuse_newer
+from cdc.stores.contract import Position, refuse_newer
 from sinks.iceberg.catalog import iceberg_trouble
 from sinks.iceberg.naming import STATE
 

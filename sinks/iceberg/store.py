@@ -17,7 +17,7 @@ import msgspec
 from cdc.config import IcebergConfig
 from cdc.errors import RefusedError, TransientError
 from cdc.lsn import Version
-from sinks.contract import (
+from cdc.stores.contract import (
     Fit,
     Generation,
     Position,

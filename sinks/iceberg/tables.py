@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Final
 
 from cdc.config import IcebergConfig
 from cdc.errors import TransientError
-from sinks.contract import Fit, TableSchema
+from cdc.stores.contract import Fit, TableSchema
 from sinks.iceberg import naming
 from sinks.iceberg.catalog import iceberg_trouble, location
 from sinks.iceberg.naming import Identifier

@@ -9,7 +9,7 @@ import redis
 
 from cdc.config.stores import RedisConfig as Settings
 from cdc.errors import RefusedError
-from sinks.contract import StoreCheck, TableSchema
+from cdc.stores.contract import StoreCheck, TableSchema
 from sinks.redis import scripts
 from sinks.redis.client import Script, translated
 from sinks.redis.naming import row_prefix, state_key

@@ -9,7 +9,7 @@ from __future__ import annotations
 import re
 
 from cdc import names
-from sinks.contract import TableSchema
+from cdc.stores.contract import TableSchema
 
 _GLOB = re.compile(r"[*?\[\]\\^-]")
 

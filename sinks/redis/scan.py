@@ -1,6 +1,6 @@
 """A table's keys for the audit: in slices, by id, and written over by force.
 
-The contract is `sinks.scanning.StoreScan`. SCAN has one cursor, and it is quick; what takes time is asking for each
+The contract is `cdc.stores.scan.StoreScan`. SCAN has one cursor, and it is quick; what takes time is asking for each
 row. So every slice looks at all keys, and asks for its share of them.
 """
 
@@ -17,11 +17,11 @@ import redis
 
 from cdc.config.stores import RedisConfig as Settings
 from cdc.lsn import Version
-from sinks.contract import Generation, StoredRow, TableSchema
+from cdc.stores.contract import Generation, StoredRow, TableSchema
+from cdc.stores.scan import Forced, ReadSlice
 from sinks.redis.client import Script, open_redis, translated
 from sinks.redis.naming import row_pattern, row_prefix
 from sinks.redis.writer import SCAN_KEYS, scan
-from sinks.scanning import Forced, ReadSlice
 
 _IDS_AT_ONCE: Final = 1000
 _SAMPLE_LOOKS: Final = 20

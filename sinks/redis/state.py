@@ -14,7 +14,7 @@ import msgspec
 import redis
 
 from cdc.errors import RefusedError
-from sinks.contract import (
+from cdc.stores.contract import (
     POSITION_FORMAT,
     Fit,
     Generation,

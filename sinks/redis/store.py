@@ -1,4 +1,4 @@
-"""Redis as a store; the contract is `sinks.contract.Store`. What is where: docs/reference/stores.md.
+"""Redis as a store; the contract is `cdc.stores.contract.Store`. What is where: docs/reference/stores.md.
 
 A row has one key for ever, so a new generation is written over the old one: by version, so nothing goes backwards, and
 each row that is written or confirmed carries the generation's number. What does not carry it at the end is a ghost.
@@ -11,7 +11,7 @@ from typing import Any, ClassVar
 
 from cdc.config.stores import RedisConfig as Settings
 from cdc.lsn import Version
-from sinks.contract import Fit, Generation, Position, StoreCheck, StoredRow, TableSchema, WriterFactory
+from cdc.stores.contract import Fit, Generation, Position, StoreCheck, StoredRow, TableSchema, WriterFactory
 from sinks.redis import checks, scripts
 from sinks.redis.client import Script, open_redis, translated
 from sinks.redis.naming import every_row_pattern, markers_key, row_pattern, row_prefix

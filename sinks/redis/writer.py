@@ -1,4 +1,4 @@
-"""Writes rows to Redis; lives in one task. The contract is `sinks.contract.Writer`.
+"""Writes rows to Redis; lives in one task. The contract is `cdc.stores.contract.Writer`.
 
 Each call of the script takes a few hundred rows, so the server is never held up for long, and a few calls go out before
 the first answer is read.
@@ -15,7 +15,7 @@ import redis
 
 from cdc.config.stores import RedisConfig as Settings
 from cdc.lsn import Version
-from sinks.contract import Change, PositionLostError, Rejected, TableSchema
+from cdc.stores.contract import Change, PositionLostError, Rejected, TableSchema
 from sinks.redis import scripts
 from sinks.redis.client import Script, bulk, open_redis, translated
 from sinks.redis.naming import markers_key, row_pattern, row_prefix

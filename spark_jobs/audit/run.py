@@ -23,12 +23,12 @@ from cdc.names import Control, control_topic
 from cdc.positions.progress import read_progress
 from cdc.positions.wait import is_of
 from cdc.secrets import SecretOptions as SparkOptions
+from cdc.stores.contract import Position, TableSchema
+from cdc.stores.registry import is_auditable, open_scan, open_store, scan_module
+from cdc.stores.scan import BY_SPARK, StoreScan
 from cdc.tables.event_settings import name_of, why_other
 from cdc.tables.recorded_state import TableStates
 from cdc.tables.state_reader import incomplete, read_recorded_states
-from sinks.contract import Position, TableSchema
-from sinks.registry import open_store
-from sinks.scanning import BY_SPARK, SCANS, StoreScan, open_scan
 from spark_jobs.audit.known_differences import KnownDifferences
 from spark_jobs.audit.shapes import ExpectedRows, takes
 from spark_jobs.audit.table_pass import TablePass, TablePassResult
@@ -405,7 +405,7 @@ def _tuning(config: Config, stores: Sequence[str]) -> dict[str, str]:
     settings = [config.stores[name] for name in stores if name in config.stores]
     if any(each.kind in BY_SPARK or each.shape for each in settings):
         return {}
-    modules = [*_TASK_MODULES, *sorted({SCANS[each.kind].partition(":")[0] for each in settings if each.kind in SCANS})]
+    modules = [*_TASK_MODULES, *sorted({scan_module(each.kind) for each in settings if is_auditable(each.kind)})]
     return {
         f"spark.executorEnv.{_MODULES}": " ".join(modules),
         "spark.driver.extraJavaOptions": "-XX:TieredStopAtLevel=1",

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping
 from typing import TYPE_CHECKING, Any
 
-from sinks.contract import TableSchema
+from cdc.stores.contract import TableSchema
 from spark_jobs.shape.evaluation import with_shapes
 from spark_jobs.shape.shaped_rows import RowShape, Troubled, shaped_row
 from spark_jobs.shape.small_batches import shape_few

@@ -25,7 +25,7 @@ from cdc.snapshot.initial_chunk import Pace
 from cdc.snapshot.records import Piece
 from cdc.snapshot.source_reader import Readable, SnapshotLostError, at_snapshot, lines, lock
 from cdc.snapshot.table_description import DescribedTable
-from sinks.contract import StoredRow
+from cdc.stores.contract import StoredRow
 from spark_jobs.audit.shapes import expected_row, shaped_column
 from spark_jobs.shape.shaped_rows import RowShape
 

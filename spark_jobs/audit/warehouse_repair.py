@@ -26,11 +26,11 @@ from cdc.config import Config
 from cdc.errors import TransientError
 from cdc.logs import get_logger
 from cdc.lsn import Version
-from sinks.contract import Generation, Position
+from cdc.stores.contract import Generation, Position
+from cdc.stores.registry import open_store
 from sinks.iceberg import row_repair
 from sinks.iceberg.store import IcebergStore
 from sinks.iceberg.tables import types_of
-from sinks.registry import open_store
 from spark_jobs.session.spark_session import use_warehouse, warehouse_session
 from spark_jobs.shape.store_tables import FedTables, fed_tables
 from spark_jobs.shape.typed_rows import events_of

@@ -17,8 +17,8 @@ from cdc.logs import get_logger
 from cdc.names import Control, control_topic
 from cdc.positions.progress import read_progress
 from cdc.positions.store_notes import end_refusal
-from sinks.contract import Position
-from sinks.registry import open_store
+from cdc.stores.contract import Position
+from cdc.stores.registry import open_store
 from spark_jobs.bootstrap.completeness import Completeness
 from spark_jobs.bootstrap.generation_build import BuildOptions, GenerationBuild, Show
 from spark_jobs.bootstrap.topic_state import Sources

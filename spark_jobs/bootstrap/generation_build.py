@@ -23,8 +23,8 @@ from cdc.lsn import LSN, Version
 from cdc.names import Control, control_topic
 from cdc.positions.offset_index import Point
 from cdc.positions.store_notes import BuildNotes, end_refusal
+from cdc.stores.contract import Generation, Position, Store, TableSchema, TopicPosition, caught_up_at
 from cdc.tables.state_reader import read_recorded_states
-from sinks.contract import Generation, Position, Store, TableSchema, TopicPosition, caught_up_at
 from sinks.iceberg.store import IcebergStore
 from spark_jobs.bootstrap.bulk_load import Loading, LoadProgress
 from spark_jobs.bootstrap.completeness import Completeness, reasons_after, why_too_slow

@@ -19,14 +19,14 @@ from cdc.config import Config, IcebergConfig
 from cdc.errors import RefusedError, TailraceError, UsageError
 from cdc.logs import get_logger
 from cdc.lsn import Version
-from sinks.contract import Change, Position, TableSchema, TopicPosition, WriterFactory
+from cdc.stores.contract import Change, Position, TableSchema, TopicPosition, WriterFactory
+from cdc.stores.registry import open_store
+from cdc.stores.row_ids import row_id_of
 from sinks.iceberg import naming, statements
 from sinks.iceberg.contents import json_row
 from sinks.iceberg.schemas import WarehouseColumn
 from sinks.iceberg.store import IcebergStore
 from sinks.iceberg.tables import types_of
-from sinks.registry import open_store
-from sinks.rows import row_id_of
 from spark_jobs.sync.progress_follower import Ledger
 from spark_jobs.sync.store_sync import checked_store
 from spark_jobs.warehouse.query import AsOf

@@ -11,7 +11,7 @@ from cdc.kafka.topics import Topics
 from cdc.lsn import Version
 from cdc.positions.offset_index import Point
 from cdc.positions.progress import Progress
-from sinks.contract import TableSchema
+from cdc.stores.contract import TableSchema
 from spark_jobs.bootstrap.completeness import reasons_before
 from spark_jobs.shape.store_tables import chosen_tables
 from spark_jobs.sync.progress_follower import Ledger

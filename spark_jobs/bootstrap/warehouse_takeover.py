@@ -13,7 +13,7 @@ from typing import Final
 
 from cdc.logs import get_logger
 from cdc.lsn import Version
-from sinks.contract import Generation, Position, TableSchema
+from cdc.stores.contract import Generation, Position, TableSchema
 from sinks.iceberg import naming, statements
 from sinks.iceberg.state import Gap
 from sinks.iceberg.statements import Marker

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, Final
 from py4j.java_gateway import is_instance_of
 
 from cdc.config import TableShape
-from sinks.contract import SchemaColumn, TableSchema
+from cdc.stores.contract import SchemaColumn, TableSchema
 from spark_jobs.shape.computed_types import column_of
 from spark_jobs.shape.shaped_rows import RowShape
 from spark_jobs.shape.typed_rows import column_type, quoted

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Final
 
-from sinks.contract import SchemaColumn as TableColumn
+from cdc.stores.contract import SchemaColumn as TableColumn
 
 if TYPE_CHECKING:
     from pyspark.sql import Column

@@ -15,7 +15,7 @@ import msgspec
 from cdc.config import Config, TableName, TableShape
 from cdc.config.shape import Shaped
 from cdc.errors import RefusedError, UsageError
-from sinks.contract import Position, TableSchema
+from cdc.stores.contract import Position, TableSchema
 from spark_jobs.shape.analysis import CompiledShape, ShapeProblem, compile_shape, parse_problems
 from spark_jobs.shape.config_places import shape_error
 from spark_jobs.shape.evaluation import shape_session, with_shapes

@@ -19,8 +19,8 @@ from functools import reduce
 from operator import or_
 from typing import TYPE_CHECKING, Final
 
-from sinks.contract import SchemaColumn as TableColumn
-from sinks.contract import TableSchema
+from cdc.stores.contract import SchemaColumn as TableColumn
+from cdc.stores.contract import TableSchema
 from sinks.typed_columns import STRING, element_type, spark_type
 
 if TYPE_CHECKING:

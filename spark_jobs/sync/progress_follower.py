@@ -30,7 +30,7 @@ from cdc.names import Control, control_topic
 from cdc.positions import progress as progress_records
 from cdc.positions.offset_index import Offsets, Point, Points
 from cdc.positions.progress import Progress
-from sinks.contract import TableSchema
+from cdc.stores.contract import TableSchema
 
 _LOOK_BACK = 200
 _STALE_SECONDS = 10.0

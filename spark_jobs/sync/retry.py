@@ -14,10 +14,10 @@ from cdc.config import Config
 from cdc.errors import RefusedError
 from cdc.names import Control, control_topic
 from cdc.snapshot.incremental.keys import copy_keys
+from cdc.stores.contract import Change, Position, TableSchema, Writer
+from cdc.stores.registry import open_store
 from cdc.tables.state_reader import read_recorded_states
-from sinks.contract import Change, Position, TableSchema, Writer
 from sinks.iceberg.store import IcebergStore
-from sinks.registry import open_store
 from spark_jobs.shape.shaped_rows import Troubled
 from spark_jobs.shape.short_session import borrowed_session
 from spark_jobs.shape.small_batches import shape_few

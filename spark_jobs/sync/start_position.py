@@ -10,7 +10,7 @@ import msgspec
 from cdc.errors import RefusedError
 from cdc.kafka.topics import Topic
 from cdc.positions.progress import Progress
-from sinks.contract import Position, TopicPosition, caught_up_at
+from cdc.stores.contract import Position, TopicPosition, caught_up_at
 from spark_jobs.sync.delete_retention import is_too_old, needs_bootstrap
 
 

@@ -18,7 +18,7 @@ from cdc.lsn import LSN
 from cdc.names import Control, control_topic
 from cdc.positions.progress import Progress
 from cdc.positions.store_notes import end_refusal, note_refusal
-from sinks.contract import (
+from cdc.stores.contract import (
     Generation,
     Position,
     PositionLostError,
@@ -28,7 +28,7 @@ from sinks.contract import (
     TakenOverError,
     caught_up_at,
 )
-from sinks.registry import open_store
+from cdc.stores.registry import open_store
 from spark_jobs.session.spark_session import warehouse_session
 from spark_jobs.shape.store_tables import FedTables, chosen_tables, fed_tables
 from spark_jobs.sync.batches import Reading

@@ -15,7 +15,7 @@ from cdc.errors import TransientError, UsageError
 from cdc.logs import get_logger
 from cdc.positions.store_notes import PauseWatch
 from cdc.secrets import SecretOptions
-from sinks.registry import KINDS
+from cdc.stores.registry import is_store_kind, store_module
 from spark_jobs.session.spark_session import spark_session, start_workers
 from spark_jobs.shape.store_tables import refuse_bad_shapes
 from spark_jobs.sync.progress_follower import Ledger
@@ -145,7 +145,7 @@ def _worker_modules(config: Config, names: Sequence[str]) -> dict[str, str]:
     settings = [config.stores[name] for name in names]
     if any(isinstance(each, IcebergConfig) or each.shape for each in settings):
         return {}
-    stores = sorted({KINDS[each.kind].partition(":")[0] for each in settings if each.kind in KINDS})
+    stores = sorted({store_module(each.kind) for each in settings if is_store_kind(each.kind)})
     return {f"spark.executorEnv.{_MODULES}": " ".join([*_TASK_MODULES, *stores])}
 
 

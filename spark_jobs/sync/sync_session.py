@@ -17,15 +17,7 @@ from cdc.config import Config
 from cdc.errors import TransientError
 from cdc.logs import get_logger
 from cdc.lsn import LSN, Version
-from sinks.contract import (
-    Fit,
-    Generation,
-    Position,
-    PositionLostError,
-    Store,
-    caught_up_at,
-    displaced,
-)
+from cdc.stores.contract import Fit, Generation, Position, PositionLostError, Store, caught_up_at, displaced
 from sinks.iceberg.store import IcebergStore
 from spark_jobs.session.spark_session import use_warehouse
 from spark_jobs.shape.store_tables import FedTables, chosen_tables

@@ -13,7 +13,7 @@ from itertools import repeat
 from typing import TYPE_CHECKING, Any, Final
 
 from cdc.errors import RefusedError, TailraceError, TransientError
-from sinks.contract import PositionLostError, TableSchema, TakenOverError, Writer, WriterFactory
+from cdc.stores.contract import PositionLostError, TableSchema, TakenOverError, Writer, WriterFactory
 from spark_jobs.shape.shaped_rows import RowShape, Troubled, shaped_row
 from spark_jobs.tasks.latest_per_key import Held, Record, Reduction, changes_of
 from spark_jobs.tasks.parking import ParkedRow, Parking

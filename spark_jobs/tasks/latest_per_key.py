@@ -11,8 +11,8 @@ from typing import Any, NamedTuple
 import msgspec
 
 from cdc.lsn import Version
-from sinks.contract import Change
-from sinks.rows import row_id_of
+from cdc.stores.contract import Change
+from cdc.stores.row_ids import row_id_of
 
 
 class _Envelope(msgspec.Struct, gc=False):

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, Final, Protocol
 
 from cdc.errors import TransientError
 from cdc.logs import get_logger
-from sinks.contract import Generation, TableSchema
+from cdc.stores.contract import Generation, TableSchema
 from sinks.iceberg import naming, statements
 from sinks.iceberg.schemas import WarehouseColumn, key_columns
 from sinks.iceberg.statements import Marker, Target

@@ -11,7 +11,7 @@ from datetime import datetime, timezone
 from typing import Any
 
 from cdc.config import Config
-from sinks.contract import Generation, Position, TableSchema
+from cdc.stores.contract import Generation, Position, TableSchema
 from sinks.iceberg.store import IcebergStore
 from spark_jobs.session.spark_session import use_warehouse, warehouse_session
 from spark_jobs.shape.short_session import borrowed_session

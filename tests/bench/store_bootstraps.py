@@ -10,7 +10,7 @@ from typing import Any, Final
 import redis
 from elasticsearch import Elasticsearch
 
-from sinks.contract import TableSchema
+from cdc.stores.contract import TableSchema
 from tests.bench.capture import say
 from tests.bench.store_limits import BULK_SIZES, CLIENTS, FLUSH_SECONDS, Sent, fill_cache, fill_search
 from tests.bench.store_pipeline import CACHE, SEARCH, STORES, Addresses, BenchPipeline, Built

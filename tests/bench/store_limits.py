@@ -18,9 +18,9 @@ from elasticsearch import Elasticsearch
 from elasticsearch.helpers import parallel_bulk
 
 from cdc.lsn import Version
-from sinks.contract import Change, TableSchema
-from sinks.elasticsearch.documents import Documents
-from sinks.rows import row_id_of
+from cdc.stores.contract import Change, TableSchema
+from cdc.stores.row_ids import row_id_of
+from sinks.elasticsearch.writing.documents import Documents
 from tests.bench.engines import PARTITIONS
 
 PLAIN_INDEX: Final = "plain"

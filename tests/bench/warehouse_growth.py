@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from cdc.config import IcebergConfig
 from cdc.config.settings import Location
-from sinks.contract import Generation, SchemaColumn, TableSchema
+from cdc.stores.contract import Generation, SchemaColumn, TableSchema
 from sinks.iceberg import naming, statements
 from sinks.iceberg.store import IcebergStore
 from spark_jobs.session.spark_session import warehouse_session

@@ -15,11 +15,11 @@ from elasticsearch import ApiError, Elasticsearch, TransportError
 from deploy.artifacts import cache_folder, fetch
 from deploy.java import find_java
 from deploy.progress import lines_on_stderr
-from deploy.stack import elasticsearch
 from deploy.stack.account import Account, unprivileged_account
 from deploy.stack.local import SYSTEM_CACHE
 from deploy.stack.ports import choose_port
-from deploy.stack.program import properties
+from deploy.stack.servers import elasticsearch
+from deploy.stack.servers.program import properties
 from tests.harness.waiting import eventually
 
 

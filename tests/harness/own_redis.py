@@ -9,7 +9,7 @@ from pathlib import Path
 import redis
 
 from deploy.stack.ports import choose_port
-from deploy.stack.redis import find_redis_server
+from deploy.stack.servers.redis import find_redis_server
 from tests.harness.waiting import eventually
 
 

@@ -8,9 +8,10 @@ from pathlib import Path
 import pytest
 from confluent_kafka.admin import AdminClient, ScramCredentialInfo, ScramMechanism, UserScramCredentialUpsertion
 
-from deploy.stack import kafka, open_stack
+from deploy.stack import open_stack
 from deploy.stack.ports import choose_port
-from deploy.stack.program import Site
+from deploy.stack.servers import kafka
+from deploy.stack.servers.program import Site
 from tests.harness.tls import make_certificates
 
 USER = "tailrace"

@@ -19,8 +19,8 @@ from cdc.config import Config, load_config
 from cdc.lsn import LSN
 from cdc.positions.store_notes import PauseWatch
 from cdc.positions.wait import wait_for
-from sinks.contract import Generation, Store, TableSchema
-from sinks.registry import open_store
+from cdc.stores.contract import Generation, Store, TableSchema
+from cdc.stores.registry import open_store
 from spark_jobs.bootstrap.bootstrap import BootstrapReport, BuildOptions, run_bootstrap
 from spark_jobs.sync.progress_follower import Ledger
 from spark_jobs.sync.store_sync import StoreSync

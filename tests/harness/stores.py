@@ -13,9 +13,9 @@ from typing import Any
 from cdc.config.stores import ElasticsearchConfig, RedisConfig
 from cdc.lsn import Version
 from cdc.secrets import Url
-from sinks.contract import Change, Generation, Rejected, SchemaColumn, Store, TableSchema
-from sinks.registry import open_store
-from sinks.rows import row_id_of
+from cdc.stores.contract import Change, Generation, Rejected, SchemaColumn, Store, TableSchema
+from cdc.stores.registry import open_store
+from cdc.stores.row_ids import row_id_of
 
 KINDS = ("elasticsearch", "redis")
 #: The example of docs/guides/writing-a-sink.md.

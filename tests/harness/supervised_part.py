@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from cdc.supervisor.child import LastWords, TakeLine
-from cdc.supervisor.part import PipelinePart
+from cdc.supervisor.parts.part import PipelinePart
 
 
 class Life:

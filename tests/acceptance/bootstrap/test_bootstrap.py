@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from cdc.positions.store_notes import Notes
-from sinks.registry import open_store
+from cdc.stores.registry import open_store
 from spark_jobs.bootstrap.bootstrap import BuildOptions, plan_bootstrap, run_bootstrap, switch_generation
 from spark_jobs.bootstrap.bulk_load import LoadProgress
 from tests.acceptance.bootstrap.test_compaction import _compact

@@ -16,7 +16,8 @@ from confluent_kafka.admin import (
     ResourceType,
 )
 
-from deploy.stack import Stack, kafka, open_stack
+from deploy.stack import Stack, open_stack
+from deploy.stack.servers import kafka
 from tests.harness.database import Database
 from tests.harness.pipeline import Pipeline
 from tests.harness.process import StartProcess

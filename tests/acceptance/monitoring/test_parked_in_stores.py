@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from cdc.audit.audit_records import AuditRecord
-from cdc.commands.audit import _lines
+from cdc.commands.observe.audit import _lines
 from cdc.config import load_config
 from cdc.monitoring.alerts.conditions import conditions_of
 from cdc.monitoring.observer import look_once

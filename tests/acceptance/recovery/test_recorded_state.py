@@ -27,10 +27,10 @@ from cdc.snapshot.incremental.overview import copies_overview
 from cdc.snapshot.log import CopyLog
 from cdc.snapshot.requests import read_requests
 from cdc.snapshot.table_status import read_status
+from cdc.stores.contract import Store, TableSchema
+from cdc.stores.registry import open_store
 from cdc.tables.recorded_state import FORMAT as STATES_FORMAT
 from cdc.tables.state_reader import read_recorded_states
-from sinks.contract import Store, TableSchema
-from sinks.registry import open_store
 from spark_jobs.tasks.parked_rows import read_parked
 from tests.harness.pipeline import MakePipeline
 from tests.harness.table_states import wait_for_look

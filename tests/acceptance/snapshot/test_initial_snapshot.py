@@ -6,8 +6,8 @@ from typing import TYPE_CHECKING
 
 from cdc.config import load_config
 from cdc.lsn import LSN
-from cdc.monitoring.kafka_facts import KafkaFactsReader
-from cdc.monitoring.log_clock import LogClock
+from cdc.monitoring.facts.kafka import KafkaFactsReader
+from cdc.monitoring.facts.log_clock import LogClock
 from cdc.names import topic
 from cdc.snapshot.initial_chunk import Ending, run_chunk
 from tests.harness.audit import assert_clean

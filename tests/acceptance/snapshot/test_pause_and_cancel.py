@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from cdc.config import load_config
 from cdc.snapshot.table_status import read_status
-from cdc.supervisor.snapshots_due import copies_due
+from cdc.supervisor.parts.snapshots_due import copies_due
 from tests.harness.command import run_command
 from tests.harness.incremental_snapshot import Onlooker, copy_due, copying
 from tests.harness.pipeline import MakePipeline, Pipeline

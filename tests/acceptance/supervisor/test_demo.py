@@ -20,8 +20,8 @@ from cdc.config.stores import RedisConfig as RedisSettings
 from cdc.demo import shop
 from cdc.demo.comparison import compare
 from cdc.demo.pipeline_part import STORES
+from cdc.stores.registry import open_store
 from deploy.stack import NAMES, Stack, open_stack
-from sinks.registry import open_store
 from tests.harness import cleanup
 from tests.harness.process import Process, StartProcess
 from tests.harness.topics import delete_topics

@@ -180,7 +180,7 @@ def test_mistakes_are_found_before_anything_runs(stores: StorePipeline, redis_ur
         assert f"store other: {place}: " in check.output
     assert "`nothing` cannot be resolved" in check.output
     assert "(at character 9)" in check.output
-    assert "store search: The expressions in its shape are good" in check.output
+    assert "store search: The expressions in its shape are valid" in check.output
 
     sync = pipeline.run("sync", "other")
     sync.expect_exit(2, 120)

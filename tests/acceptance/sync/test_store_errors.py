@@ -10,7 +10,7 @@ from urllib.parse import urlsplit
 import pytest
 from elasticsearch import Elasticsearch
 
-from sinks.contract import caught_up_at
+from cdc.stores.contract import caught_up_at
 from spark_jobs.sync.retry import retry
 from spark_jobs.tasks.parked_rows import read_parked
 from tests.harness.audit import assert_clean

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from cdc.errors import RefusedError
-from sinks.contract import Position
+from cdc.stores.contract import Position
 from sinks.iceberg.store import IcebergStore
 from spark_jobs.session.spark_session import warehouse_session
 from spark_jobs.sync.retry import retry

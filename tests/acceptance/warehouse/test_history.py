@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import msgspec
 import pytest
 
-from sinks.contract import Position, caught_up_at
+from cdc.stores.contract import Position, caught_up_at
 from sinks.iceberg.state import WarehouseState
 from sinks.iceberg.store import IcebergStore
 from spark_jobs.bootstrap.history_replay import run_replay

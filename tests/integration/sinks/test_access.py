@@ -14,7 +14,7 @@ import pytest
 from cdc.config.tls import TlsConfig
 from cdc.errors import RefusedError
 from cdc.secrets import Secret
-from sinks.contract import Store
+from cdc.stores.contract import Store
 from tests.harness.stores import KINDS, apply, change, rows, store_of, table
 from tests.harness.tls import TlsFront, make_certificates, server_context
 

@@ -1,4 +1,4 @@
-"""What every store promises, on the real servers: the rules at the top of sinks/contract.py, one by one."""
+"""What every store promises, on the real servers: the rules at the top of cdc/stores/contract.py, one by one."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 
 from cdc.errors import RefusedError, TransientError
 from cdc.lsn import Version
-from sinks.contract import (
+from cdc.stores.contract import (
     Change,
     Fit,
     Generation,

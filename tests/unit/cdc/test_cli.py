@@ -49,7 +49,7 @@ def end(ending: str) -> int:
 def _own_process_state(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     for name in ("TAILRACE_CONFIG", "TAILRACE_LOG"):
         monkeypatch.delenv(name, raising=False)
-    monkeypatch.setitem(cli.COMMANDS, "end", cli.Lazy("tests.unit.cdc.test_cli:end", "For tests."))
+    monkeypatch.setitem(cli.COMMANDS, "end", cli.Lazy("start", "tests.unit.cdc.test_cli:end", "For tests."))
     root = logging.getLogger()
     before = root.handlers, root.level
     yield

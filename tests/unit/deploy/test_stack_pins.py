@@ -11,7 +11,7 @@ from cdc.errors import UsageError
 from deploy import versions
 from deploy.check_python import complaint
 from deploy.stack.images import images
-from deploy.stack.postgres import binaries
+from deploy.stack.servers.postgres import binaries
 
 COMPOSE = (Path(versions.__file__).parent / "compose.yaml").read_text()
 

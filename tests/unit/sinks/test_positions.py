@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from cdc.lsn import Version
-from sinks.contract import Position, PositionLostError, TakenOverError, displaced
+from cdc.stores.contract import Position, PositionLostError, TakenOverError, displaced
 
 _MINE = Position(owner="me", version=Version(100, 2), lsn=100)
 

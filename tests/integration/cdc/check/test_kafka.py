@@ -13,7 +13,7 @@ from confluent_kafka import Producer
 from cdc.check import Level, inspect
 from cdc.check.broker import BrokerFacts, judge_broker, read_broker
 from cdc.check.findings import fail, ok
-from cdc.commands import check as command
+from cdc.commands.start import check as command
 from tests.harness.check_runs import assert_found, assert_no_fail, config_text, from_json, make_config
 from tests.harness.database import Database
 from tests.harness.process import StartProcess

@@ -13,8 +13,8 @@ from psycopg import pq
 
 from cdc.config import Config, parse_config
 from cdc.monitoring.alerts.slot_guard import SlotGuard
-from cdc.monitoring.log_clock import LogClock
-from cdc.monitoring.source_facts import SourceReader
+from cdc.monitoring.facts.log_clock import LogClock
+from cdc.monitoring.facts.source import SourceReader
 from cdc.monitoring.status_builder import Readings, StatusBuilder
 from cdc.monitoring.status_record import HealthLevel, PipelineStatus
 from tests.harness.own_postgres import OwnPostgres

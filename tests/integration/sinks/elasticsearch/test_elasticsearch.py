@@ -15,7 +15,7 @@ from cdc.config.tables import ColumnName
 from cdc.errors import RefusedError, TransientError
 from cdc.lsn import Version
 from cdc.secrets import SecretOptions
-from sinks.contract import Fit, Generation, PositionLostError, SchemaColumn, Store, TableSchema
+from cdc.stores.contract import Fit, Generation, PositionLostError, SchemaColumn, Store, TableSchema
 from tests.golden.documented import read_examples
 from tests.harness.proxy import Proxy
 from tests.harness.stores import apply, change, rows, store_of, table, truncate

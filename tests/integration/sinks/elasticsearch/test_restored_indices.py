@@ -11,8 +11,8 @@ import pytest
 from elasticsearch import Elasticsearch
 
 from cdc.errors import TransientError
+from cdc.stores.contract import Generation, Position, PositionLostError, Store, TableSchema
 from deploy.stack import Stack
-from sinks.contract import Generation, Position, PositionLostError, Store, TableSchema
 from tests.harness.own_elasticsearch import own_cluster
 from tests.harness.snapshots import Snapshots
 from tests.harness.stores import apply, change, store_of, table

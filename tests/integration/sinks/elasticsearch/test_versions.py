@@ -12,7 +12,7 @@ import pytest
 from elasticsearch import Elasticsearch
 
 from cdc.lsn import Version
-from sinks.contract import Generation, Position, Store, TableSchema
+from cdc.stores.contract import Generation, Position, Store, TableSchema
 from tests.harness.proxy import Proxy
 from tests.harness.stores import apply, change, rows, store_of, table, truncate
 

@@ -15,7 +15,7 @@ import pytest
 from cdc.config import IcebergConfig
 from cdc.errors import RefusedError
 from cdc.lsn import Version
-from sinks.contract import SchemaColumn, StoredRow, TableSchema
+from cdc.stores.contract import SchemaColumn, StoredRow, TableSchema
 from sinks.iceberg.scan import IcebergScan
 from sinks.iceberg.store import IcebergStore
 

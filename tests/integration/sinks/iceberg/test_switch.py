@@ -11,7 +11,7 @@ import msgspec
 import pytest
 
 from cdc.config import IcebergConfig
-from sinks.contract import SchemaColumn, TableSchema
+from cdc.stores.contract import SchemaColumn, TableSchema
 from sinks.iceberg import naming
 from sinks.iceberg import store as module
 from sinks.iceberg.name_switch import exchange_tables

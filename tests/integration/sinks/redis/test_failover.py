@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from sinks.contract import Generation, Position, PositionLostError, Store, TableSchema
+from cdc.stores.contract import Generation, Position, PositionLostError, Store, TableSchema
 from tests.harness.own_redis import OwnRedis
 from tests.harness.proxy import Proxy
 from tests.harness.stores import apply, change, rows, store_of, table, truncate

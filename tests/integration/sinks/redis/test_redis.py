@@ -12,7 +12,7 @@ import redis
 from cdc.errors import RefusedError, TransientError
 from cdc.lsn import Version
 from cdc.secrets import Secret
-from sinks.contract import Generation, Position, PositionLostError, Store, TableSchema
+from cdc.stores.contract import Generation, Position, PositionLostError, Store, TableSchema
 from tests.golden.documented import read_examples
 from tests.harness.own_redis import OwnRedis
 from tests.harness.stores import apply, change, rows, store_of, table, truncate

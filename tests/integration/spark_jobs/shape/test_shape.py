@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from cdc.config import TableShape
-from sinks.contract import SchemaColumn, TableSchema
+from cdc.stores.contract import SchemaColumn, TableSchema
 from spark_jobs.shape.analysis import CompiledShape, compile_shape, parse_problems
 from spark_jobs.shape.evaluation import shape_session, typed_shape, with_shapes
 from spark_jobs.shape.shaped_rows import Troubled, shaped_row

@@ -9,7 +9,7 @@ import pytest
 
 from cdc.config import TableShape
 from cdc.lsn import Version
-from sinks.contract import SchemaColumn, TableSchema
+from cdc.stores.contract import SchemaColumn, TableSchema
 from sinks.iceberg import naming
 from sinks.iceberg.schemas import WarehouseColumn
 from spark_jobs.shape.analysis import CompiledShape, compile_shape

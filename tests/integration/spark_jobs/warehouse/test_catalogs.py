@@ -15,7 +15,7 @@ from cdc.config import IcebergConfig
 from cdc.config.settings import Location
 from cdc.errors import TransientError
 from cdc.secrets import Secret, Url
-from sinks.contract import SchemaColumn, TableSchema
+from cdc.stores.contract import SchemaColumn, TableSchema
 from sinks.iceberg.catalog import open_catalog
 from sinks.iceberg.state import StateConflictError, StateTable
 from sinks.iceberg.store import IcebergStore

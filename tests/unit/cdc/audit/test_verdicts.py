@@ -9,7 +9,7 @@ from cdc.audit.row_content import Content
 from cdc.audit.topic_records import TopicRecord
 from cdc.lsn import Version
 from cdc.postgres.visibility import Snapshot
-from sinks.contract import StoredRow
+from cdc.stores.contract import StoredRow
 
 CONTENT = Content()
 A, B = b'{"id":1,"v":"a"}', b'{"id":1,"v":"b"}'

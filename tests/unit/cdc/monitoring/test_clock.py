@@ -5,7 +5,7 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from cdc.monitoring.log_clock import LogClock
+from cdc.monitoring.facts.log_clock import LogClock
 from cdc.monitoring.trends import Motion, Trends
 
 

@@ -9,17 +9,17 @@ import pytest
 
 from cdc.config import Config
 from cdc.lsn import LSN, Version
-from cdc.monitoring.kafka_facts import KafkaFacts
-from cdc.monitoring.log_clock import LogClock
-from cdc.monitoring.published_offsets import Published
-from cdc.monitoring.source_facts import SlotRow, SourceFacts
+from cdc.monitoring.facts.kafka import KafkaFacts
+from cdc.monitoring.facts.log_clock import LogClock
+from cdc.monitoring.facts.published_offsets import Published
+from cdc.monitoring.facts.source import SlotRow, SourceFacts
+from cdc.monitoring.facts.store import StoreFacts
 from cdc.monitoring.status_builder import Readings, StatusBuilder
 from cdc.monitoring.status_record import HealthLevel, PipelineStatus, ProcessError, StoreStatus
-from cdc.monitoring.store_facts import StoreFacts
 from cdc.positions.progress import Progress
 from cdc.positions.store_notes import Refusal
+from cdc.stores.contract import Generation, Position, TopicPosition
 from cdc.tables.recorded_state import TableState, TableStates
-from sinks.contract import Generation, Position, TopicPosition
 from tests.harness.sample_statuses import shop_config
 
 TOPIC = "shop.public.orders"

@@ -16,7 +16,7 @@ from cdc.positions.progress import Progress
 from cdc.publishing.published_versions import base_above
 from cdc.recovery.topic_actions import DamagedTopic, TopicAction, action_for
 from cdc.snapshot.requests import CopyRequests
-from cdc.supervisor.snapshots_due import copies_due
+from cdc.supervisor.parts.snapshots_due import copies_due
 from cdc.tables.event_settings import follow_settings, learn_settings
 from cdc.tables.recorded_state import TableState, TableStates
 

@@ -15,10 +15,10 @@ from cdc.config import parse_config
 from cdc.errors import TransientError
 from cdc.supervisor.child import TakeLine
 from cdc.supervisor.child_output import InFiles, OnStderr
-from cdc.supervisor.part import PipelinePart, ProcessCondition
-from cdc.supervisor.snapshots_due import CopiesDue, CopyWatch, copies_due
-from cdc.supervisor.sync_part import SyncPart
-from cdc.supervisor.upkeep_part import UpkeepPart
+from cdc.supervisor.parts.maintenance import UpkeepPart
+from cdc.supervisor.parts.part import PipelinePart, ProcessCondition
+from cdc.supervisor.parts.snapshots_due import CopiesDue, CopyWatch, copies_due
+from cdc.supervisor.parts.sync import SyncPart
 from tests.harness.supervised_part import Bench, Life
 
 

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from cdc.supervisor.capture_part import CapturePart
-from cdc.supervisor.part import ProcessCondition
-from cdc.supervisor.sync_part import SyncPart
+from cdc.supervisor.parts.capture import CapturePart
+from cdc.supervisor.parts.part import ProcessCondition
+from cdc.supervisor.parts.sync import SyncPart
 from tests.harness.supervised_part import Bench
 
 

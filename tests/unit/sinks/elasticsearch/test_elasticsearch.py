@@ -13,14 +13,14 @@ from cdc.config.tables import ColumnName
 from cdc.errors import RefusedError, TransientError
 from cdc.lsn import Version
 from cdc.secrets import Secret, Url
-from sinks.contract import Change, Generation, PositionLostError, SchemaColumn, TableSchema
-from sinks.elasticsearch import bulk
+from cdc.stores.contract import Change, Generation, PositionLostError, SchemaColumn, TableSchema
 from sinks.elasticsearch.client import open_elasticsearch, problem, translated_errors
-from sinks.elasticsearch.documents import Documents
 from sinks.elasticsearch.identities import FoundIndices, why_lost
 from sinks.elasticsearch.mapping import fields_of
 from sinks.elasticsearch.naming import OWN, field_name, index_of, own_index, split_generation, writer_alias
-from sinks.elasticsearch.numbering import NARROW, Numbering, numbering_after
+from sinks.elasticsearch.writing import bulk
+from sinks.elasticsearch.writing.documents import Documents
+from sinks.elasticsearch.writing.external_versions import NARROW, Numbering, numbering_after
 from tests.harness.webhook_receiver import Receiver
 
 positions = st.integers(1, 2**47 - 1).map(lambda number: number * 8)

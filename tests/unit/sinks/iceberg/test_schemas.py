@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from sinks.contract import SchemaColumn, TableSchema
+from cdc.stores.contract import SchemaColumn, TableSchema
 from sinks.iceberg import naming
 from sinks.iceberg.schemas import CURRENT_OWN, HISTORY_OWN, iceberg_schema, spark_name, warehouse_columns, widens
 from sinks.typed_columns import spark_type

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from redis.exceptions import NoPermissionError
 
 from cdc.errors import RefusedError, TransientError
-from sinks.contract import TableSchema
+from cdc.stores.contract import TableSchema
 from sinks.redis.client import translate
 from sinks.redis.naming import markers_key, name_key, row_pattern, row_prefix, state_key
 

@@ -9,7 +9,7 @@ from cdc.errors import RefusedError
 from cdc.kafka.topics import Topic
 from cdc.lsn import Version
 from cdc.positions.progress import Progress
-from sinks.contract import Position, TopicPosition, caught_up_at
+from cdc.stores.contract import Position, TopicPosition, caught_up_at
 from spark_jobs.sync.start_position import TopicFacts, of_this_pipeline, starting_position
 
 HOUR_MS = 3_600_000

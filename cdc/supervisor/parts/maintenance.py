@@ -7,7 +7,7 @@ from typing import Final
 
 from cdc.backoff import Backoff
 from cdc.config import Config, IcebergConfig
-from cdc.supervisor.part import PipelinePart, StartChild
+from cdc.supervisor.parts.part import PipelinePart, StartChild
 
 # The pause after a failed run. Starting Spark again at once would be expensive.
 _AGAIN_SECONDS: Final = 900.0

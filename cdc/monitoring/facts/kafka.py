@@ -22,8 +22,8 @@ from cdc.kafka.broker_clock import append_time_ms
 from cdc.kafka.control_topics import committed_reader
 from cdc.kafka.failures import kafka_refusal
 from cdc.monitoring.audit_summary import decode_audit, last_audits
-from cdc.monitoring.log_clock import LogClock
-from cdc.monitoring.published_offsets import Published
+from cdc.monitoring.facts.log_clock import LogClock
+from cdc.monitoring.facts.published_offsets import Published
 from cdc.monitoring.status_record import AuditStatus
 from cdc.names import Control, control_topic
 from cdc.positions import progress as progress_records

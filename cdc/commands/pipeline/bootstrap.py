@@ -73,7 +73,7 @@ def bootstrap(
 
 def _replay(config: Config, store: str, as_of: str | None, as_json: bool) -> int:
     """Build the store's past state from a warehouse's history tables; return the exit code."""
-    from cdc.commands.query import base_of, warehouse_of  # noqa: PLC0415 - only a replay needs it
+    from cdc.commands.observe.query import base_of, warehouse_of  # noqa: PLC0415 - only a replay needs it
     from spark_jobs.bootstrap.history_replay import run_replay  # noqa: PLC0415 - as above
     from spark_jobs.session.spark_session import spark_session  # noqa: PLC0415 - Spark imports slowly
     from spark_jobs.sync.sync import chosen_stores  # noqa: PLC0415 - as above

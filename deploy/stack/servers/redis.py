@@ -10,7 +10,7 @@ from pathlib import Path
 from cdc.errors import UsageError
 from deploy.stack.model import HOST
 from deploy.stack.process import Launch
-from deploy.stack.program import Fetch, Site
+from deploy.stack.servers.program import Fetch, Site
 
 # The same in compose.yaml and containers.py; a unit test compares.
 SETTINGS = {"appendonly": "yes", "appendfsync": "everysec", "maxmemory-policy": "noeviction", "save": ""}

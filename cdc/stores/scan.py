@@ -1,6 +1,6 @@
 """What the audit asks of a store: all rows of a table in slices, some rows by their ids, and force. Beside `contract`.
 
-A kind of store that can be audited has a `StoreScan`; `SCANS` says which. Reading must see what readers see, and shows
+A kind of store that can be audited has a `StoreScan` in the registry. Reading must see what readers see, and shows
 rows that nobody of ours wrote as well: what cannot be understood is a row with version 0.
 """
 
@@ -8,11 +8,9 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager
-from importlib import import_module
-from typing import Any, Final, NamedTuple, Protocol, cast
+from typing import Any, Final, NamedTuple, Protocol
 
-from cdc.errors import UsageError
-from sinks.contract import Change, Generation, StoredRow, TableSchema
+from cdc.stores.contract import Change, Generation, StoredRow, TableSchema
 
 #: A slice of a table's live rows, some hundred at a time. Picklable; it holds the store's secrets.
 ReadSlice = Callable[[], Iterator[list[StoredRow]]]
@@ -64,22 +62,5 @@ class ScanKind(Protocol):
     def __call__(self, name: str, settings: Any, prefix: str, generation: Generation) -> StoreScan: ...
 
 
-SCANS: Final = {
-    "elasticsearch": "sinks.elasticsearch.scan:ElasticsearchScan",
-    "iceberg": "sinks.iceberg.scan:IcebergScan",
-    "redis": "sinks.redis.scan:RedisScan",
-}
-#: Kinds whose rows Spark writes, typed and many at once: they are mended by it, and by no `force`.
+#: Kinds whose rows Spark writes, typed and in bulk. Spark repairs them too; they have no `force`.
 BY_SPARK: Final = frozenset({"iceberg"})
-
-
-def open_scan(name: str, settings: Any, prefix: str, generation: Generation) -> StoreScan:
-    """Of the store of `[stores.NAME]`; `prefix` is the pipeline's."""
-    place = SCANS.get(settings.kind)
-    if place is None:
-        known = ", ".join(sorted(SCANS))
-        raise UsageError(
-            f"Store `{name}` has kind {settings.kind}, which cannot be audited.", remedy=f"Known: {known}."
-        )
-    module, _, attribute = place.partition(":")
-    return cast("ScanKind", getattr(import_module(module), attribute))(name, settings, prefix, generation)

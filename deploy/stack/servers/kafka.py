@@ -12,7 +12,7 @@ from deploy.artifacts import Artifact
 from deploy.java import find_java
 from deploy.stack.model import HOST
 from deploy.stack.process import Launch, run_as
-from deploy.stack.program import Fetch, Site, properties
+from deploy.stack.servers.program import Fetch, Site, properties
 
 # The same in compose.yaml and containers.py; a unit test compares.
 SETTINGS = {

@@ -83,8 +83,8 @@ def _show(config: Config, *, as_json: bool) -> int:
 
 
 def _refusal(config: Config) -> Refusal | None:
-    from cdc.monitoring.kafka_facts import KafkaFactsReader  # noqa: PLC0415
-    from cdc.monitoring.log_clock import LogClock  # noqa: PLC0415 - capture itself does not need these
+    from cdc.monitoring.facts.kafka import KafkaFactsReader  # noqa: PLC0415
+    from cdc.monitoring.facts.log_clock import LogClock  # noqa: PLC0415 - capture itself does not need these
 
     reader = KafkaFactsReader(config, LogClock())
     try:

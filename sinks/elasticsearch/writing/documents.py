@@ -12,9 +12,9 @@ import msgspec
 import orjson
 
 from cdc.lsn import Version
-from sinks.contract import Change, TableSchema
+from cdc.stores.contract import Change, TableSchema
 from sinks.elasticsearch.naming import OWN, field_name
-from sinks.elasticsearch.numbering import Numbering
+from sinks.elasticsearch.writing.external_versions import Numbering
 
 _ACTION: Final = b'{"index":{"_id":%b,"version":%d,"version_type":"external_gte"}}\n'
 _ROW_LINES: Final = _ACTION + b'{"' + OWN.encode() + b'":{"position":%d,"seq":%d}%b%b\n'

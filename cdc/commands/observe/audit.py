@@ -84,7 +84,7 @@ def audit(
 
 def _run_continuously(config: Config, timeout: float) -> int:
     from cdc.audit.sampled_audit import ContinuousAudit  # noqa: PLC0415 - the stores' clients import slowly
-    from sinks.scanning import BY_SPARK  # noqa: PLC0415 - as above
+    from cdc.stores.scan import BY_SPARK  # noqa: PLC0415 - as above
     from spark_jobs.tasks.parked_rows import read_parked  # noqa: PLC0415 - as above
 
     if not config.audit.rows_per_second:

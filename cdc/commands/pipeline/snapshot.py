@@ -16,8 +16,8 @@ import msgspec
 import orjson
 
 from cdc.commands.options import config_option, json_option
-from cdc.commands.snapshot_keys import copy_some
-from cdc.commands.snapshot_requests import carry_out_request
+from cdc.commands.pipeline.snapshot_keys import copy_some
+from cdc.commands.pipeline.snapshot_requests import carry_out_request
 from cdc.config import load_config
 from cdc.errors import UsageError
 from cdc.snapshot.records import CopyProgress

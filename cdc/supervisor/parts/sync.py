@@ -11,7 +11,7 @@ from dataclasses import replace
 from typing import Any
 
 from cdc.supervisor.child import LastWords
-from cdc.supervisor.part import EXIT_REFUSED, PartState, PipelinePart, ProcessCondition
+from cdc.supervisor.parts.part import EXIT_REFUSED, PartState, PipelinePart, ProcessCondition
 
 
 class SyncPart(PipelinePart):

@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING
 
 import click
 
+from cdc.commands.observe.query import warehouse_of
 from cdc.commands.options import config_option, json_option
-from cdc.commands.query import warehouse_of
 from cdc.config import load_config
 
 if TYPE_CHECKING:

@@ -1,4 +1,4 @@
-"""Writes rows of one generation to Elasticsearch; lives in one task. The contract is `sinks.contract.Writer`.
+"""Writes rows of one generation to Elasticsearch; lives in one task. The contract is `cdc.stores.contract.Writer`.
 
 Precedence is the server's: every document carries its version as an external one, deletes are documents too (a real
 delete's version is forgotten after a minute), and rows below a TRUNCATE marker are left out before they are sent.
@@ -15,14 +15,14 @@ from elasticsearch import Elasticsearch
 
 from cdc.config.stores import ElasticsearchConfig as Settings
 from cdc.lsn import Version
-from sinks.contract import Change, Generation, Rejected, TableSchema
-from sinks.elasticsearch import bulk
+from cdc.stores.contract import Change, Generation, Rejected, TableSchema
 from sinks.elasticsearch.client import open_elasticsearch
-from sinks.elasticsearch.documents import Documents, live, older_than, tombstone_lines
 from sinks.elasticsearch.markers import read_marker, write_marker
 from sinks.elasticsearch.naming import index_of, writer_alias
-from sinks.elasticsearch.numbering import Numbering
 from sinks.elasticsearch.pages import pages
+from sinks.elasticsearch.writing import bulk
+from sinks.elasticsearch.writing.documents import Documents, live, older_than, tombstone_lines
+from sinks.elasticsearch.writing.external_versions import Numbering
 
 _SWEEP_ROWS: Final = 5000
 

@@ -13,7 +13,7 @@ from deploy.artifacts import Artifact
 from deploy.java import REMEDY, find_java
 from deploy.stack.model import HOST
 from deploy.stack.process import Launch
-from deploy.stack.program import Fetch, Site, properties
+from deploy.stack.servers.program import Fetch, Site, properties
 
 HEAP = "-Xms512m -Xmx512m"
 # The same in compose.yaml and containers.py; a unit test compares.

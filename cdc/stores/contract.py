@@ -40,7 +40,7 @@ class PositionLostError(TransientError):
 class Change(NamedTuple):
     """The last state of one key in a batch. Deletes are changes too, also of rows that the store never had."""
 
-    #: The row's id in every store: `sinks.rows.row_id(key)`.
+    #: The row's id in every store: `cdc.stores.row_ids.row_id(key)`.
     id: str
     #: The record's key, as it is in the topic.
     key: bytes

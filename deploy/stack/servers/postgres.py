@@ -16,7 +16,7 @@ from deploy import versions
 from deploy.artifacts import Artifact
 from deploy.stack.model import HOST
 from deploy.stack.process import Launch, run_as
-from deploy.stack.program import Fetch, Site
+from deploy.stack.servers.program import Fetch, Site
 
 SETTINGS: Mapping[str, str] = {
     "wal_level": "logical",

@@ -13,7 +13,7 @@ from dataclasses import replace
 from enum import Enum, auto
 from typing import Any, Final
 
-from cdc.supervisor.part import PartState, PipelinePart, ProcessCondition
+from cdc.supervisor.parts.part import PartState, PipelinePart, ProcessCondition
 
 _STANDBY: Final = "standby"
 _LEADS: Final = frozenset({"streaming", "waiting_for_first_copy"})

@@ -8,8 +8,8 @@ from dataclasses import dataclass
 
 from cdc.config import Config
 from cdc.errors import TailraceError, UsageError
-from sinks.contract import Generation, Position, Store
-from sinks.registry import open_store
+from cdc.stores.contract import Generation, Position, Store
+from cdc.stores.registry import open_store
 
 _SILENCE_SECONDS = 60.0
 

@@ -5,14 +5,16 @@ from __future__ import annotations
 import json
 import sys
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 
 import click
 
 from cdc.check import Finding, Level, inspect, worst
+from cdc.check.shapes import ShapeReport
 from cdc.commands.options import config_option, json_option
-from cdc.config import load_config
+from cdc.config import Config, load_config
+from cdc.stores.contract import TableSchema
 
 _COLOURS = {Level.OK: "green", Level.WARN: "yellow", Level.FAIL: "red"}
 
@@ -27,7 +29,7 @@ def check(config_path: Path, as_json: bool) -> int:
     run, or could lose data). WARN and FAIL lines name the SQL or the setting that repairs the problem. Exit code 1: at
     least one line is FAIL.
     """
-    findings = inspect(load_config(config_path))
+    findings = inspect(load_config(config_path), _analyze_shapes)
     if as_json:
         click.echo(json.dumps(_as_plain(findings), indent=2, ensure_ascii=False))
     elif sys.stdout.isatty():
@@ -35,6 +37,12 @@ def check(config_path: Path, as_json: bool) -> int:
     else:
         click.echo(_as_text(findings))
     return 1 if worst(findings) is Level.FAIL else 0
+
+
+def _analyze_shapes(config: Config, stores: Sequence[str], tables: Mapping[str, TableSchema]) -> Iterable[ShapeReport]:
+    from spark_jobs.shape.shape_check import analyze_shapes  # noqa: PLC0415 - Spark starts only for a config with shapes
+
+    return analyze_shapes(config, stores, tables)
 
 
 def _as_plain(findings: Sequence[Finding]) -> dict[str, object]:

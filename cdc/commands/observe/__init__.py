@@ -1,0 +1,1 @@
+"""Commands that only read: lag, wait, tail, audit, query, and the dashboard."""

@@ -1,0 +1,1 @@
+"""Commands that repair, maintain or remove."""

@@ -1,0 +1,1 @@
+"""Readers of figures: the source, the slot, the topics, the stores."""

@@ -1,0 +1,1 @@
+"""The parts that the supervisor runs: capture, snapshots, a sync per store, maintenance."""

@@ -1,0 +1,1 @@
+"""The four servers of the local stack: how each is configured, started and stopped."""

@@ -1,0 +1,1 @@
+"""Writing rows to Elasticsearch: documents, external versions, bulk requests."""
