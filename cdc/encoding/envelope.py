@@ -94,7 +94,7 @@ def envelope_tail(op: bytes, now: bytes) -> bytes:
 
 
 def clock() -> bytes:
-    """Return the present time as the envelope's time stamps. Capture calls it once per chunk of messages, not per row."""
+    """Return the present time as the envelope's time stamps. Called once per chunk of messages, not per row."""
     ns = time.time_ns()
     return b'"ts_ms":%d,"ts_us":%d,"ts_ns":%d' % (ns // 1_000_000, ns // 1000, ns)
 
