@@ -27,7 +27,7 @@ cdef enum:
     BY_ENCODER = 9
 
     MOST_ESCAPED = 6  # largest number of JSON bytes for one byte of text
-    SLICE_BYTES = 65536  # longer text is written in slices of this size, to reserve the largest possible room for a slice only
+    SLICE_BYTES = 65536  # longer text is written in slices, so that room for the worst case is reserved per slice
     LARGE_BYTES = 4194304  # a larger buffer grows by a quarter instead of doubling, and `clear` releases it
 
     DATE_BYTES = 10

@@ -168,9 +168,8 @@ def _without_value(relation: Relation, shape: Shape, row_indexes: Sequence[int])
 
 def _key_indexes(relation: Relation, shape: Shape) -> tuple[int, ...]:
     """Return the indexes of the key's columns. Refuses a table whose old rows would not contain all of them."""
-    has_identity = any(
-        column.in_key for column in relation.columns
-    )  # without one, only inserts are possible, and they have every column
+    # Without a replica identity, only inserts are possible, and they have every column.
+    has_identity = any(column.in_key for column in relation.columns)
     places = {column.name: index for index, column in enumerate(relation.columns) if column.in_key or not has_identity}
     missing = [name for name in shape.key if name not in places]
     if missing or not shape.key:
