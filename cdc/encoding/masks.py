@@ -55,7 +55,7 @@ def refuse_unfit_mask(table: object, key_column: str, mask: Mask) -> None:
     """Refuse a mask on a key column that would give different rows the same key."""
     if mask.kind is not MaskKind.HASH:
         raise RefusedError(
-            f"Column {table}.{key_column} is part of the primary key and masked with {mask.kind.value}: "
+            f"Column {table}.{key_column} is part of the key and masked with {mask.kind.value}: "
             "different rows would get the same key.",
             remedy='Mask it with "hash", or do not mask it.',
         )
