@@ -1,1 +1,1 @@
-"""From rows to events: table encoders, values, masks, the envelope, and the compiled loops."""
+"""Encodes rows as events: table encoders, values by type, masks, the envelope, and the compiled loops."""

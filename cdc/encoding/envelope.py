@@ -1,7 +1,8 @@
-"""The Debezium envelope as bytes: field names and order are Debezium's, `commit_lsn`, `position`, `seq` are ours.
+"""Renders the Debezium envelope of an event as bytes.
 
-Everything that is the same for all rows of one table in one transaction is rendered once, in parts; a row's values are
-joined in between. docs/reference/events.md shows the envelope, and where it differs from Debezium's.
+Field names and their order are Debezium's. Tailrace adds `commit_lsn`, `position` and `seq`. The parts that are the
+same for all rows of one table in one transaction are rendered once, and a row's values are joined between them.
+docs/reference/events.md shows the envelope and its differences from Debezium's.
 """
 
 from __future__ import annotations
@@ -21,12 +22,16 @@ from cdc.pgoutput.messages import Begin, Origin
 # pgoutput counts microseconds from 2000-01-01 UTC.
 POSTGRES_EPOCH_US = 946_684_800_000_000
 NULL = b"null"
-# Marks the gaps for a row's values: JSON has no such byte.
+# Placeholder for a row's value in the template. JSON text never contains this byte.
 _ROW = b"\0"
 
 
 class Place(NamedTuple):
-    """Where a change stands: its own LSN, its number in the transaction, and Debezium's two event counts."""
+    """Identifies a change: its LSN, its number in the transaction (`seq`), and Debezium's two event counts.
+
+    `order` counts events of the transaction (`total_order`), `table_order` those of the table in the transaction
+    (`data_collection_order`).
+    """
 
     lsn: int
     seq: int
@@ -35,7 +40,7 @@ class Place(NamedTuple):
 
 
 class Envelope:
-    """The events of one table in one transaction: what they share, and how many there were."""
+    """The shared parts of all events of one table in one transaction, and the number of events so far."""
 
     __slots__ = ("parts", "table_order")
 
@@ -65,12 +70,13 @@ class Envelope:
             begin.xid,
             begin.final_lsn,
         )
-        # What stands between the values of a row, for `render` and for the hot loop of `changes`.
+        # The constant parts between a row's values, for `render` and for the hot loop of `row_runs`.
         self.parts = event.split(_ROW)
 
     def render(
         self, op: bytes, before: bytes, after: bytes, place: Place, now: bytes, reselected: Sequence[str] = ()
     ) -> bytes:
+        """Return one event. `reselected`: columns whose value was read from the table, since the WAL lacks it."""
         mark = b',"reselected":' + orjson.dumps(reselected) if reselected else b""
         lsn, seq, order, table_order = [b"%d" % number for number in place]
         head, middle, *rest = self.parts
@@ -83,19 +89,22 @@ class Envelope:
 
 
 def envelope_tail(op: bytes, now: bytes) -> bytes:
-    """How an event ends."""
+    """Return the last part of an event: the operation and the envelope's time stamps."""
     return b'},"op":"%b",%b}' % (op, now)
 
 
 def clock() -> bytes:
-    """The envelope's own time stamps; taken once per chunk of messages, not per row."""
+    """Return the present time as the envelope's time stamps. Called once per chunk of messages, not per row."""
     ns = time.time_ns()
     return b'"ts_ms":%d,"ts_us":%d,"ts_ns":%d' % (ns // 1_000_000, ns // 1000, ns)
 
 
 @lru_cache(maxsize=4096)
 def _template(pipeline: str, database: str, schema: str, table: str) -> bytes:
-    """A table's event, to be filled in per transaction, with a gap for each value of a row but `envelope_tail`."""
+    """Return the template of a table's event, without `envelope_tail`.
+
+    It has `%` fields for the values of a transaction, and a `_ROW` byte for each value of a row.
+    """
     template: bytes = (
         b'{"before":~,"after":~,"source":{"version":"%b","connector":"postgresql","name":%b,"ts_ms":%%d,'
         b'"snapshot":"false","db":%b,"sequence":"[%%b,\\"~\\"]","ts_us":%%d,"ts_ns":%%d000,"schema":%b,'

@@ -1,4 +1,4 @@
-"""An event that waits for a query before it can become a record."""
+"""An event that needs a value from the table (a re-select) before capture can publish it."""
 
 from __future__ import annotations
 
@@ -11,7 +11,11 @@ from cdc.pgoutput.messages import Value
 
 
 class Incomplete(NamedTuple):
-    """`values` has holes where a TOASTed value was left out, or is None when the key's whole state is asked for."""
+    """An event that waits for a re-select.
+
+    In `values`, an unchanged TOASTed value is missing (`UNCHANGED`). `values` is None if the re-select must read the
+    whole row of the key.
+    """
 
     table: TableEncoder
     envelope: Envelope

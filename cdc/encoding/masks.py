@@ -1,6 +1,7 @@
-"""Masks: what leaves the database instead of a column's value. Applied where a value is encoded: before anything.
+"""Masks: replace the values of a column with a hash, NULL or a fixed text. Applied where a value is encoded.
 
-They go by name, so a name that fits nothing, or does not fit any more, is refused: it would let values out as they are.
+No code after the encoder has the unmasked value. The config names masked columns. If no column has such a name, or none
+has it any more, Tailrace refuses to run, since it would publish the values unmasked.
 """
 
 from __future__ import annotations
@@ -19,7 +20,10 @@ Masks = Mapping[ColumnName, Mask]
 
 
 def mask_encoder(mask: Mask, salt: bytes) -> Encode:
-    """NULL stays NULL under every mask; equal values have equal hashes, so that a masked key still joins."""
+    """Return the encoder of a masked column.
+
+    NULL stays NULL under every mask. Equal values have equal hashes, so that joins on a masked key still work.
+    """
     if mask.kind is MaskKind.HASH:
         return lambda value: b'"%b"' % hmac.new(salt, value, sha256).hexdigest().encode()
     constant = b"null" if mask.kind is MaskKind.NULL else orjson.dumps(mask.text)
@@ -27,10 +31,11 @@ def mask_encoder(mask: Mask, salt: bytes) -> Encode:
 
 
 def masks_of(masks: Masks, table: TableName, columns: Iterable[str], seen: Collection[str]) -> dict[str, Mask]:
-    """The masks of a Relation's columns. `seen`: the columns that the table was ever seen with in the catalog.
+    """Return the masks of a Relation message's columns, by name.
 
-    A column of another name is one that was renamed there and back meanwhile, or is gone: hashed, where others are
-    masked, since nobody can say what it was.
+    `seen`: all columns that Tailrace has ever read for the table from the catalog. A column that is not in `seen` was
+    dropped, or renamed and renamed back, between two reads of the catalog. It may have been a masked column under
+    another name. So if the table has any masks, the column's values are hashed.
     """
     of_table = {
         name.column: mask
@@ -47,9 +52,10 @@ def masks_of(masks: Masks, table: TableName, columns: Iterable[str], seen: Colle
 
 
 def refuse_unfit_mask(table: object, key_column: str, mask: Mask) -> None:
+    """Refuse a mask on a key column that would give different rows the same key."""
     if mask.kind is not MaskKind.HASH:
         raise RefusedError(
             f"Column {table}.{key_column} is part of the key and masked with {mask.kind.value}: "
-            "all rows would become one.",
-            remedy='Mask it with "hash", or not at all.',
+            "different rows would get the same key.",
+            remedy='Mask it with "hash", or do not mask it.',
         )

@@ -1,5 +1,5 @@
 # cython: language_level=3
-"""What `native_rows` uses of `native_json`."""
+"""Declarations of `native_json` that `native_rows` uses."""
 
 from libc.stdint cimport uint64_t
 
@@ -9,14 +9,14 @@ from cython cimport final
 cdef struct Value:
     const char *text
     Py_ssize_t length  # or NULL_LENGTH
-    # Where it stands in a buffer once it is written there: the same value again is copied.
+    # Offset and size of the encoded value in the output buffer. An equal value is copied from there.
     Py_ssize_t at
     Py_ssize_t size
 
 
 cdef struct Field:
     int index
-    const char *before  # the JSON that stands before its value
+    const char *before  # the JSON that precedes its value
     Py_ssize_t before_size
 
 

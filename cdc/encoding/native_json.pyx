@@ -1,8 +1,8 @@
 # cython: language_level=3, boundscheck=False, wraparound=False, initializedcheck=False
-"""Rows as JSON, compiled: Postgres's text of a value goes into a buffer without a Python object on the way.
+"""Encodes rows as JSON, compiled: writes a value's Postgres text to a buffer without creating a Python object.
 
-The forms are those of `values` (docs/reference/types.md), to which the tests hold these. Only the common types are written here,
-and only where a value looks as it usually does; for everything else the type's own encoder is called.
+The output equals that of `values` (docs/reference/types.md), and the tests compare the two. This module encodes only
+the common forms of the common types. For every other value it calls the type's encoder in `values`.
 """
 
 from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_FromStringAndSize, PyBytes_GET_SIZE
@@ -14,7 +14,7 @@ from libc.string cimport memchr, memcmp, memcpy
 from cython cimport final
 
 cdef enum:
-    # How a column is written; `row_run` has the same numbers.
+    # Codes for how a column is encoded. `row_runs` has the same numbers.
     UNUSED = 0
     AS_IS = 1
     QUOTED = 2
@@ -26,15 +26,15 @@ cdef enum:
     TIMESTAMPTZ = 8
     BY_ENCODER = 9
 
-    MOST_ESCAPED = 6  # bytes in JSON of one byte of text
-    SLICE_BYTES = 65536  # of longer text so much at a time: room is kept for the worst of it, not of all
-    LARGE_BYTES = 4194304  # a buffer past this grows by a quarter, not twice as large, and does not stay so large
+    MOST_ESCAPED = 6  # largest number of JSON bytes for one byte of text
+    SLICE_BYTES = 65536  # longer text is written in slices, so that room for the worst case is reserved per slice
+    LARGE_BYTES = 4194304  # a larger buffer grows by a quarter instead of doubling, and `clear` releases it
 
     DATE_BYTES = 10
-    SECONDS_BYTES = 19  # of a date and a time
+    SECONDS_BYTES = 19  # a date and a time without fractional digits
 
 cdef const char *HEX = "0123456789abcdef"
-# What JSON has no room for inside quotes: 0 as it is, else the letter behind the backslash, or u.
+# Escapes of JSON strings by byte. 0: written as it is. Otherwise the letter after the backslash; `u` means \u00XX.
 cdef uint8_t ESCAPES[256]
 for _byte in range(256):
     ESCAPES[_byte] = c"u" if _byte < 32 else 0
@@ -55,7 +55,7 @@ cdef inline bint needs_escape(uint64_t eight):
 
 @final
 cdef class Buffer:
-    """Bytes that grow, reused for every row."""
+    """A growing byte buffer that is reused for every row."""
 
     def __cinit__(self):
         self.room = 4096
@@ -67,7 +67,7 @@ cdef class Buffer:
         PyMem_Free(self.data)
 
     cdef char *reserve(self, Py_ssize_t more) except NULL:
-        """Room for so many bytes more; where to write them. Add what was written to `size`."""
+        """Make room for `more` bytes and return the address to write them to. The caller adds to `size`."""
         if self.size + more > self.room:
             self.grow(self.size + more)
         return self.data + self.size
@@ -82,7 +82,7 @@ cdef class Buffer:
         return 0
 
     cdef int clear(self) except -1:
-        """For the next row. What one large row took is given back."""
+        """Empty the buffer for the next row, and release the memory of a very large row."""
         self.size = 0
         if self.room > 2 * LARGE_BYTES:
             PyMem_Free(self.data)
@@ -125,7 +125,7 @@ cdef class Buffer:
         return 0
 
     cdef int put_text(self, const char *text, Py_ssize_t length) except -1:
-        """As a JSON string. Text that is not UTF-8 raises UnicodeDecodeError."""
+        """Write text as a JSON string. Text that is not UTF-8 raises UnicodeDecodeError."""
         cdef char *out
         cdef char *to
         cdef Py_ssize_t end, at = 0
@@ -146,7 +146,7 @@ cdef class Buffer:
 
 
 cdef inline char *escaped(char *to, const char *text, Py_ssize_t length) except NULL:
-    """Where it ends. There must be room for MOST_ESCAPED times as much."""
+    """Write escaped text to `to` and return the end. There must be room for MOST_ESCAPED bytes per byte of text."""
     cdef Py_ssize_t i = 0
     cdef uint8_t byte, escape
     cdef uint64_t eight, every = 0
@@ -181,7 +181,10 @@ cdef inline char *escaped(char *to, const char *text, Py_ssize_t length) except 
 
 
 cdef Py_ssize_t slice_end(const char *text, Py_ssize_t at, Py_ssize_t length):
-    """SLICE_BYTES on, before a character and not within one, so that each slice is UTF-8 if the whole is."""
+    """Return the end of the slice of about SLICE_BYTES that starts at `at`.
+
+    A slice never ends within a character, so each slice is valid UTF-8 if the whole text is.
+    """
     cdef Py_ssize_t end = at + SLICE_BYTES
     if end >= length:
         return length
@@ -193,7 +196,7 @@ cdef Py_ssize_t slice_end(const char *text, Py_ssize_t at, Py_ssize_t length):
 
 
 cdef class Columns:
-    """A table's columns: how each is written. `row` and `key`: (column, the JSON that stands before its value)."""
+    """How each of a table's columns is encoded. `row` and `key`: column indexes, with the JSON before each value."""
 
     def __cinit__(self, list ways, encoders, list row, list key, *_more):
         self.count = len(ways)
@@ -212,7 +215,7 @@ cdef class Columns:
         self.encoders = list(encoders)
         if len(self.encoders) != self.count:
             raise ValueError("another number of encoders")
-        self.kept = [*row, *key]  # `before` points into these
+        self.kept = [*row, *key]  # keeps these alive: `before` points into them
         self.fill(self.row, row)
         self.fill(self.key, key)
         self.key_out = Buffer()
@@ -237,7 +240,7 @@ cdef class Columns:
         return 0
 
     cdef int put_row(self, Buffer out, Value *values, Value *known) except -1:
-        """The row as a JSON object. `known`: values that stand in the buffer already, or NULL."""
+        """Write the row as a JSON object. `known`: the old row's values, already in the buffer, or NULL."""
         cdef Value *value
         cdef Py_ssize_t began
         cdef int i, index
@@ -256,7 +259,7 @@ cdef class Columns:
         return out.put(b"}", 1)
 
     cdef int put_key(self) except -1:
-        """Into `key_out`."""
+        """Write the key as a JSON object to `key_out`."""
         cdef Buffer out = self.key_out
         cdef int i
         out.clear()
@@ -289,8 +292,8 @@ cdef class Columns:
 
 
 cdef int put_time(Buffer out, int way, int digits, const char *text, Py_ssize_t length) except -1:
-    """The usual forms: a year of four digits, UTC. 0: it is none of them."""
-    cdef Py_ssize_t shown = length - 3 if way == TIMESTAMPTZ else length  # without its +00
+    """Write a date or time with a year of four digits, in UTC. Returns 0, without writing, for any other form."""
+    cdef Py_ssize_t shown = length - 3 if way == TIMESTAMPTZ else length  # without the +00 at its end
     cdef Py_ssize_t zeros = 0, i
     cdef char *to
     if way == DATE:
@@ -326,7 +329,7 @@ cdef int put_time(Buffer out, int way, int digits, const char *text, Py_ssize_t 
 
 
 cdef inline bint is_usual(char character, Py_ssize_t place):
-    """At this place of `2024-05-06 07:08:09.123456+00`."""
+    """Whether the character can be at this index of a value such as `2024-05-06 07:08:09.123456+00`."""
     if place in (4, 7):
         return character == c"-"
     if place == DATE_BYTES:

@@ -1,8 +1,8 @@
 # cython: language_level=3, boundscheck=False, wraparound=False, initializedcheck=False
-"""`row_run` and the loop of `copies.rows` again, compiled: messages, or lines of COPY, become keys and events.
+"""The compiled hot loops of `row_runs` and `cdc.snapshot.copy_rows`: convert messages or COPY lines to keys and events.
 
-Built at installation where there is a C compiler, and used where it was built; the bytes are those of the Python ones,
-to which the tests hold it. What is not a whole row of text and NULL ends a run, as it does there.
+Compiled at installation if there is a C compiler, and used if it was compiled. The output equals that of the Python
+loops, and the tests compare the two. As in Python, a message that is not a whole row of text and NULL ends a run.
 """
 
 from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_FromStringAndSize, PyBytes_GET_SIZE
@@ -16,12 +16,12 @@ from cdc.kafka.direct_produce cimport Outlet
 from cdc.encoding.row_compiler import MALFORMED_ROW
 
 cdef enum:
-    HEAD_BYTES = 25  # before every message; its LSN stands in it
+    HEAD_BYTES = 25  # precede every message and contain its LSN
     LSN_AT = 1
     KIND_BYTES = 8
     VALUE_HEAD_BYTES = 5
     LEFT_OUT = -2
-    POSITION_BYTES = 17  # of a version, with the point behind it
+    POSITION_BYTES = 17  # the first part of a version, including the point after it
     SEQ_DIGITS = 16  # at most
     PART_COUNT = 7  # of `parts`
 
@@ -31,7 +31,7 @@ cdef const char *HEX = "0123456789abcdef"
 
 
 cdef class NativeRun(Columns):
-    """One table at one state of its columns; `values` is the new row."""
+    """Converts the row messages of one table with one set of columns. `values` is the new row, `old` the old row."""
 
     cdef Value *old
     cdef Buffer value_out
@@ -61,9 +61,9 @@ cdef class NativeRun(Columns):
         int64_t order,
         int64_t table_order,
     ):
-        """See `row_run.PythonRun.take`."""
+        """See `row_runs.RowRun.take`."""
         cdef bytes raw, kind
-        if not 0 <= at <= end <= len(items):  # before the first read: nothing below checks a bound
+        if not 0 <= at <= end <= len(items):  # checked here, since the code below is compiled without bounds checks
             raise IndexError(end)
         if len(parts) != PART_COUNT:
             raise ValueError("another number of parts")
@@ -84,7 +84,7 @@ cdef class NativeRun(Columns):
         kind = items[at][HEAD_BYTES : HEAD_BYTES + KIND_BYTES]
         if len(kind) != KIND_BYTES:
             return at, seq, order, table_order
-        while at < end and at < len(items):  # `emit` is not ours: the list may have become shorter
+        while at < end and at < len(items):  # `emit` is the caller's code and may shorten the list
             raw = items[at]
             if raw is None:
                 raise TypeError("a message is bytes, not None")
@@ -108,7 +108,7 @@ cdef class NativeRun(Columns):
                     self.put_row(out, self.values, NULL)
                 self.put_key()
             except MALFORMED_ROW:
-                break  # the ordinary way says what is wrong
+                break  # the caller then decodes the message with `decoder`, which reports the error
             at += 1
             seq += 1
             order += 1
@@ -141,11 +141,11 @@ cdef class NativeRun(Columns):
                     [("v", PyBytes_FromStringAndSize(record_version, version_size))],
                     -1,
                 )
-            out.clear()  # now: the next row may be long in coming
+            out.clear()  # here, since it may take long until the next row arrives
         return at, seq, order, table_order
 
     cdef bint parse(self, const char *data, Py_ssize_t size, bint has_old_row):
-        """Where each value stands. False: not a whole row, or a key that changed."""
+        """Locate each value in the message. Returns False if the row is not whole or its key has changed."""
         cdef Py_ssize_t at = HEAD_BYTES + KIND_BYTES
         cdef int i
         at = parse_tuple(self.old if has_old_row else self.values, self.count, data, at, size, False)
@@ -172,7 +172,7 @@ cdef class NativeRun(Columns):
 
 
 cdef class NativeLines(Columns):
-    """`head` and `tail`: what stands before and behind the row in an event."""
+    """Converts rows of a COPY to keys and events. `head` and `tail`: the parts of an event around the row."""
 
     cdef bytes head
     cdef bytes tail
@@ -186,7 +186,10 @@ cdef class NativeLines(Columns):
         self.plain = Buffer()
 
     def encode(self, rows, bint binary=False):
-        """As `copies.rows.LineEncoder` does it. A row with another number of fields raises ValueError."""
+        """Return the key and the event of each row. A row with a wrong number of fields raises ValueError.
+
+        `binary`: the rows are in COPY's binary format, with all values sent as text.
+        """
         cdef Buffer out = self.value_out
         cdef bytes row
         cdef list made = []
@@ -206,7 +209,7 @@ cdef class NativeLines(Columns):
         return made
 
     cdef int read_tuple(self, const char *data, Py_ssize_t size) except -1:
-        """COPY's binary format: how many fields, then each with its length before it; -1 is NULL."""
+        """Parse a row of COPY's binary format: the number of fields, then each field after its length (-1: NULL)."""
         cdef Py_ssize_t at = 2
         cdef uint32_t length
         cdef int i
@@ -230,7 +233,7 @@ cdef class NativeLines(Columns):
         return 0
 
     cdef int split(self, const char *line, Py_ssize_t size) except -1:
-        """Fields stand between tabs; a backslash stands for NULL or before a character that COPY writes otherwise."""
+        """Parse a line of COPY's text format. Tabs separate fields; backslashes start NULL or an escape."""
         cdef const char *at = line
         cdef const char *end = line + size
         cdef const char *tab
@@ -240,7 +243,7 @@ cdef class NativeLines(Columns):
             raise ValueError("a line without an end")
         has_escapes = memchr(line, c"\\", size) != NULL
         self.plain.clear()
-        self.plain.reserve(size)  # at once: values point into it
+        self.plain.reserve(size)  # must not grow later, since values point into it
         for i in range(self.count):
             if at > end:
                 raise ValueError("too few fields")
@@ -261,7 +264,7 @@ cdef class NativeLines(Columns):
         cdef const char *end = at + value.length
         cdef char *to = self.plain.data + self.plain.size
         cdef char *began = to
-        if value.length == 2 and at[1] == c"N":  # with the backslash before it
+        if value.length == 2 and at[1] == c"N":  # the field is a backslash and N
             value.length = NULL_LENGTH
             return
         while at < end:
@@ -294,7 +297,7 @@ cdef inline char unescaped(char letter):
 cdef Py_ssize_t parse_tuple(
     Value *values, int count, const char *data, Py_ssize_t at, Py_ssize_t size, bint may_leave_out
 ):
-    """Where the tuple ends; -1 where it is not whole, or longer than the message."""
+    """Locate the values of a tuple. Returns its end, or -1 if it is not whole or longer than the message."""
     cdef int i
     cdef char kind
     cdef uint32_t length
@@ -339,7 +342,7 @@ cdef inline uint64_t read_uint64(const char *data):
 
 
 cdef Py_ssize_t put_seq(char *to, uint64_t seq):
-    """At least eight hexadecimal digits; how many."""
+    """Write at least eight hexadecimal digits and return their number."""
     cdef char digits[SEQ_DIGITS]
     cdef int at = SEQ_DIGITS
     while seq != 0 or at > SEQ_DIGITS - 8:

@@ -1,7 +1,7 @@
-"""A run of row messages of one kind and one table becomes records: numbered, enveloped, handed on. Capture's hot loop.
+"""Capture's hot loop: converts a run of row messages of one kind and one table to numbered records.
 
-There are two of it with the same bytes: this one, and `native_rows`, which is compiled at installation where there is
-a C compiler. The compiled one takes a third of the time (docs/benchmarks.md); nothing else differs.
+There are two implementations with the same output: this one, and `native_rows`, which is compiled at installation if
+there is a C compiler. The compiled one takes a third of the time (docs/benchmarks.md).
 """
 
 from __future__ import annotations
@@ -14,25 +14,27 @@ from cdc.encoding.values import BOOLEAN, DATE, FLOATING, IDENTITY, QUOTE, TEXT, 
 from cdc.pgoutput.decoder import HEAD_BYTES, start_of
 
 if TYPE_CHECKING:
-    from cdc.kafka.record import Emit  # which needs the envelope, and that the tables
+    from cdc.kafka.record import Emit  # would be a cycle: record imports the envelope, which imports the table encoder
 
 NativeRun: Any
 NativeLines: Any
 try:
     from cdc.encoding.native_rows import NativeLines, NativeRun  # type: ignore[import-not-found,no-redef]
-except ImportError:  # there was no compiler
+except ImportError:  # not compiled: there was no C compiler at installation
     NativeRun = NativeLines = None
 
-# Where a row's values begin in a message behind its head: after its kind, relation, kind of tuple, number of columns.
+# Offset of a row's values in a message: after the head, the message kind, relation, tuple kind and number of columns.
 ROW_AT = HEAD_BYTES + 8
 
-# How a column is written; `native_json` has the same numbers.
+# Codes for how a column is encoded. `native_json` has the same numbers.
 _UNUSED, _BY_ENCODER, _TIMESTAMPTZ = 0, 9, 8
 _WAYS = {IDENTITY: 1, QUOTE: 2, TEXT: 3, BOOLEAN: 4, FLOATING: 5, DATE: 6, TIMESTAMP: 7}
 _join = b"".join
 
 
 class RowRun(Protocol):
+    """The interface of the two implementations."""
+
     def take(
         self,
         items: list[bytes],
@@ -49,15 +51,19 @@ class RowRun(Protocol):
         order: int,
         table_order: int,
     ) -> tuple[int, int, int, int]:
-        """From items[at] on, as long as they are of one kind. Returns `at` behind the last one, and its three numbers.
+        """Convert messages from items[at] on, as long as they are of one kind, and pass the records to `emit`.
 
-        `parts`: what stands between a row's values in its event (see `envelope`); `version`: the position, with the
-        point behind it. Positional, since this is called once for a transaction of one row.
+        Returns the index after the last converted message, and that message's `seq`, `order` and `table_order`. `parts`
+        are the constant parts of an event between a row's values (see `envelope`). `version` is the position followed
+        by a point. Messages up to `skip_through` are counted but not emitted. All arguments are positional, since a
+        transaction of one row needs a call of its own, and keyword arguments cost time.
         """
         ...
 
 
 class PythonRun:
+    """The implementation in Python."""
+
     __slots__ = ("_read_pair", "_read_row")
 
     def __init__(self, read_row: Read, read_pair: Read) -> None:
@@ -109,7 +115,7 @@ class PythonRun:
 
 
 class Member(NamedTuple):
-    """A column of a JSON object: where it stands in the message, and its name there."""
+    """A member of a JSON object: the index of its column in the message, and the member's name."""
 
     column: int
     name: str
@@ -137,18 +143,18 @@ row_run = python_run if NativeRun is None else native_run
 def native_columns(
     encoders: Sequence[Encode], row: Sequence[Member], key: Sequence[Member]
 ) -> tuple[list[tuple[int, int]], list[Encode], list[tuple[int, bytes]], list[tuple[int, bytes]]]:
-    """What `native_json` must know of a table."""
+    """Return a table's columns as arguments for the compiled classes."""
     used = {column for column, _ in (*row, *key)}
     ways = [_way(encode) if column in used else (_UNUSED, 0) for column, encode in enumerate(encoders)]
     return ways, list(encoders), _fields(row), _fields(key)
 
 
 def _way(encode: Encode) -> tuple[int, int]:
-    """How to write a column, and with how many digits after the second."""
+    """Return the code for how a column is encoded, and the number of fractional digits of its seconds."""
     digits = getattr(encode, "digits", None)
     return (_WAYS.get(encode, _BY_ENCODER), 0) if digits is None else (_TIMESTAMPTZ, digits)
 
 
 def _fields(members: Sequence[Member]) -> list[tuple[int, bytes]]:
-    """Each with the JSON that stands before its value."""
+    """Return each member's column with the JSON that precedes its value."""
     return [(index, (b"," if at else b"{") + member(name)) for at, (index, name) in enumerate(members)]

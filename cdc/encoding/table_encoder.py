@@ -1,7 +1,7 @@
-"""A table as capture sees it: how its rows and keys become JSON, compiled once per Relation message.
+"""Encodes a table's rows and keys as JSON. Built once per Relation message.
 
-Two ways give the same bytes: `run` straight from messages, for the usual whole rows; `encode_row` and
-`encode_key` from decoded values, for everything else.
+There are two ways with the same output. `run` converts messages directly, if they contain whole rows, as most do.
+`encode_row` and `encode_key` take decoded values, for all other messages.
 """
 
 from __future__ import annotations
@@ -21,14 +21,17 @@ from cdc.pgoutput.messages import UNCHANGED, Relation, Value
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Shape:
-    """What is published of a table, and under which name: a partition is published as its partitioned table."""
+    """What is published of a table: name, topic, key, columns and masks.
+
+    A partition is published under the name of its partitioned table.
+    """
 
     schema: str
     table: str
     topic: str
     key: tuple[str, ...]
     deferrable_key: bool = False
-    columns: tuple[str, ...] | None = None  # in this order; None: those of the Relation message
+    columns: tuple[str, ...] | None = None  # published in this order; None: the columns of the Relation message
     masks: Mapping[str, Mask] = field(default_factory=dict)
     salt: bytes = b""
 
@@ -37,7 +40,7 @@ class Shape:
 
 
 class Layout(NamedTuple):
-    """How a row is put together, for code that reads rows in another form (a copy's lines)."""
+    """A table's encoders and column indexes, for code that reads rows in another format (COPY lines of a snapshot)."""
 
     encoders: tuple[Encode, ...]
     row_indexes: tuple[int, ...]
@@ -45,7 +48,7 @@ class Layout(NamedTuple):
 
 
 class TableEncoder:
-    """One published table at one state of its columns."""
+    """Encoder of one published table with one set of columns."""
 
     __slots__ = (
         "_encoders",
@@ -81,7 +84,10 @@ class TableEncoder:
         return Layout(tuple(self._encoders), self._row_indexes, self.key_indexes)
 
     def columns(self) -> list[tuple[str, str, int]]:
-        """(name, type, type modifier) of what is published, in order. A hash or a fixed text is text."""
+        """Return name, type and type modifier of each published column, in order. A masked column has type text.
+
+        An exception is the mask `null`, which keeps the column's type.
+        """
         described = []
         for index in self._row_indexes:
             column = self.relation.columns[index]
@@ -91,28 +97,31 @@ class TableEncoder:
         return described
 
     def encode_row(self, values: Sequence[Value]) -> bytes:
-        """The row as a JSON object. Must not be given a row with holes: fill them first."""
+        """Return the row as a JSON object. The caller must have filled in missing TOASTed values (see `holes`)."""
         try:
             if len(values) != len(self._encoders):
-                raise ValueError("another number of columns")
+                raise ValueError("wrong number of columns")
             return self._row_template % tuple([self._encode(index, values[index]) for index in self._row_indexes])
         except MALFORMED as error:
             raise self._malformed(error) from None
 
     def encode_key(self, values: Sequence[Value]) -> bytes:
-        """The primary key as a JSON object, columns in key order: the record's key, so its bytes must never vary."""
+        """Return the primary key as a JSON object with columns in key order.
+
+        It is the Kafka record's key, so the same key must always give the same bytes.
+        """
         try:
-            # A key column is never NULL, never left out.
+            # A key column is never NULL, and pgoutput never leaves it out.
             return self._key_template % tuple([self._encoders[index](values[index]) for index in self.key_indexes])  # type: ignore[arg-type]
         except MALFORMED as error:
             raise self._malformed(error) from None
 
     def key_values(self, values: Sequence[Value]) -> tuple[bytes, ...]:
-        """The primary key as Postgres text, for a query."""
+        """Return the primary key's values as Postgres text, for a query."""
         return tuple([values[index] for index in self.key_indexes])  # type: ignore[misc]  # as in encode_key
 
     def holes(self, values: Sequence[Value]) -> list[int]:
-        """Where an update left a TOASTed value out that the published row needs."""
+        """Return the indexes of unchanged TOASTed values that an update left out and the published row needs."""
         if UNCHANGED not in values:
             return []
         return [index for index, value in enumerate(values) if value is UNCHANGED and index not in self._toastless]
@@ -122,15 +131,15 @@ class TableEncoder:
             return b"null"
         if value is UNCHANGED:
             if index not in self._toastless:
-                raise ValueError("a value that was left out")
-            value = b""  # its mask replaces it whatever it is
+                raise ValueError("missing TOASTed value")
+            value = b""  # not published, or replaced by a mask that does not depend on the value
         return self._encoders[index](value)
 
     def _malformed(self, error: Exception) -> ProtocolError:
-        """Without the value, and without the error that would show it."""
+        """Return the error to raise. It contains neither the value nor the original error, which may contain it."""
         return ProtocolError(
-            f"A row of {self.shape} is not what its columns promise ({type(error).__name__}).",
-            remedy="Is the database's encoding SQL_ASCII, with text that is not UTF-8?",
+            f"A row of {self.shape} has a value that does not match its column's type ({type(error).__name__}).",
+            remedy="Check the database's encoding: with SQL_ASCII, all text must be valid UTF-8.",
         )
 
 
@@ -150,7 +159,7 @@ def _row_indexes(relation: Relation, shape: Shape) -> tuple[int, ...]:
 
 
 def _without_value(relation: Relation, shape: Shape, row_indexes: Sequence[int]) -> frozenset[int]:
-    """Columns whose value does not matter: not published, or under a mask that replaces it whatever it is."""
+    """Return the columns whose value is not needed: not published, or masked with NULL or a fixed text."""
     replaced = {name for name, mask in shape.masks.items() if mask.kind is not MaskKind.HASH}
     return frozenset(
         index for index, column in enumerate(relation.columns) if index not in row_indexes or column.name in replaced
@@ -158,8 +167,9 @@ def _without_value(relation: Relation, shape: Shape, row_indexes: Sequence[int])
 
 
 def _key_indexes(relation: Relation, shape: Shape) -> tuple[int, ...]:
-    """Where the key's columns stand; refused where old rows would not carry them all."""
-    has_identity = any(column.in_key for column in relation.columns)  # without one only inserts come, with every column
+    """Return the indexes of the key's columns. Refuses a table whose old rows would not contain all of them."""
+    # Without a replica identity, only inserts are possible, and they have every column.
+    has_identity = any(column.in_key for column in relation.columns)
     places = {column.name: index for index, column in enumerate(relation.columns) if column.in_key or not has_identity}
     missing = [name for name in shape.key if name not in places]
     if missing or not shape.key:
@@ -167,8 +177,8 @@ def _key_indexes(relation: Relation, shape: Shape) -> tuple[int, ...]:
         raise RefusedError(
             f"Table {shape} cannot be captured: {what}.",
             remedy=f"Give it a primary key and run ALTER TABLE {relation.schema}.{relation.table} "
-            "REPLICA IDENTITY DEFAULT (or FULL). What was written meanwhile stays in the log without its key; "
-            "if capture still refuses it, run: tailrace recover.",
+            "REPLICA IDENTITY DEFAULT (or FULL). Changes that were written before stay in the WAL without their key. "
+            "If capture still refuses the table, run: tailrace recover.",
         )
     for name in shape.key:
         if name in shape.masks:

@@ -1,1 +1,4 @@
-"""Copies: rows that the log does not carry, because they were there before it was read or changed without a word."""
+"""Snapshots: publish rows that the WAL does not carry.
+
+Such rows existed before the slot was created, or changed without row events.
+"""

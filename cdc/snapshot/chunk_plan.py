@@ -1,8 +1,8 @@
-"""Cuts tables into chunks of about the same number of bytes, whatever the tables' sizes.
+"""Plans a snapshot's chunks: splits large tables and groups small ones, so that chunks are of about equal size.
 
-Sizes are those of the files, so that a table that was never analysed is cut as well as any other. A large relation
-becomes many chunks, many small ones share a chunk. The plan is made after the snapshot was taken: every row that the
-snapshot shows lies in a block that the file has by then.
+Sizes are file sizes, not statistics, so a table that was never analysed is split equally well. A large relation becomes
+many chunks, and many small relations share a chunk. The plan is made after the Postgres snapshot was taken. Every row
+that the snapshot shows is therefore in a block that the file has at planning time.
 """
 
 from __future__ import annotations
@@ -20,20 +20,20 @@ from cdc.snapshot.table_description import DescribedTable, Leaf
 
 _MEGABYTE = 1 << 20
 _LEAST_CHUNK_BYTES = 16 * _MEGABYTE
-# Enough of them that the last ones to run do not leave the other connections idle for long…
+# Several chunks per connection, so that no connection is idle for long while the last chunks run.
 _CHUNKS_PER_CONNECTION = 4
-# …and not more than what driver and capture can easily keep in memory.
+# The driver and capture keep all chunks in memory.
 _MOST_CHUNKS = 20_000
-# A Kafka transaction has to hear of every partition that it writes to.
+# The producer adds every partition that a Kafka transaction writes to with a request to the coordinator.
 _MOST_PIECES = 100
-# A chunk is one Kafka transaction and must end well within its timeout, however slow the rate that was asked for.
+# A chunk is one Kafka transaction. It must end well within the transaction timeout, however low rows_per_second is.
 _SLOWEST_CHUNK_SECONDS = 240
-_MOST_ROWS_PER_BLOCK = 291  # of 8 kB: MaxHeapTuplesPerPage
+_MOST_ROWS_PER_BLOCK = 291  # in a block of 8 kB: MaxHeapTuplesPerPage
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RelationSize:
-    """`storage`: the present relfilenode, 0 where the relation is gone."""
+    """Present size of a relation's files. `storage`: its present relfilenode, 0 if the relation was dropped."""
 
     heap_bytes: int
     toast_bytes: int
@@ -42,6 +42,8 @@ class RelationSize:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Limits:
+    """Upper limits of one chunk, in bytes and in blocks. `block_bytes`: the server's block size."""
+
     chunk_bytes: int
     chunk_blocks: int
     block_bytes: int
@@ -58,14 +60,14 @@ class Limits:
 
 
 def readers(settings: SnapshotConfig) -> int:
-    """How many chunks run at once: each must get a rate at which it ends in time."""
+    """Return how many chunks run at once. Each must get a share of the rate with which it ends in time."""
     if not settings.rows_per_second:
         return settings.connections
     return max(1, min(settings.connections, settings.rows_per_second // 10))
 
 
 def read_block_bytes(connection: psycopg.Connection[Any]) -> int:
-    """8 kB, unless the server was built otherwise."""
+    """Return the server's block size: 8 kB, unless the server was built with another one."""
     return int(connection.execute("select current_setting('block_size')").fetchall()[0][0])
 
 
@@ -78,7 +80,10 @@ from pg_class c where c.oid = any(%s::oid[])
 
 
 def read_sizes(connection: psycopg.Connection[Any], tables: Iterable[DescribedTable]) -> dict[int, RelationSize]:
-    """By oid. The functions look at the files as they are now, whatever snapshot the transaction has."""
+    """Return the sizes of the tables' relations by oid.
+
+    The size functions report the present files and ignore the transaction's snapshot.
+    """
     oids = [leaf.relation.oid for table in tables for leaf in table.leaves]
     return {
         oid: RelationSize(heap_bytes=heap, toast_bytes=toast, storage=storage)
@@ -95,14 +100,14 @@ class _Cut:
 def plan_chunks(
     copy: str, tables: Collection[DescribedTable], sizes: Mapping[int, RelationSize], limits: Limits
 ) -> list[ChunkState]:
-    """Large relations first: what is left for the end is small."""
+    """Return the chunks of a snapshot. Large relations come first, so that only small chunks run at the end."""
     large: list[tuple[int, list[_Cut]]] = []
     small: list[_Cut] = []
     for table in tables:
         for leaf in table.leaves:
             size = sizes.get(leaf.relation.oid, RelationSize(heap_bytes=0, toast_bytes=0, storage=0))
             if not size.heap_bytes and size.storage == leaf.storage:
-                continue  # nothing was ever in it
+                continue  # an empty file that was not rewritten: the snapshot shows no rows in it
             cuts = _cuts(table.oid, leaf, size, limits)
             if len(cuts) > 1:
                 large.append((size.heap_bytes + size.toast_bytes, cuts))
@@ -130,7 +135,7 @@ def _cuts(table: str, leaf: Leaf, size: RelationSize, limits: Limits) -> list[_C
 
 
 def _packed(cuts: Collection[_Cut], limits: Limits) -> list[_Cut]:
-    """Fill one chunk after the other, the largest relations first."""
+    """Group small relations into chunks up to the limits, the largest relations first."""
     packed: list[_Cut] = []
     pieces: list[Piece] = []
     filled_bytes = filled_blocks = 0

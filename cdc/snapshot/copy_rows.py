@@ -1,11 +1,12 @@
-"""The copy's hot loop: from lines of `COPY … TO STDOUT` to keys and whole events, by a function written for the table.
+"""The snapshot's hot loop: encodes lines of `COPY … TO STDOUT` as record keys and events, with one function per table.
 
-A line of the text format is what pgoutput sends for the same row, with tabs between and backslashes before some
-characters; the encoders are the stream's own. So key and `after` have the same bytes either way.
+A line of COPY's text format has the same values that pgoutput sends for the row. Tabs separate them, and backslashes
+escape some characters. The snapshot uses the stream's encoders, so key and `after` have the same bytes either way.
 
-There are two of it with the same bytes. `native_rows`, compiled at installation, takes 0.4 µs for a row of 6 columns.
-The one in Python takes 1.8 µs, 1.0 for most: a line without a backslash has no NULL (`\\N`) and nothing to unescape;
-one of plain ASCII without quotes has texts that are JSON strings as they stand, and one template takes them all.
+There are two implementations with the same output. `native_rows`, compiled at installation, takes 0.4 µs for a row of
+6 columns. The Python one takes 1.8 µs, and 1.0 µs for most rows. A line without a backslash contains no NULL (`\\N`)
+and nothing to unescape. In a line of plain ASCII without quotes, texts are valid JSON strings as they are, and one
+template formats the whole row.
 """
 
 from __future__ import annotations
@@ -23,28 +24,29 @@ from cdc.encoding.table_encoder import TableEncoder
 from cdc.encoding.values import IDENTITY, QUOTE, TEXT, Encode
 from cdc.errors import ProtocolError
 
-# lines as they come, with their newline -> (key, event) of each
+# Takes lines with their newline. Returns the key and the event of each.
 EncodeLines = Callable[[Sequence[bytes]], list[tuple[bytes, bytes]]]
 
 _NULL = rb"\N"
 _ESCAPED = re.compile(rb"\\(.)", re.DOTALL)
 _NAMED = ("join", "unescape", "NULL", "AS_IS")
 _AS_IT_IS = (IDENTITY, QUOTE, TEXT)
-# Bytes that JSON has in a string as they are, and those between COPY's fields and lines.
+# Bytes that need no escape in a JSON string, and the separators of COPY's fields and lines.
 _AS_IS = bytes(byte for byte in range(0x20, 0x80) if byte not in b'"\\') + b"\t\n"
 _CONTROLS = {b"b": b"\b", b"f": b"\f", b"n": b"\n", b"r": b"\r", b"t": b"\t", b"v": b"\v"}
 
 
 def unescape_copy(field: bytes) -> bytes:
-    """What `COPY`'s text format writes with a backslash before it."""
+    """Return the value of a field of COPY's text format, without its backslash escapes."""
     return _ESCAPED.sub(lambda match: _CONTROLS.get(match[1], match[1]), field)
 
 
 class LineEncoder:
-    """`columns`: what to select, in this order. `encode`: what to do with the lines that come.
+    """Encodes the rows of one table as keys and events.
 
-    `types`: the columns' types. `encode_tuples` is for rows in COPY's binary format, all of whose values are texts; the
-    loop in Python has no such: for it, lines are quicker.
+    The caller selects `columns`, in this order; `types` are their type oids. `encode` takes lines of COPY's text
+    format. `encode_tuples` takes rows of COPY's binary format whose values are all sent as text. The Python
+    implementation has no `encode_tuples`, since lines are faster for it.
     """
 
     __slots__ = ("_encode", "_encode_tuples", "_shape", "columns", "topic", "types")
@@ -68,7 +70,7 @@ class LineEncoder:
         return self._checked(self._encode, lines)
 
     def encode_tuples(self, tuples: Sequence[bytes]) -> list[tuple[bytes, bytes]]:
-        """Only where `READS_TUPLES`."""
+        """Encode rows of COPY's binary format. Available only if `READS_TUPLES` is true."""
         assert self._encode_tuples is not None  # noqa: S101
         return self._checked(self._encode_tuples, tuples)
 
@@ -76,10 +78,10 @@ class LineEncoder:
         try:
             return encode(rows)
         except MALFORMED as error:
-            # Without the value, and without the error that would show it.
+            # The message must not contain the value, and neither must a chained error.
             raise ProtocolError(
-                f"A row of {self._shape} is not what its columns promise ({type(error).__name__}).",
-                remedy="Is the database's encoding SQL_ASCII, with text that is not UTF-8?",
+                f"A row of {self._shape} has a value that does not match its column's type ({type(error).__name__}).",
+                remedy="Check the database's encoding: with SQL_ASCII, all text must be valid UTF-8.",
             ) from None
 
 
@@ -123,9 +125,10 @@ def native_tuples(
 def python_lines(
     encoders: Sequence[Encode], row: Sequence[Member], key: Sequence[Member], head: bytes, tail: bytes
 ) -> EncodeLines:
-    """Only numbers are put into the function's source text; names of the user's never are.
+    """Return an encoding function that is generated for these columns.
 
-    Constants are default arguments, since those are the quickest to get at.
+    The generated source contains only numbers, never names from the database. Constants are default arguments, since
+    Python reads those fastest.
     """
     scope: dict[str, Any] = {"join": b"".join, "unescape": unescape_copy, "NULL": _NULL, "AS_IS": _AS_IS}
     scope["KEY"] = _template(key, encoders, b"", b"")
@@ -147,7 +150,7 @@ def python_lines(
         quick_key=", ".join(_quick(place, encoders) for place, _ in key),
         quick_row=", ".join(_quick(place, encoders) for place, _ in row),
     )
-    exec(source, scope)  # noqa: S102 - the text is made of numbers and the lines above
+    exec(source, scope)  # noqa: S102 - the source consists of the template above and numbers
     function: EncodeLines = scope["encode"]
     return function
 
@@ -157,7 +160,7 @@ READS_TUPLES = NativeLines is not None
 
 
 def _quick(place: int, encoders: Sequence[Encode]) -> str:
-    """What goes into the template: a number or a text as it is."""
+    """Return the expression for a value in the template. Numbers and texts are inserted as they are."""
     return f"f{place}" if encoders[place] in _AS_IT_IS else f"e{place}(f{place})"
 
 
@@ -174,7 +177,7 @@ def _indented(blocks: Any) -> str:
 
 
 def _parts(letter: str, fields: Sequence[Member], head: bytes, tail: bytes, scope: dict[str, Any]) -> str:
-    """A JSON object as the list of what is joined: a constant, a value, a constant, …"""
+    """Return the parts of a JSON object to be joined, as source text: a constant, a value, a constant, …"""
     before = head + b"{"
     parts = []
     for number, (place, name) in enumerate(fields):

@@ -1,4 +1,4 @@
-"""Events of copied rows: everything but the row itself is the same for a whole table, so it is rendered once."""
+"""Events of snapshot rows. Everything except the row is the same for a whole table, so it is rendered once."""
 
 from __future__ import annotations
 
@@ -25,9 +25,10 @@ def copied_event(
     op: str = "r",
     parked: bool = False,
 ) -> tuple[bytes, bytes]:
-    """What stands before and after the row's JSON. Debezium's `r`: no transaction, `snapshot` is "true".
+    """Return the parts of an event before and after the row's JSON.
 
-    `parked`: for the delete that stands for a row that is too large to be published.
+    The event is Debezium's `r`: it has no transaction, and `snapshot` is "true". `parked` marks the delete that
+    replaces a row that is too large to be published.
     """
     now_ns = time.time_ns()
     source = orjson.dumps(
@@ -68,12 +69,16 @@ def copied_event(
 def full_copy_markers(
     shape: Shape, copy: CopyState, *, pipeline: str, database: str, partitions: int
 ) -> Iterator[Record]:
-    """What a copy of the whole table begins with holds for all of it: a row with a smaller version is not there."""
+    """Yields the markers that start a snapshot of a whole table, one per partition.
+
+    A row with a smaller version than the marker does not exist in the snapshot, and stores drop it.
+    """
     version = Version(copy.base + copy.point, 0)
     head, tail = copied_event(
         shape, pipeline=pipeline, database=database, lsn=copy.point, version=version, taken_ms=copy.started_ms, op="t"
     )
     for partition in range(partitions):
-        # Not the key of a real TRUNCATE's marker: compaction would let this one replace that one, which may be newer.
+        # The key differs from that of a TRUNCATE's marker. With the same key, compaction would let this marker replace
+        # a TRUNCATE's marker that has a newer version.
         key = b'{"__truncate":%d,"by":"copy"}' % partition
         yield Record(shape.topic, key, head + b"null" + tail, [("v", str(version).encode())], partition)

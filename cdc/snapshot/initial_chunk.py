@@ -1,16 +1,17 @@
-"""One chunk of the first copy, from the source's rows to one Kafka transaction. Runs in a Spark task; knows no Spark.
+"""Publishes one chunk of the initial snapshot in one Kafka transaction. Runs in a Spark task, without importing Spark.
 
-Any number of attempts at a chunk may run, one after the other or at the same time (a retry, a speculative task, one
-that was frozen and wakes up), and its rows are published once, or not at all after the stream has begun:
+Several attempts at a chunk may run, one after the other or at the same time: a retry, a speculative task, a task that
+was frozen and continues. The chunk's rows are published exactly once, and never after the stream has started:
 
-1. An attempt first fences the chunk's own `transactional.id`. Of all attempts only the one that fenced last can
-   commit; Kafka refuses the others whatever they still try. Whether an earlier one has committed is decided by then.
-2. Only then it reads the copies' log to its end. If the chunk is done, an attempt has committed before: nothing to do.
-   If the copy is no longer under way, capture has said so before it fenced: nothing may be written.
-3. The chunk's final record is in the same Kafka transaction as its rows. So whoever sees all chunks done (capture,
-   which then streams) knows that each attempt that could commit has, and a later one stops at step 2. Where capture
-   gives a copy up, it writes that first and fences every unfinished chunk second: an attempt that fenced before is
-   cut off by that, and one that fences after it reads what was written.
+1. An attempt first fences the chunk's own `transactional.id`. Of all attempts, only the one that fenced last can
+   commit. Kafka rejects the writes of the others. After the fence, no earlier attempt can commit any more.
+2. Then the attempt reads the snapshot log to its end. If the chunk is done, an earlier attempt has committed, and this
+   one returns. If the snapshot is no longer running, capture wrote that before it fenced, and this attempt writes
+   nothing.
+3. The chunk's final record is in the same Kafka transaction as its rows. When capture reads that all chunks are done,
+   it starts the stream: every attempt that could commit has committed, and a later one stops at step 2. When capture
+   abandons a snapshot, it first writes that state and then fences every unfinished chunk. An attempt that fenced
+   before is fenced by capture, and an attempt that fences later reads the state in step 2.
 """
 
 from __future__ import annotations
@@ -41,7 +42,8 @@ from cdc.snapshot.source_reader import SnapshotLostError, at_snapshot, lines, tu
 from cdc.snapshot.table_description import DescribedTable
 from cdc.tables.event_settings import refuse_other
 
-# Brokers allow up to 15 minutes. A chunk takes seconds; an attempt that is dead without a word is waited for as long.
+# Brokers allow up to 15 minutes. A chunk takes seconds. If an attempt dies without an abort, readers of committed
+# records wait this long for its transaction.
 _TRANSACTION_SECONDS = 600
 _FENCE_SECONDS = 60.0
 _COMMIT_SECONDS = 120.0
@@ -49,7 +51,10 @@ _COMMIT_SECONDS = 120.0
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ChunkTask:
-    """All that an attempt needs; it travels to a Spark worker. `log_offset`: what the driver has read of the log."""
+    """The input of an attempt, which the driver sends to a Spark worker.
+
+    `log_offset`: the offset up to which the driver has read the snapshot log.
+    """
 
     config: Config
     copy: CopyState
@@ -62,24 +67,26 @@ class ChunkTask:
 
 
 class Ending(Enum):
+    """How an attempt at a chunk ended."""
+
     DONE = "done"
-    STOPPED = "stopped"  # the copy is no longer under way
-    LOST = "lost"  # the snapshot is gone; capture decides
-    FAILED = "failed"  # worth another try
-    REFUSED = "refused"  # a person must decide
-    SKIPPED = "skipped"  # not run: a person has cancelled the copy of its tables
+    STOPPED = "stopped"  # the snapshot is no longer running
+    LOST = "lost"  # the exported Postgres snapshot no longer exists; capture decides what to do
+    FAILED = "failed"  # a retry may succeed
+    REFUSED = "refused"  # the operator must decide
+    SKIPPED = "skipped"  # did not run: the operator has cancelled the snapshot of its tables
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Attempt:
-    """How an attempt ended; travels back to the driver, so it holds plain data and nothing secret."""
+    """The result of an attempt. Spark sends it to the driver, so it contains plain data and no secrets."""
 
     number: int
     ending: Ending
     chunk: ChunkState | None = None
     message: str = ""
     remedy: str | None = None
-    high: int = 0  # of a later copy: the LSN of its HIGH mark, where capture decides
+    high: int = 0  # incremental snapshot only: LSN of the high watermark, at which capture publishes or rejects it
 
 
 def run_chunk(task: ChunkTask) -> Attempt:
@@ -87,7 +94,7 @@ def run_chunk(task: ChunkTask) -> Attempt:
 
 
 def attempted(number: int, run: Callable[[], Attempt]) -> Attempt:
-    """What goes wrong is an ending too: the driver decides, not Spark."""
+    """Run an attempt and return errors as its result, so that the driver decides about a retry and not Spark."""
     try:
         return run()
     except SnapshotLostError as error:
@@ -107,7 +114,7 @@ class _Chunk:
         self._copies_topic = control_topic(kafka.prefix, Control.COPIES)
         compression = {} if task.manner.compress else {"compression.type": "none"}
         self._publisher = Publisher(
-            compression | kafka.client_options(),  # the user's own word is the last
+            compression | kafka.client_options(),  # the user's client options take precedence
             transactional_id=chunk_transactional_id(
                 kafka.prefix, task.config.source.slot, task.copy.id, task.chunk.number
             ),
@@ -137,7 +144,10 @@ class _Chunk:
             raise
 
     def _look(self) -> Attempt | None:
-        """Step 2 of the text above. The driver's own knowledge ends at `log_offset`."""
+        """Step 2 of the module docstring: read the log from `log_offset`, where the driver stopped reading.
+
+        Return the attempt's result if nothing is left to do, or None if the chunk must be read.
+        """
         task = self._task
         with CopyLog(task.config.kafka, start=task.log_offset) as log:
             log.refresh_to_end()
@@ -146,7 +156,7 @@ class _Chunk:
             return Attempt(number=chunk.number, ending=Ending.DONE, chunk=chunk)
         copy = log.copies.get(task.copy.id, task.copy)
         if copy.state != "planned":
-            return Attempt(number=chunk.number, ending=Ending.STOPPED, message=f"The copy is {copy.state}.")
+            return Attempt(number=chunk.number, ending=Ending.STOPPED, message=f"The snapshot is {copy.state}.")
         return None
 
     def _publish(self, connection: psycopg.Connection[Any]) -> ChunkState:
@@ -157,7 +167,10 @@ class _Chunk:
         return task.chunk.finished(rows, left_out)
 
     def _end_offsets(self) -> dict[str, list[int]]:
-        """Of the topics with rows of this chunk: what is before them is acknowledged, and must be there later."""
+        """Return the end offsets of the topics that have rows of this chunk.
+
+        Kafka has acknowledged all records before these offsets, so a topic that ends before them has lost records.
+        """
         tables = (table.shape.topic for table in self._task.tables.values())
         touched = sorted(self._publisher.touched.intersection(tables))
         return end_offsets(self._task.config.kafka.client_options(), touched, _COMMIT_SECONDS)
@@ -194,7 +207,7 @@ class _Chunk:
 
 
 class Pace:
-    """Holds a task back to so many rows a second; 0 is no limit."""
+    """Limits a task to a number of rows per second. 0 means no limit."""
 
     def __init__(
         self,

@@ -1,4 +1,4 @@
-"""The pieces of a chunk, locked, as far as they can be read: what a chunk of either kind of copy begins with."""
+"""Locks the relations of a chunk before they are read. Both kinds of snapshot start a chunk with it."""
 
 from __future__ import annotations
 
@@ -16,6 +16,8 @@ from cdc.snapshot.table_description import DescribedTable
 
 @dataclass(frozen=True, slots=True)
 class LockedPiece:
+    """A block range whose relation is locked and readable, and the encoder for its rows."""
+
     piece: Piece
     readable: Readable
     encoder: LineEncoder
@@ -27,16 +29,20 @@ def lock_pieces(
     tables: Mapping[str, DescribedTable],
     event: Callable[[DescribedTable], tuple[bytes, bytes]],
 ) -> tuple[list[LockedPiece], dict[str, str]]:
-    """And the tables (by oid) of which nothing may be read, and why. `event`: what stands around a row of a table."""
+    """Lock the relations of a chunk and return the pieces that can be read.
+
+    Also returns the tables (by oid) that must not be read, with the reasons. `event` returns the parts of a table's
+    event before and after the row.
+    """
     locked: list[LockedPiece] = []
     left_out: dict[str, str] = {}
     for piece in chunk.pieces:
         table = tables[piece.table]
         leaf = next((leaf for leaf in table.leaves if leaf.relation.oid == piece.relation), None)
-        if leaf is None:  # a partition that is gone since it was planned
+        if leaf is None:  # a partition that was dropped after planning
             left_out[piece.table] = GONE
             continue
-        if piece.storage:  # a block is of the storage that was planned: in any other, rows lie in other blocks
+        if piece.storage:  # block numbers are valid only for the planned relfilenode
             leaf = replace(leaf, storage=piece.storage)
         encoder = LineEncoder(table.table(leaf.relation), *event(table))
         found = lock(connection, table, leaf, encoder.columns, holds_others=bool(locked))

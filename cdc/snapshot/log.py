@@ -1,4 +1,4 @@
-"""Reading `<prefix>.__copies`: what is known of every copy, followed as it grows."""
+"""Reads `<prefix>.__copies`, the topic with the state of every snapshot, and follows it as it grows."""
 
 from __future__ import annotations
 
@@ -17,10 +17,10 @@ from cdc.snapshot.records import FORMAT, ChunkState, CopyProgress, CopyState
 
 
 class CopyLog:
-    """Committed records only. `refresh` reads to the present end; what is known then is in the attributes."""
+    """The state of all snapshots from committed records. `refresh` reads to the present end of the topic."""
 
     def __init__(self, kafka: KafkaConfig, *, start: int = 0) -> None:
-        """`start`: an offset up to which the caller knows everything already (another log's `next_offset`)."""
+        """`start`: the offset to read from. The caller has the records before it (another log's `next_offset`)."""
         self.copies: dict[str, CopyState] = {}
         self.chunks: dict[str, dict[int, ChunkState]] = {}
         self.progress: dict[str, CopyProgress] = {}
@@ -43,13 +43,14 @@ class CopyLog:
         self.close()
 
     def refresh(self, timeout_seconds: float = 30) -> CopyLog:
-        """Up to an open transaction, if there is one: what is in it is not decided yet."""
+        """Read to the end, or to the first record of an open transaction, which may still be aborted."""
         self._connect(timeout_seconds)
-        self._consumer.assign([TopicPartition(self._topic, 0, self.next_offset)])  # anew: so that the end is told again
+        # A new assignment makes the consumer report the end of the partition again.
+        self._consumer.assign([TopicPartition(self._topic, 0, self.next_offset)])
         while True:
             message = self._consumer.poll(timeout_seconds)
             if message is None:
-                raise TransientError(f"Kafka gave nothing from {self._topic} for {timeout_seconds:.0f} seconds.")
+                raise TransientError(f"Kafka returned nothing from {self._topic} for {timeout_seconds:.0f} seconds.")
             error = message.error()
             if error is None:
                 self.next_offset = (message.offset() or 0) + 1
@@ -63,7 +64,7 @@ class CopyLog:
                 raise TransientError(f"{self._topic} could not be read: {error.str()}") from KafkaException(error)
 
     def _connect(self, timeout_seconds: float) -> None:
-        """A consumer that is only assigned looks for its broker once a second; one that is asked, at once."""
+        """Connect to the broker at once. A consumer that only has an assignment tries it once a second."""
         if self._connected:
             return
         try:
@@ -73,7 +74,7 @@ class CopyLog:
         self._connected = True
 
     def refresh_to_end(self, timeout_seconds: float = 60) -> CopyLog:
-        """Everything that is there now: waits until the open transactions before it are decided."""
+        """Read to the topic's present end. Waits until the transactions that are open before it have ended."""
         end = end_of_all(self._kafka.client_options(), self._topic, timeout_seconds)
         give_up_at = time.monotonic() + timeout_seconds
         while self.refresh(timeout_seconds).next_offset < end:
@@ -83,7 +84,7 @@ class CopyLog:
         return self
 
     def latest(self, kind: str) -> CopyState | None:
-        """The one that was begun last."""
+        """Return the snapshot of this kind that was started last."""
         of_kind = [copy for copy in self.copies.values() if copy.kind == kind]
         return max(of_kind, key=lambda copy: copy.started_ms, default=None)
 
@@ -91,7 +92,7 @@ class CopyLog:
         return [chunk for chunk in self.chunks.get(copy.id, {}).values() if not chunk.done]
 
     def is_through(self, copy: CopyState) -> bool:
-        """Planned, and every chunk has its final record."""
+        """Whether the snapshot is planned and every chunk has its final record."""
         chunks = self.chunks.get(copy.id, {})
         return copy.state == "planned" and len(chunks) == copy.chunks and not self.unfinished(copy)
 
@@ -101,7 +102,7 @@ class CopyLog:
             return
         if orjson.loads(value).get("format", 0) > FORMAT:
             raise RefusedError(
-                f"A record on {self._topic} is of a newer format than {FORMAT}.",
+                f"A record on {self._topic} has a newer format than {FORMAT}, the newest that this Tailrace reads.",
                 remedy="Run the newer Tailrace that wrote it.",
             )
         if "chunk" in key:

@@ -1,4 +1,4 @@
-"""How far a copy has come, as figures: for the terminal, for programs and for the record that others read."""
+"""Computes a snapshot's progress figures for the terminal, for JSON output and for the progress record in Kafka."""
 
 from __future__ import annotations
 
@@ -9,7 +9,10 @@ from cdc.snapshot.records import ChunkState, CopyProgress, CopyState
 
 
 class Meter:
-    """Counts chunks. The rate is that of this run; what an earlier run has finished counts as done, not as speed."""
+    """Counts finished chunks, rows and bytes of a snapshot.
+
+    The rate is that of this run. Chunks that an earlier run finished count as done, but not towards the rate.
+    """
 
     def __init__(
         self, copy: CopyState, chunks: Collection[ChunkState], clock: Callable[[], float] = time.monotonic
@@ -33,7 +36,7 @@ class Meter:
 
     @property
     def left_out(self) -> dict[str, str]:
-        """Tables by oid, and why."""
+        """Tables (by oid) that could not be read, with the reasons."""
         return self._left_out
 
     @property

@@ -1,7 +1,7 @@
-"""What is written down about a copy, on `<prefix>.__copies`: the copy itself, its chunks, how far it has come.
+"""Records of snapshots on `<prefix>.__copies`: the snapshot, its chunks and its progress.
 
-One record per copy and one per chunk, each under its own key, so that compaction keeps just the last state of each. A
-chunk's final record is written in the same Kafka transaction as its rows: both are there, or neither.
+There is one record per snapshot and one per chunk. Each has its own key, so compaction keeps the last state of each.
+A chunk's final record is in the same Kafka transaction as its rows: both are committed, or neither.
 """
 
 from __future__ import annotations
@@ -13,32 +13,35 @@ import orjson
 
 FORMAT = 1
 
-# open: the snapshot is there, nobody has planned yet. complete and abandoned are final.
+# open: the Postgres snapshot exists, the chunks are not planned yet. complete and abandoned are final.
 State = Literal["open", "planned", "complete", "abandoned"]
 
 
 class CopyState(msgspec.Struct, frozen=True, kw_only=True):
-    """A copy of some tables. `point`: the LSN that its rows stand for; `base` is added to it for their version."""
+    """State of one snapshot of some tables.
+
+    `point` is the LSN whose state the rows show. `base` plus `point` is the position in the rows' version.
+    """
 
     format: int = FORMAT
     id: str
     kind: Literal["first", "later"]
     state: State
     tables: list[str]  # oids of the tables (roots, not partitions)
-    snapshot: str  # its exported name; valid as long as the session that exported it lives
+    snapshot: str  # name of the exported Postgres snapshot; valid until the exporting session ends
     point: int
     base: int = 0
     chunks: int = 0
-    size_bytes: int = 0  # of the tables, when it was planned
+    size_bytes: int = 0  # of the tables, at planning time
     started_ms: int = 0
     ended_ms: int = 0
     reason: str = ""
-    where: str = ""  # of a later copy: SQL that narrows it
-    settings: dict[str, str] = {}  # by table: digest of the settings that its rows are published under; older: none
+    where: str = ""  # incremental snapshot only: SQL condition that selects the rows
+    settings: dict[str, str] = {}  # by table: digest of the settings for its events; empty in older records
 
     @property
     def is_planned(self) -> bool:
-        """Whether its chunks are all on the log: not so of one that was given up before anybody had planned it."""
+        """Whether all chunks of the snapshot are on the topic. False if it was abandoned before planning."""
         return self.state == "planned" or self.chunks > 0
 
     @property
@@ -50,17 +53,21 @@ class CopyState(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Piece(msgspec.Struct, frozen=True, kw_only=True):
-    """Blocks of one relation that holds rows: a table, or a partition."""
+    """A block range of one relation that holds rows: a table or a partition."""
 
     table: str  # oid of the table (the root)
-    relation: int  # oid of what is read
+    relation: int  # oid of the relation to read
     first_block: int
-    end_block: int | None  # None: to the end, whatever that is by then
-    storage: int = 0  # the relfilenode whose blocks these are; older records have none
+    end_block: int | None  # exclusive; None: to the end of the file at the time of the read
+    storage: int = 0  # relfilenode of the blocks; 0 in older records
 
 
 class ChunkState(msgspec.Struct, frozen=True, kw_only=True):
-    """`left_out`: tables (by oid) of which nothing could be read, and why; they are due for a later copy."""
+    """State of one snapshot chunk.
+
+    `left_out` maps the oid of each table that could not be read to the reason. Those tables are due for an incremental
+    snapshot.
+    """
 
     format: int = FORMAT
     copy: str
@@ -70,10 +77,10 @@ class ChunkState(msgspec.Struct, frozen=True, kw_only=True):
     done: bool = False
     rows: int = 0
     left_out: dict[str, str] = {}
-    attempt: int = 0  # of a later copy: which reading of the chunk this record is about
-    repeat: str = ""  # why that reading does not hold, and another one is due
-    end_offsets: dict[str, list[int]] = {}  # of a first copy: where its topics ended behind its rows; older: none
-    refused: bool = False  # another reading by the same job would not hold either
+    attempt: int = 0  # incremental snapshot only: the attempt that this record describes
+    repeat: str = ""  # why the rows of that attempt are invalid and the chunk must be read again
+    end_offsets: dict[str, list[int]] = {}  # initial snapshot only: topic ends after its rows; empty in older records
+    refused: bool = False  # another attempt by the same job would be invalid too
 
     @property
     def key(self) -> bytes:
@@ -87,7 +94,7 @@ class ChunkState(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class CopyProgress(msgspec.Struct, frozen=True, kw_only=True):
-    """For whoever looks on; nothing is decided by it."""
+    """Progress figures of a snapshot, for display only. No decision depends on them."""
 
     format: int = FORMAT
     copy: str
@@ -101,7 +108,7 @@ class CopyProgress(msgspec.Struct, frozen=True, kw_only=True):
     seconds_left: float | None
     wal_held_bytes: int | None
     written_ms: int
-    paused: bool = False  # somebody has asked for that; it goes on when somebody asks for that
+    paused: bool = False  # by an operator's request; the snapshot resumes on request
 
     @property
     def key(self) -> bytes:
@@ -112,7 +119,7 @@ class CopyProgress(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def chunk_transactional_id(prefix: str, slot: str, copy: str, number: int) -> str:
-    """One producer at a time may write a chunk: whoever comes later under this id cuts the earlier one off."""
+    """Return the `transactional.id` of a chunk's producer. A later producer with this id fences the earlier one."""
     return f"{prefix}.{slot}.copy.{copy}.{number}"
 
 

@@ -1,6 +1,7 @@
-"""What people have asked of later copies, on `<prefix>.__requests`: to pause, to go on, to leave tables alone.
+"""Operators' requests about incremental snapshots, on `<prefix>.__requests`: pause, resume, cancel tables.
 
-One record, the last one counts. Whoever copies looks at it about once a second; so does whoever starts copies.
+There is one key, and its last record is valid. Running snapshots and the process that starts them read it about once
+a second.
 """
 
 from __future__ import annotations
@@ -24,7 +25,11 @@ _LOOK_SECONDS = 1.0
 
 
 class CopyRequests(msgspec.Struct, frozen=True, kw_only=True):
-    """`cancelled`: topics whose tables are not copied until somebody asks for it -> when that was said."""
+    """The operators' requests.
+
+    `cancelled` maps the topic of each cancelled table to the time of the request in milliseconds. A cancelled table is
+    not copied until an operator requests its snapshot.
+    """
 
     format: int = FORMAT
     paused: bool = False
@@ -38,7 +43,7 @@ class CopyRequests(msgspec.Struct, frozen=True, kw_only=True):
         return msgspec.structs.replace(self, cancelled={**self.cancelled, **dict.fromkeys(topics, now_ms)})
 
     def wanting(self, topics: Collection[str]) -> CopyRequests:
-        """These are to be copied after all."""
+        """Return the requests without the cancellation of these topics."""
         left = {topic: when for topic, when in self.cancelled.items() if topic not in topics}
         return msgspec.structs.replace(self, cancelled=left)
 
@@ -51,14 +56,14 @@ def decode_requests(data: bytes) -> CopyRequests:
     found = msgspec.json.decode(data, type=_Format)
     if found.format > FORMAT:
         raise RefusedError(
-            f"What was asked of copies has format {found.format}; this Tailrace knows up to {FORMAT}.",
+            f"The record of snapshot requests has format {found.format}. This Tailrace reads formats up to {FORMAT}.",
             remedy="Run the newer Tailrace that wrote it.",
         )
     return msgspec.json.decode(data, type=CopyRequests)
 
 
 def read_requests(kafka: KafkaConfig) -> CopyRequests:
-    """Nobody has asked for anything where there is no such topic: an older Tailrace has set this pipeline up."""
+    """Return the last requests, or empty ones if the topic does not exist (an older Tailrace set up the pipeline)."""
     name = control_topic(kafka.prefix, Control.REQUESTS)
     try:
         data = read_last(kafka.client_options(), name, KEY, timeout_seconds=_ANSWER_SECONDS)
@@ -70,14 +75,14 @@ def read_requests(kafka: KafkaConfig) -> CopyRequests:
 
 
 def write_requests(kafka: KafkaConfig, requests: CopyRequests) -> None:
-    """Returns when it is durable. The topic must be there."""
+    """Write the requests and return when the record is durable. The topic must exist."""
     name = control_topic(kafka.prefix, Control.REQUESTS)
     record = KEY, msgspec.json.encode(requests)
     write_records(kafka.client_options(), name, [record], timeout_seconds=_ANSWER_SECONDS)
 
 
 class RequestWatch:
-    """What was asked for last, looked at again once a second; what was known stands while Kafka does not answer."""
+    """Polls the requests at most once a second. Keeps the last known ones while Kafka does not answer."""
 
     def __init__(self, kafka: KafkaConfig) -> None:
         self._kafka = kafka

@@ -1,7 +1,7 @@
-"""How a table's rows are best read and published, from a few of them. Whatever it says, the records are the same.
+"""Samples a few rows of a table to choose the fastest way to read and publish them. All ways give the same records.
 
-lz4 looks for what repeats. Text without repeats (digests, tokens, what is compressed or encrypted already) takes it as
-long as any other and comes out as large as it went in; the broker would then take its time to unpack it again.
+lz4 replaces repeated byte sequences. Text without repeats (digests, tokens, compressed or encrypted data) takes lz4 as
+long as other text and does not become smaller. The broker would then spend time to decompress it.
 """
 
 from __future__ import annotations
@@ -23,15 +23,20 @@ from cdc.snapshot.table_description import DescribedTable
 _SAMPLE_ROWS = 32
 _SAMPLE_BYTES = 1 << 16
 _WIDE_ROW_BYTES = 1024
-# Of the gauge's own size. Where it says 0.85 lz4 says 0.95 and more; prose, code and documents are at 0.3 to 0.6.
+# Compressed size by uncompressed size of the sample, as zlib measures it. Where zlib reaches 0.85, lz4 reaches 0.95 and
+# more. Prose, code and documents are at 0.3 to 0.6.
 _WORTH_IT = 0.8
-# Below that, a chunk is over before any of this matters.
+# A smaller chunk ends too soon for the choice to matter.
 _LEAST_BYTES = 1 << 20
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Manner:
-    """`compress`: lz4 makes the rows smaller. `as_tuples`: they are long, so the server had better not escape them."""
+    """How to read and publish a table's rows.
+
+    `compress`: lz4 makes the rows smaller. `as_tuples`: the rows are long, so COPY's binary format, in which the server
+    does not escape values, is faster.
+    """
 
     compress: bool = True
     as_tuples: bool = False
@@ -43,7 +48,7 @@ USUAL = Manner()
 def manners(
     connection: psycopg.Connection[Any], tables: Mapping[str, DescribedTable], chunks: Iterable[ChunkState]
 ) -> dict[str, Manner]:
-    """Of the tables that fill a chunk of their own, those that are not treated as usual."""
+    """Return the manners, by table oid, that differ from `USUAL`. Samples only tables that fill a chunk alone."""
     sampled: dict[str, Manner] = {}
     for chunk in chunks:
         if chunk.size_bytes < _LEAST_BYTES or len({piece.table for piece in chunk.pieces}) != 1:
@@ -57,7 +62,10 @@ def manners(
 
 
 def manner_of(rows: list[bytes]) -> Manner:
-    """zlib without its Huffman codes, which lz4 has not, finds the same repeats."""
+    """Return the manner for rows like these.
+
+    zlib with fixed Huffman codes finds about the same repeats as lz4, which has no Huffman codes.
+    """
     if not rows:
         return USUAL
     sample = b"".join(rows)
@@ -70,7 +78,7 @@ def manner_of(rows: list[bytes]) -> Manner:
 
 
 def _sample(connection: psycopg.Connection[Any], table: DescribedTable, relation: int, block: int) -> list[bytes]:
-    """Nothing where they cannot be read now: whoever reads them in earnest finds out why."""
+    """Return some rows, or none if the relation cannot be read. The chunk's own read then reports the reason."""
     leaf = next(leaf for leaf in table.leaves if leaf.relation.oid == relation)
     encoder = LineEncoder(table.table(leaf.relation), b"", b"")
     query = sql.SQL("copy (select {} from only {} where ctid >= {} limit {}) to stdout").format(
@@ -87,7 +95,10 @@ def _sample(connection: psycopg.Connection[Any], table: DescribedTable, relation
 
 
 def _first(blocks: Iterable[list[bytes]]) -> list[bytes]:
-    """As many as the gauge looks at, and one more: rows may be very long. All of them are read to the end."""
+    """Return the first lines, up to `_SAMPLE_BYTES` and at most one line more, since a row may be very long.
+
+    Reads all blocks to the end, so that the COPY completes.
+    """
     kept: list[bytes] = []
     kept_bytes = 0
     for block in blocks:

@@ -1,4 +1,4 @@
-"""Rows of a table by the keys that their records have: from a key back to what Postgres reads, and the rows."""
+"""Reads rows of a table by the keys of their Kafka records: converts a key to Postgres input and selects the row."""
 
 from __future__ import annotations
 
@@ -25,14 +25,14 @@ _decode = msgspec.json.Decoder(dict[str, msgspec.Raw]).decode
 _decode_text = msgspec.json.Decoder(str).decode
 _ISO = re.compile(r"([+-]?\d{4,})(-\d\d-\d\d)(?:T([\d:.]+))?Z")
 _BARE = frozenset({"int2", "int4", "int8", "oid", "bool", "float4", "float8"})
-#: Forms that do not say by themselves what Postgres wants to read, or that no key is likely to have.
+#: Types whose JSON form cannot be converted back to Postgres input without more information, or that are unlikely keys.
 _UNREADABLE = frozenset({"bit", "interval", "time", "timetz", "point", "hstore", "vector", "halfvec", "money"})
 
 
 def rows_by_key(
     connection: psycopg.Connection[Any], table: DescribedTable, keys: Collection[bytes]
 ) -> dict[bytes, bytes]:
-    """Rows in the copy's own encoding, by the keys of their records; what the source does not have is not in it."""
+    """Return the rows in the snapshot's encoding, by record key. Keys that the source does not have are left out."""
     found: dict[bytes, bytes] = {}
     if not keys:
         return found
@@ -40,7 +40,7 @@ def rows_by_key(
         encoder = LineEncoder(table.table(leaf.relation), b"", b"")
         readable = lock(connection, table, leaf, encoder.columns)
         if not isinstance(readable, Readable):
-            raise TransientError(f"{table.shape} cannot be read now: {readable}.")
+            raise TransientError(f"{table.shape} cannot be read at the moment: {readable}.")
         wanted = set(keys)
         for block in _lines(connection, table, readable, encoder, sorted(wanted)):
             found.update((key, row) for key, row in encoder.encode(block) if key in wanted)
@@ -54,7 +54,7 @@ def _lines(
     encoder: LineEncoder,
     keys: Sequence[bytes],
 ) -> Iterator[list[bytes]]:
-    """By the key's index, or where a key cannot be turned back (a masked one), by looking at every row."""
+    """Yields lines of the rows, read by the key's index, or by a full scan if keys cannot be converted (masked)."""
     columns = _readable_key(table)
     texts = [] if columns is None else [each for key in keys if (each := _key_texts(key, columns)) is not None]
     try:
@@ -72,7 +72,7 @@ def _lines(
             yield from found
             return
     except (psycopg.DataError, psycopg.errors.UndefinedFunction):
-        pass  # a key that somebody made up: no value of the column's type; or a type of a schema that we do not look in
+        pass  # an invented key is no value of the column's type, or the type's schema is not in our search path
     everything = Piece(table=table.oid, relation=readable.leaf.relation.oid, first_block=0, end_block=None)
     yield from lines(connection, readable, everything, encoder.columns)
 
@@ -80,7 +80,7 @@ def _lines(
 def _by_key(
     readable: Readable, encoder: LineEncoder, names: Sequence[str], texts: Sequence[Sequence[str]]
 ) -> sql.Composed:
-    """Literals, since COPY takes no parameters; Postgres gives them the columns' types."""
+    """Return the COPY query for these keys. It uses untyped literals, since COPY takes no parameters."""
     values = sql.SQL(", ").join(sql.SQL("({})").format(sql.SQL(", ").join(map(sql.Literal, each))) for each in texts)
     key = sql.SQL("({})").format(sql.SQL(", ").join(map(sql.Identifier, names)))
     conditions = [sql.SQL("{} in ({})").format(key, values)]
@@ -94,7 +94,10 @@ def _by_key(
 
 
 def _readable_key(table: DescribedTable) -> list[tuple[str, Callable[[str], str]]] | None:
-    """Each column of the key, and how its value is turned back; None where that cannot be: masked, or an odd type."""
+    """Return each key column with the function that converts its value back to Postgres input.
+
+    None if a column is masked or has a type that cannot be converted back.
+    """
     columns = {column.name: column for column in table.relation.columns}
     found = []
     for name in table.shape.key:
@@ -107,7 +110,7 @@ def _readable_key(table: DescribedTable) -> list[tuple[str, Callable[[str], str]
 
 
 def _key_texts(key: bytes, columns: Sequence[tuple[str, Callable[[str], str]]]) -> list[str] | None:
-    """Postgres's input of each column; None for a key that is not this table's."""
+    """Return the Postgres input of each key column, or None for a key that does not belong to this table."""
     try:
         members = _decode(key)
         return [back(_text(bytes(members[name]))) for name, back in columns]
@@ -116,7 +119,7 @@ def _key_texts(key: bytes, columns: Sequence[tuple[str, Callable[[str], str]]]) 
 
 
 def key_of_id(table: DescribedTable, row_id: str) -> bytes | None:
-    """The record's key of a store's id; None where the id does not say it: a hash, or a masked key."""
+    """Return the record key for a store's id, or None if the id does not contain it (a hash, or a masked key)."""
     columns = _readable_key(table)
     if columns is None or row_id.startswith("sha256:"):
         return None
@@ -135,7 +138,7 @@ def key_of_id(table: DescribedTable, row_id: str) -> bytes | None:
 
 
 def _is_bare(type_name: str, text: str) -> bool:
-    """Numbers and truth values have no quotes in JSON, but for what is not a number."""
+    """Whether the value has no quotes in JSON: numbers and booleans, except NaN and infinity."""
     return type_name in _BARE and text not in ("NaN", "Infinity", "-Infinity")
 
 

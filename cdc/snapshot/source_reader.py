@@ -1,8 +1,9 @@
-"""The source's side of a chunk: the snapshot, the locks, whether a table still is what the snapshot shows, the lines.
+"""Reads the rows of a chunk from Postgres: imports the snapshot, locks and checks the relations, runs COPY.
 
-An exported snapshot shows rows as they were, but a table's storage and columns as they are: after a rewrite (VACUUM
-FULL, ALTER TYPE, TRUNCATE) it sees too little without any error. So each relation is locked against that, and compared
-with what it was; one that differs is left to a later copy.
+An exported snapshot shows the rows of the past, but the present storage and columns of a table. After a rewrite
+(VACUUM FULL, ALTER TYPE, TRUNCATE) a read in the snapshot misses rows without an error. Therefore the reader locks
+each relation against rewrites and compares it with its description. A relation that differs is left to an incremental
+snapshot.
 """
 
 from __future__ import annotations
@@ -24,12 +25,12 @@ from cdc.snapshot.table_description import DescribedTable, Leaf
 
 _LOCK_TRY_MS = 5_000
 _LOCK_SECONDS = 300
-# What is read in one go and then encoded: so many rows, or so many bytes where rows are long.
+# Limits of one block of rows that is read and then encoded, in rows and in bytes.
 _LINES_AT_ONCE = 500
 _BYTES_AT_ONCE = 1 << 20
-# Types of which the binary form is the text: json, name, text, bpchar, varchar.
+# Types whose binary form equals their text form: json, name, text, bpchar, varchar.
 _SENT_AS_TEXT = frozenset({114, 19, 25, 1042, 1043})
-_BINARY_HEAD_BYTES = 19  # signature, flags, and an extension that nobody has; it comes with the first row
+_BINARY_HEAD_BYTES = 19  # signature, flags and an empty header extension; libpq returns it with the first row
 _BINARY_END = b"\xff\xff"
 _IMPORT_REFUSED = (
     psycopg.errors.InvalidParameterValue,
@@ -37,20 +38,21 @@ _IMPORT_REFUSED = (
     psycopg.errors.ObjectNotInPrerequisiteState,
 )
 
-REWRITTEN = "it was rewritten during the copy"
-CHANGED = "its columns were changed during the copy"
-GONE = "it was dropped during the copy"
+REWRITTEN = "the table was rewritten during the snapshot"
+CHANGED = "the table's columns were changed during the snapshot"
+GONE = "the table or a partition of it was dropped during the snapshot"
 
 
 class SnapshotLostError(Exception):
-    """The session that exported the snapshot has ended: nobody can read at it any more."""
+    """The session that exported the snapshot has ended, so no new transaction can import the snapshot."""
 
 
 @contextmanager
 def at_snapshot(conninfo: str, snapshot: str | None) -> Iterator[psycopg.Connection[Any]]:
-    """A connection within a transaction that sees what the snapshot shows; ours keeps it alive once it is imported.
+    """Yields a connection in a read-only transaction that uses the named snapshot.
 
-    Without a name: a snapshot of its own, of when it first reads.
+    Once imported, the snapshot stays valid until this transaction ends. Without a name, the transaction takes its own
+    snapshot at its first query.
     """
     connection = connect(conninfo, application_name="tailrace copy")
     try:
@@ -64,11 +66,11 @@ def at_snapshot(conninfo: str, snapshot: str | None) -> Iterator[psycopg.Connect
             raise SnapshotLostError(explain(error)) from None
         yield connection
     finally:
-        connection.close()  # with whatever is under way on it; nothing was written
+        connection.close()  # also ends a running query; the transaction is read-only
 
 
 def _settings(server_version: int) -> list[str]:
-    """No limit on how long a chunk takes, one process per connection, and the ranges read as ranges."""
+    """Return session settings: no time limits, no parallel workers, and TID range scans instead of other scans."""
     zero = ["statement_timeout", "idle_in_transaction_session_timeout"]
     if server_version >= 170000:
         zero.append("transaction_timeout")
@@ -83,7 +85,7 @@ def _settings(server_version: int) -> list[str]:
 
 @dataclass(frozen=True, slots=True)
 class Readable:
-    """A locked relation that is as the snapshot shows it, under its present name."""
+    """A locked relation with the storage and columns of its description. `name`: its present name."""
 
     name: str
     leaf: Leaf
@@ -102,10 +104,10 @@ def lock(
     *,
     holds_others: bool = False,
 ) -> Readable | str:
-    """A reason (see above) where the snapshot does not show the whole of it.
+    """Lock a relation and return it, or return the reason why the snapshot does not show all of its rows.
 
-    Whoever `holds_others` had better let go of them than wait for this one: somebody may wait for them, and everybody
-    else behind him.
+    A caller that holds locks on other relations passes `holds_others`, and then the function does not wait long.
+    Another session may wait for an exclusive lock on one of those relations, and all later sessions queue behind it.
     """
     give_up_at = time.monotonic() + (0 if holds_others else _LOCK_SECONDS)
     while True:
@@ -117,10 +119,10 @@ def lock(
                 connection.execute(sql.SQL("lock table only {} in access share mode").format(sql.SQL(name)))
             break
         except psycopg.errors.UndefinedTable:
-            continue  # renamed or dropped since we asked
+            continue  # renamed or dropped after the name was read
         except psycopg.errors.LockNotAvailable:
             if time.monotonic() > give_up_at:
-                raise TransientError(f"{name} is locked by others.") from None
+                raise TransientError(f"{name} is locked by other sessions.") from None
         except psycopg.errors.InsufficientPrivilege as error:
             raise RefusedError(
                 f"The role may not read {name}: {explain(error)}.", remedy=f"Run: grant select on {name} to the role;"
@@ -134,7 +136,7 @@ def lock(
 
 
 def _present(connection: psycopg.Connection[Any], leaf: Leaf) -> tuple[str | None, int | None]:
-    """Present name and storage: both functions look past the transaction's snapshot."""
+    """Return the present name and relfilenode. Both functions ignore the transaction's snapshot."""
     row = connection.execute(_PRESENT, {"oid": leaf.relation.oid}).fetchone()
     return (None, None) if row is None else (row[0], row[1])
 
@@ -142,7 +144,10 @@ def _present(connection: psycopg.Connection[Any], leaf: Leaf) -> tuple[str | Non
 def _has_same_columns(
     connection: psycopg.Connection[Any], table: DescribedTable, leaf: Leaf, name: str, columns: Sequence[str]
 ) -> bool:
-    """By number, not only by name: two columns may have swapped their names. The snapshot's catalog against ours."""
+    """Whether the present columns equal those in the snapshot's catalog.
+
+    Compares column numbers too, since two columns may have swapped their names.
+    """
     rows = connection.execute(
         "select attname, attnum from pg_attribute where attrelid = %s and attname = any(%s)",
         [leaf.relation.oid, list(columns)],
@@ -159,17 +164,17 @@ def _has_same_columns(
             result = connection.execute(query).pgresult
     except (psycopg.errors.UndefinedColumn, psycopg.errors.WrongObjectType):
         return False
-    except psycopg.errors.InsufficientPrivilege as error:  # row_security is off: better no row than some of them
+    except psycopg.errors.InsufficientPrivilege as error:  # row_security is off: an error instead of missing rows
         raise RefusedError(
-            f"Not all of {name} can be read: {explain(error)}",
-            remedy="Give the role BYPASSRLS, or grant it select on the table where that is missing.",
+            f"The role may not read all rows of {name}: {explain(error)}",
+            remedy="Give the role BYPASSRLS, or grant it select on the table if that privilege is missing.",
         ) from None
     assert result is not None  # noqa: S101  # a select has one
     return expected == [(result.ftablecol(at), result.ftype(at), result.fmod(at)) for at in range(len(columns))]
 
 
 def _sent_as(type: TypeInfo, modifier: int) -> tuple[int, int]:  # noqa: A002 - Postgres's own word
-    """Postgres describes a domain's column by the type below it."""
+    """Return the type and modifier of a result column. For a domain, Postgres reports its base type."""
     while type.kind == "domain" and type.base is not None:
         type, modifier = type.base, type.base_typmod  # noqa: A001
     return type.oid, modifier
@@ -186,16 +191,19 @@ def lines(
     columns: Sequence[str],
     where: str | None = None,
 ) -> Iterator[list[bytes]]:
-    """The rows as COPY's text, some hundred at a time. Straight from libpq: one Python call a row."""
+    """Yields the rows as lines of COPY's text format, in blocks of some hundred.
+
+    Reads from libpq directly, with one Python call per row.
+    """
     yield from copy_out(connection, _copy_query(readable, piece, _list(columns), where))
 
 
 def tuples(
     connection: psycopg.Connection[Any], readable: Readable, piece: Piece, columns: Sequence[str], types: Sequence[int]
 ) -> Iterator[list[bytes]]:
-    """The rows in COPY's binary format, each value as its text: no value is looked through for what must be escaped.
+    """Yields the rows in COPY's binary format, with each value as text, so that the server does not escape values.
 
-    For rows of long texts the server has a third less to do; for short ones of many types it has more.
+    For rows with long texts, the server does a third less work. For short rows of many types, it does more.
     """
     listed = sql.SQL(", ").join(_as_text(sql.Identifier(name), oid) for name, oid in zip(columns, types, strict=True))
     query = _copy_query(readable, piece, listed) + sql.SQL(" (format binary)")
@@ -210,9 +218,10 @@ def tuples(
 
 
 def _as_text(column: sql.Composable, type_oid: int) -> sql.Composable:
-    """`concat` writes a value as COPY does (a cast to text may not), but has nothing to say of NULL.
+    """Return the SQL for a column's value as text.
 
-    `is not null` would be another question: it is false of a composite value with a NULL in it.
+    `concat` writes a value as COPY does, which a cast to text may not. But it returns an empty string for NULL, so NULL
+    needs the `case`. `is not null` would be wrong there: it is false for a composite value that contains a NULL.
     """
     if type_oid in _SENT_AS_TEXT:
         return column
@@ -233,7 +242,7 @@ def _copy_query(readable: Readable, piece: Piece, listed: sql.Composable, where:
 
 
 def copy_out(connection: psycopg.Connection[Any], query: sql.Composed) -> Iterator[list[bytes]]:
-    """The lines of a `COPY … TO STDOUT`."""
+    """Yields the lines of a `COPY … TO STDOUT` in blocks."""
     pgconn = connection.pgconn
     _expect(pgconn.exec_(query.as_bytes(connection)), pq.ExecStatus.COPY_OUT)
     get = pgconn.get_copy_data

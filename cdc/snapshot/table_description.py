@@ -1,7 +1,7 @@
-"""Tables as a copy reads them: the columns that the stream would send, from the catalog as this transaction sees it.
+"""Descriptions of the tables that a snapshot reads, from the catalog as the current transaction sees it.
 
-The stream says with a Relation message what its rows are made of; a copy has to put the same message together itself,
-so that one encoder makes the same bytes of both.
+They have the columns that the stream would send. The stream describes its rows with a Relation message. A snapshot
+builds the same message itself, so that one encoder produces the same bytes for both.
 """
 
 from __future__ import annotations
@@ -34,11 +34,11 @@ class Leaf:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DescribedTable:
-    """All that a copy needs to know; it travels to Spark's workers as it is."""
+    """Everything that a snapshot needs to read a table. The driver sends it to the Spark workers."""
 
     oid: str
     shape: Shape
-    relation: Relation  # of any leaf, or of the partitioned table where it has none: they publish the same
+    relation: Relation  # of any leaf, or of the partitioned table if it has no leaves: they publish the same columns
     leaves: tuple[Leaf, ...]
     types: Mapping[int, TypeInfo]
 
@@ -47,11 +47,11 @@ class DescribedTable:
         return TableName(self.shape.schema, self.shape.table)
 
     def table(self, relation: Relation) -> TableEncoder:
-        """For the rows of one leaf: each may have its columns in an order of its own."""
+        """Return the encoder for the rows of one leaf. Column order may differ between leaves."""
         return TableEncoder(relation, self.shape, self.types)
 
 
-# What a partitioned table publishes is what its partitions do (publish_via_partition_root is off).
+# The partitions publish the rows of a partitioned table (publish_via_partition_root is off).
 _LEAVES = """
 select c.oid::int8, n.nspname, c.relname, c.relreplident::text, coalesce(c.relfilenode, 0)::int8,
     (select jsonb_agg(jsonb_build_array(a.attname, a.atttypid::int8, a.atttypmod) order by a.attnum)
@@ -63,7 +63,8 @@ where c.oid = any(%s::oid[])
 order by c.oid
 """
 
-# Names to oids in this same snapshot: `regclass` would look at the present, where the table may have another name.
+# Maps names to oids in the transaction's snapshot. `regclass` would use the present catalog, where the table may have
+# been renamed.
 _PUBLISHED = """
 select c.oid::int8, p.attnames::text[], p.rowfilter
 from pg_publication_tables p
@@ -76,14 +77,17 @@ where p.pubname = %s
 def describe_tables(
     connection: psycopg.Connection[Any], config: Config, oids: Iterable[str]
 ) -> dict[str, DescribedTable]:
-    """Those of the tables that exist and have a key, by oid."""
+    """Return the descriptions, by oid, of the tables that exist and have a key."""
     states = read_catalog_states(connection, oids, prefix=config.kafka.prefix)
     published = _published(connection, config.source.publication)
     return {oid: _describe(connection, config, oid, state, published) for oid, state in states.items() if state.key}
 
 
 def _published(connection: psycopg.Connection[Any], publication: str) -> dict[int, tuple[list[str], str | None]]:
-    """Column lists and row filters came with Postgres 15; generated columns are in the list where they are sent."""
+    """Return the publication's column list and row filter by relation oid. Empty before Postgres 15, which added both.
+
+    The column list includes generated columns if the publication sends them.
+    """
     if connection.info.server_version < 150000:
         return {}
     return {oid: (columns, where) for oid, columns, where in connection.execute(_PUBLISHED, [publication]).fetchall()}

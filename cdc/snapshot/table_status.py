@@ -1,4 +1,4 @@
-"""What capture has written down about itself: progress, and the tables that are incomplete. Reads Kafka only."""
+"""Capture's status from its records in Kafka: progress, and the tables that are incomplete. Reads Kafka only."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ from cdc.snapshot.requests import CopyRequests, read_requests
 from cdc.tables.recorded_state import TableStates
 from cdc.tables.state_reader import read_recorded_states
 
-_UNDER_WAY = {"since": str(LSN(0)), "reason": "the first copy is under way"}
+_UNDER_WAY = {"since": str(LSN(0)), "reason": "the initial snapshot is running"}
 
 
 def read_status(config: Config) -> dict[str, Any] | None:
-    """None before the first start."""
+    """Return capture's status, or None before its first start."""
     name = control_topic(config.kafka.prefix, Control.PROGRESS)
     topics = Topics(config.kafka)
     try:

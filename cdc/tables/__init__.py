@@ -1,1 +1,1 @@
-"""Tables beyond the stream: their state in the catalog, their recorded state, and what changed between the two."""
+"""The state of tables: read from the catalog, recorded in Kafka, and the differences between the two."""

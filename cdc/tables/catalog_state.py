@@ -1,4 +1,4 @@
-"""Reads `TableState`s from the catalog: one query for all tables of interest."""
+"""Reads the state of tables (`TableState`) from the catalog, with one query for all tables."""
 
 from __future__ import annotations
 
@@ -11,9 +11,9 @@ from msgspec.structs import replace
 from cdc import names
 from cdc.tables.recorded_state import CatalogColumn, TablePartition, TableState
 
-# A column without a value in old rows is NULL there, unless something fills it: a default of its own or of its domain,
-# an identity, a generation expression. A default that was dropped again goes on filling them (atthasmissing), unless it
-# was written into each. Virtual columns are never in the stream, stored generated ones since 18.
+# A new column is NULL in old rows, unless one of these gives it a value: a default of the column or of its domain, an
+# identity, or a generation expression. After a default was dropped, old rows keep its value (atthasmissing), unless the
+# value was written to each row. The stream never has virtual columns, and stored generated ones only since Postgres 18.
 _COLUMNS = """
 select coalesce(jsonb_agg(jsonb_build_array(
            a.attnum, a.attname, a.atttypid::int8, a.atttypmod, a.xmin::text,
@@ -32,10 +32,10 @@ join pg_attribute a on a.attrelid = i.indrelid and a.attnum = u.attnum
 where i.indrelid = c.oid and i.indisprimary and u.place <= i.indnkeyatts
 """
 
-# A partition made by CREATE TABLE … PARTITION OF is linked by the transaction that made its columns. ATTACH updates the
-# entries of all columns, if not in a later transaction then in a later command of the same one. System columns
-# (tableoid is -6) are never updated, so they tell when the table was made. Who made the links on the way up to the root
-# tells one that was away meanwhile from one that never was.
+# CREATE TABLE … PARTITION OF creates a partition's columns and its pg_inherits row in one transaction. ATTACH updates
+# the pg_attribute rows of all columns, in a later transaction or in a later command of the same one. Rows of system
+# columns (tableoid is -6) are never updated, so their xmin and cmin are those of the table's creation. `link` has the
+# xmin of each pg_inherits row up to the root. It changes if the partition is detached and attached again.
 _LEAVES = """
 select coalesce(jsonb_object_agg(leaf.oid::text, leaf.born) filter (where leaf.logged), '{}') as leaves,
        coalesce(jsonb_object_agg(leaf.oid::text, jsonb_build_array(leaf.link, leaf.storage)), '{}') as parts,
@@ -56,8 +56,8 @@ from (
 ) leaf
 """
 
-# Renaming an enum's label, or giving a composite another attribute, changes the text of every value without touching a
-# row. Types of our own have oids from 16384 on; what they are made of (arrays, domains, attributes) is looked through.
+# Renaming an enum label, or adding an attribute to a composite type, changes the text of every value without changing a
+# row. User-defined types have oids from 16384 on. The query also follows their element, base and attribute types.
 _FORMS = """
 with recursive held (oid) as (
     select a.atttypid from pg_attribute a
@@ -91,10 +91,10 @@ from pg_class c
 join pg_namespace n on n.oid = c.relnamespace
 cross join lateral ({_LEAVES}) l
 where c.oid = any(%s::oid[]) and not c.relispartition
-"""  # noqa: S608 - put together from the constants above
+"""  # noqa: S608 - built from the constants above only
 
 
-# A default that was dropped again is noted where the rows are, not at the partitioned table.
+# The catalog records a dropped default (atthasmissing) for the partitions, not for the partitioned table.
 _FILLED = """
 select attrelid::text, attname from pg_attribute
 where attrelid = any(%s::oid[]) and attnum > 0 and atthasmissing and not attisdropped
@@ -104,7 +104,7 @@ where attrelid = any(%s::oid[]) and attnum > 0 and atthasmissing and not attisdr
 def read_catalog_states(
     connection: psycopg.Connection[Any], oids: Iterable[str], *, prefix: str
 ) -> dict[str, TableState]:
-    """Those of the tables that still exist, by oid; one that has become a partition is a table no more."""
+    """Return the states, by oid, of the tables that still exist. Omits a table that has become a partition."""
     rows = connection.execute(_STATES, [list(oids)]).fetchall()
     states = {
         oid: TableState(

@@ -1,9 +1,9 @@
-"""What the config says about a table's events, as a digest: capture, copies and repairs must agree on it.
+"""Digests of the settings that determine a table's events. Capture, snapshots and repairs must use equal settings.
 
-A row that is published under other settings than its table is wrong: as plain text under a column that is masked, or
-under a key that nothing else has. So capture writes the digest of each table down, jobs compare theirs before they
-write anything, and capture compares that of every mark. Where capture's own settings were changed, the rows already
-published are wrong: the table is incomplete until it is copied again.
+A row that is published with other settings than the rest of its table is wrong: a masked column may be unmasked, or the
+record may have another key. So capture records the digest of each table. Jobs compare their digests with it before they
+write anything, and capture compares the digests in every watermark. If capture's own settings have changed, the rows
+that it published before are wrong. The table is then incomplete until an incremental snapshot.
 """
 
 from __future__ import annotations
@@ -23,22 +23,23 @@ from cdc.tables.recorded_state import Protected, TableState, TableStates
 
 log = get_logger("startup")
 
-# Of the encoders and the envelope. Raise it where the same row gives other bytes: every table is copied again then.
+# The format of values and envelope. Increase it if the same row gives other bytes. Every table is then copied again.
 EVENT_FORMAT = 1
 
 _REASON = "its masks or columns were changed in the config"
-# The digests of releases up to 0.1.0 have no such beginning.
+# The prefix of digests. Those of releases up to 0.1.0 have none.
 _FORM = "2:"
 _DIGITS = 32
 _OLD_DIGITS = 16
-# A masked value has no zero byte in it: no published hash is ever made with this text.
+# A masked value contains no zero byte, so no published hash is the hash of this text.
 _DOMAIN = b"\0tailrace settings digest 2"
 
 
 def settings_digest(config: Config, table: TableName) -> str:
-    """Of everything in the config that decides the bytes and the place of this table's events.
+    """Return the digest of all settings that determine the bytes, topic and partition of this table's events.
 
-    The salt is in it. It cannot be computed from the digest, but it can be guessed: like the hashes themselves.
+    The salt is part of it. The salt cannot be computed from the digest. A guess of the salt can be verified with the
+    digest, as it can with the published hashes.
     """
     masks = config.masks_of(table)
     columns = config.columns_of(table)
@@ -47,7 +48,7 @@ def settings_digest(config: Config, table: TableName) -> str:
             "events": EVENT_FORMAT,
             "prefix": config.kafka.prefix,
             "partitions": config.kafka.partitions,
-            "publication": config.source.publication,  # it may leave out columns and rows
+            "publication": config.source.publication,  # its column lists and row filters may exclude columns and rows
             "masks": sorted((name, str(mask)) for name, mask in masks.items()),
             "columns": None if columns is None else sorted(columns),
         }
@@ -56,14 +57,14 @@ def settings_digest(config: Config, table: TableName) -> str:
 
 
 def pipeline_digest(config: Config) -> str:
-    """Of the settings of all tables together, also of those that are not there."""
+    """Return the digest of the settings of all tables, including tables that the config names but that do not exist."""
     tables = {TableName(name.schema, name.table) for name in config.mask} | set(config.columns) | {TableName("", "")}
     said = orjson.dumps([(*table, settings_digest(config, table)) for table in sorted(tables)])
     return _FORM + sha256(said).hexdigest()[:_DIGITS]
 
 
 def event_settings_digests(config: Config, tables: Mapping[str, TableName]) -> dict[str, str]:
-    """By oid."""
+    """Return the settings digests of the tables by oid."""
     return {oid: settings_digest(config, name) for oid, name in tables.items()}
 
 
@@ -72,14 +73,14 @@ def name_of(state: TableState) -> TableName:
 
 
 def is_same(config: Config, table: TableName, recorded: str) -> bool:
-    """Whether a digest, perhaps of an older Tailrace, is that of these settings."""
+    """Whether a digest, which may be from an older release, is that of these settings."""
     if recorded.startswith(_FORM):
         return hmac.compare_digest(recorded, settings_digest(config, table))
     return hmac.compare_digest(recorded, _old_digest(config, table))
 
 
 def follow_settings(config: Config, states: TableStates, lsn: int) -> TableStates:
-    """At a start: tables that were published under other settings are due for a copy."""
+    """Compare the recorded settings with the config at start. Tables with changed settings are due for a snapshot."""
     for state in states.tables.values():
         recorded = states.settings.get(state.topic)
         if recorded is None:
@@ -93,8 +94,11 @@ def follow_settings(config: Config, states: TableStates, lsn: int) -> TableState
 
 
 def learn_settings(config: Config, states: TableStates) -> TableStates:
-    """Those of tables that are new, and what is kept back of each as it is now. Tables that are gone are forgotten:
-    one that comes back under the same name is published under the settings of then."""
+    """Record the settings of new tables, and the present masks and column lists of all tables.
+
+    Removes the settings of tables that no longer exist. If such a table is created again, it is published with the
+    settings of that time.
+    """
     live = {state.topic: state for state in states.tables.values()}
     if states.settings.keys() - live.keys():
         left = {topic: digest for topic, digest in states.settings.items() if topic in live}
@@ -107,7 +111,7 @@ def learn_settings(config: Config, states: TableStates) -> TableStates:
 
 
 def why_other(config: Config, states: TableStates, tables: Mapping[str, TableName]) -> str | None:
-    """Which of the tables (by oid) this config would publish otherwise than capture does; None where there is none."""
+    """Return why this config would publish one of the tables (by oid) differently from capture, or None."""
     for oid, name in tables.items():
         state = states.tables.get(oid)
         recorded = None if state is None else states.settings.get(state.topic)
@@ -117,38 +121,42 @@ def why_other(config: Config, states: TableStates, tables: Mapping[str, TableNam
 
 
 def why_different(config: Config, said: Mapping[str, str], tables: Mapping[str, TableName]) -> str | None:
-    """As `why_other`, of digests by oid that a job says it encodes with; one that says none counts as different."""
+    """Return why a job's settings differ from this config, or None.
+
+    `said` has the digests by oid that the job encodes with. A table without a digest counts as different.
+    """
     return next(
         (_different(name) for oid, name in tables.items() if not is_same(config, name, said.get(oid, ""))), None
     )
 
 
 def refuse_other(config: Config, recorded: Mapping[str, str], tables: Mapping[str, TableName]) -> None:
-    """`recorded`: digests by oid. What an older Tailrace wrote has none."""
+    """Refuse to run if a recorded digest (by oid) differs from this config's. Records of older releases have none."""
     for oid, name in tables.items():
         if oid in recorded and not is_same(config, name, recorded[oid]):
             raise other_settings(_different(name))
 
 
 def other_settings(reason: str) -> RefusedError:
+    """Return the error for a job whose settings differ from capture's."""
     return RefusedError(
         f"{reason[:1].upper()}{reason[1:]}.",
-        remedy="Run it with the config that capture runs with: the same [mask], mask_salt and [columns]. To change "
+        remedy="Run this command with capture's config: the same [mask], mask_salt and [columns]. To change "
         "them, change capture's config first and restart it.",
     )
 
 
 def _different(table: TableName) -> str:
-    return f"the settings of {table} ([mask], mask_salt, [columns]) are not those that capture publishes it with"
+    return f"the settings of {table} ([mask], mask_salt, [columns]) differ from those that capture publishes it with"
 
 
-# -- what may not leave without being said ----------------------------------------------------------------
+# -- masks and column lists that were removed from the config ---------------------------------------------
 
 
 def refuse_removed(config: Config, states: TableStates, now: Mapping[str, TableState]) -> None:
-    """A mask or a column list that tables were published with is gone from the config: by accident, perhaps.
+    """Refuse to run if a mask or a column list of a published table was removed from the config, maybe by accident.
 
-    `now`: the tables that are still there, by oid. Of tables and columns that were dropped nothing can get out.
+    `now` has the tables that still exist, by oid. Dropped tables and columns have no values that could be published.
     """
     for oid, state in states.tables.items():
         if oid not in now:
@@ -161,15 +169,18 @@ def refuse_removed(config: Config, states: TableStates, now: Mapping[str, TableS
             if _is_there(state, now[oid], column) and _lets_out(config, state, column):
                 name = ColumnName(state.schema, state.table, column)
                 raise RefusedError(
-                    f"Column {name} was published with a mask, and [mask] does not have it any more.",
-                    remedy=f"Put the mask back. To publish the column as it is from now on: '{name}' = \"none\"",
+                    f"Column {name} was published with a mask, and [mask] no longer has it.",
+                    remedy=f"Restore the mask. To publish the column without a mask from now on: '{name}' = \"none\"",
                 )
         if known.has_list and name_of(state) not in config.columns:
             raise _list_removed(state)
 
 
 def _refuse_unknown(config: Config, states: TableStates, state: TableState) -> None:
-    """A record of release 0.1.0 has only the digest: it tells whether there was anything, not what."""
+    """Check a table whose record is from release 0.1.0 and has a digest only.
+
+    The digest shows whether the table had masks or a column list, but not which.
+    """
     recorded, table = states.settings.get(state.topic), name_of(state)
     if recorded is None or recorded.startswith(_FORM) or recorded == _old_digest(None, table):
         return
@@ -180,8 +191,8 @@ def _refuse_unknown(config: Config, states: TableStates, state: TableState) -> N
 
 def _list_removed(state: TableState) -> RefusedError:
     return RefusedError(
-        f"Table {name_of(state)} was published with columns kept back, and the config does not say so any more.",
-        remedy="Put its lines in [columns] and [mask] back. To publish all of its columns from now on: "
+        f"Table {name_of(state)} was published with masked or omitted columns, and the config no longer has them.",
+        remedy="Restore its lines in [columns] and [mask]. To publish all of its columns from now on: "
         f"[columns] '{name_of(state)}' = [\"*\"]",
     )
 
@@ -193,14 +204,17 @@ def _protected(config: Config, state: TableState) -> Protected:
 
 
 def _lets_out(config: Config, state: TableState, column: str) -> bool:
-    """Neither a mask, nor a line that says that there is none, nor a list that leaves it out."""
+    """Whether the column would be published unmasked without an explicit "none" in [mask]."""
     columns = config.columns_of(name_of(state))
     is_published = columns is None or column in columns
     return is_published and ColumnName(state.schema, state.table, column) not in config.mask
 
 
 def _is_there(before: TableState, now: TableState, column: str) -> bool:
-    """Under whatever name: one that was renamed is looked at when its first row comes (`masks.refuse_lost_mask`)."""
+    """Whether the column still exists, under any name.
+
+    `mask_rules.refuse_lost_mask` checks a renamed column when its first row arrives.
+    """
     numbers = {each.number for each in now.columns}
     return any(each.name == column and each.number in numbers for each in before.columns)
 
@@ -211,7 +225,10 @@ def _key(config: Config) -> bytes:
 
 
 def _old_digest(config: Config | None, table: TableName) -> str:
-    """As releases up to 0.1.0 made it. None: of a table without masks and without a list."""
+    """Return the digest in the form of releases up to 0.1.0.
+
+    Without a config, the digest is that of a table without masks and column list.
+    """
     masks = {} if config is None else {name: str(mask) for name, mask in config.masks_of(table).items()}
     columns = None if config is None else config.columns_of(table)
     salt = None if config is None else config.capture.mask_salt

@@ -1,4 +1,7 @@
-"""Whether the masks of the config fit the tables. Capture refuses one that names nothing, or that a rename has lost."""
+"""Checks the config's masks and column lists against the tables.
+
+Capture refuses a mask that names no column, and a mask whose column was renamed.
+"""
 
 from __future__ import annotations
 
@@ -12,7 +15,7 @@ from cdc.tables.recorded_state import TableState
 
 
 def refuse_lost_mask(masks: Masks, before: TableState | None, now: TableState) -> None:
-    """A masked column, or its table, has another name now: under that one it would leave as it is."""
+    """Refuse to run if a masked column or its table was renamed, since it would be published unmasked."""
     if before is None:
         return
     names = {column.number: column.name for column in now.columns}
@@ -23,13 +26,17 @@ def refuse_lost_mask(masks: Masks, before: TableState | None, now: TableState) -
         is_masked = old in masks and masks[old].kind is not MaskKind.NONE
         if is_masked and new is not None and new not in masks:
             raise RefusedError(
-                f"Column {old} is masked and is now {new}, which is not.",
-                remedy=f"Add '{new}' to [mask]; keep the old line until everything written before is published.",
+                f"Column {old} is masked and was renamed to {new}, which is not.",
+                remedy=f"Add '{new}' to [mask]. Keep the old line until all changes before the rename are published.",
             )
 
 
 def refuse_unfit(config: Config, tables: Collection[TableState]) -> None:
-    """Before the first start: what names nothing (a mistyped name would mask nothing), and what does not suit a key."""
+    """Check [mask] and [columns] before the first start.
+
+    Refuses a name that no captured table or column has, since a misspelled name would mask nothing. Also refuses masks
+    and column lists that are not allowed for key columns.
+    """
     for each in tables:
         _refuse_unfit_for_key(config, TableName(each.schema, each.table), each.key)
     columns = {TableName(each.schema, each.table): {column.name for column in each.columns} for each in tables}
@@ -48,7 +55,7 @@ def refuse_unfit(config: Config, tables: Collection[TableState]) -> None:
             continue
         raise RefusedError(
             f"[{section}] {text}: {problem}.",
-            remedy="Mend the name (of a partitioned table, name the table itself, not a partition), or take it out.",
+            remedy="Correct the name (for a partition, name the partitioned table), or remove it.",
         )
 
 
@@ -60,5 +67,6 @@ def _refuse_unfit_for_key(config: Config, table: TableName, key: Iterable[str]) 
         columns = config.columns_of(table)
         if columns is not None and name not in columns:
             raise RefusedError(
-                f"[columns] of {table} leaves out a column of its key.", remedy=f"It must have {', '.join(key)}."
+                f"[columns] of {table} leaves out a column of its key.",
+                remedy=f"Add the key columns: {', '.join(key)}.",
             )

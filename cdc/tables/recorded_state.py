@@ -1,8 +1,8 @@
-"""What capture knows of the tables beyond the stream: their identity in the catalog, and which of them are incomplete.
+"""The recorded state of the tables: their catalog state, and which of them are incomplete.
 
-A schema change can alter existing rows without a single row event (a rewrite, a default, an attached partition). So the
-catalog is looked at with every heartbeat and compared with this record; what changed marks the table as incomplete
-until it has been copied again. The record lives on `<prefix>.__schema` and is written inside capture's transactions.
+A schema change can change existing rows without row events (a rewrite, a default, an attached partition). So capture
+reads the catalog with every heartbeat and compares it with this record. If a table has changed, capture marks it as
+incomplete until an incremental snapshot. The record is on `<prefix>.__schema`. Capture writes it in its transactions.
 """
 
 from __future__ import annotations
@@ -13,14 +13,17 @@ import msgspec
 
 from cdc.errors import RefusedError
 
-# 2: `settings`. A record of format 1 knows none. 3: `protected`, and the digests of `settings` are of another form.
+# Format 2 adds `settings`. Format 3 adds `protected`, and the digests in `settings` have another form.
 FORMAT = 3
 KEY = b'{"state":"tables"}'
 NEVER_COPIED = "the rows that it had before were never copied ([copy] first = false)"
 
 
 class CatalogColumn(msgspec.Struct, frozen=True):
-    """`entry` changes whenever the column's catalog row does, also when a retype leaves the type as it was."""
+    """A column in the catalog.
+
+    `entry` changes whenever the column's pg_attribute row changes, also after an ALTER TYPE to the same type.
+    """
 
     number: int
     name: str
@@ -32,32 +35,34 @@ class CatalogColumn(msgspec.Struct, frozen=True):
 
 
 class TablePartition(msgspec.Struct, frozen=True, array_like=True):
-    """`link` changes when a partition is taken out and put back; `storage` when it is rewritten."""
+    """A partition. `link` changes if it is detached and attached again, `storage` if it is rewritten."""
 
     link: str
     storage: str
 
 
 class TableState(msgspec.Struct, frozen=True, kw_only=True):
+    """A table's state in the catalog."""
+
     schema: str
     table: str
     topic: str
     key: list[str]
-    storage: str  # changes with every rewrite; of all leaves together, for a partitioned table
+    storage: str  # changes with every rewrite; for a partitioned table, a digest over all leaves
     columns: list[CatalogColumn]
-    leaves: dict[str, bool] = {}  # oids of the partitions that hold rows -> whether it was born as one, so empty
+    leaves: dict[str, bool] = {}  # oids of partitions that hold rows -> whether created as one, and so empty
     parts: dict[
         str, TablePartition
-    ] = {}  # of these and of unlogged ones, whose rows nobody can follow; older records have none
-    forms: dict[str, str] = {}  # oids of enum labels and composites that its columns' types have -> what they are
-    dropped: list[str] = []  # names of columns that are gone: rows in the topic may still have them
+    ] = {}  # also has unlogged partitions, whose changes are not in the WAL; empty in older records
+    forms: dict[str, str] = {}  # oids of enum labels and composite types of the columns -> their definition
+    dropped: list[str] = []  # names of dropped columns; records in the topic may still have them
 
 
 class Pending(msgspec.Struct, frozen=True):
-    """The topic may lack what happened at the source before `since` (an LSN): a copy is due.
+    """Marks a table as incomplete: its topic may lack changes that were made before `since` (an LSN).
 
-    `again`: where it was marked last; a copy that began before that does not bring it all. `by_choice`: the config says
-    that these rows are not wanted (`[copy] first = false`), so no copy begins by itself.
+    `again`: the LSN of the last mark. A snapshot that started before it does not complete the table. `by_choice`: the
+    config excludes the existing rows (`[copy] first = false`), so no snapshot starts automatically.
     """
 
     since: int
@@ -67,7 +72,7 @@ class Pending(msgspec.Struct, frozen=True):
 
 
 class Gone(msgspec.Struct, frozen=True):
-    """A table that was dropped or renamed; `seen` is an LSN behind the last change of its rows."""
+    """A table that was dropped or renamed. `seen` is an LSN after the last change of its rows."""
 
     schema: str
     table: str
@@ -75,7 +80,7 @@ class Gone(msgspec.Struct, frozen=True):
 
 
 class Protected(msgspec.Struct, frozen=True, array_like=True):
-    """What the config keeps back of a table: its masked columns, and whether a list holds columns back."""
+    """A table's masked columns in the config, and whether the config has a column list for it."""
 
     masks: list[str] = []
     has_list: bool = False
@@ -85,27 +90,29 @@ class Protected(msgspec.Struct, frozen=True, array_like=True):
 
 
 class TableStates(msgspec.Struct, frozen=True, kw_only=True):
+    """The recorded state of all tables."""
+
     format: int = FORMAT
     tables: dict[str, TableState] = {}  # by oid
     pending: dict[str, Pending] = {}  # by topic
-    emptying: dict[str, Gone] = {}  # by topic: emptied by the next heartbeat
-    settings: dict[str, str] = {}  # by topic: digest of the settings under which it is published (`table_settings`)
-    protected: dict[str, Protected] = {}  # by topic; older records have none
-    strays: dict[str, Gone] = {}  # by topic: a name under which rows came between two looks; it may be gone by now
-    away: dict[str, list[str]] = {}  # by topic: columns that had another name in rows between two looks
+    emptying: dict[str, Gone] = {}  # by topic: the next heartbeat writes markers that empty the topic
+    settings: dict[str, str] = {}  # by topic: digest of the settings with which it is published (`event_settings`)
+    protected: dict[str, Protected] = {}  # by topic; empty in older records
+    strays: dict[str, Gone] = {}  # by topic: tables' temporary names in rows between two catalog reads
+    away: dict[str, list[str]] = {}  # by topic: columns that had another name in rows between two catalog reads
 
     def encode(self) -> bytes:
         return msgspec.json.encode(self)
 
     def root_of(self, oid: int) -> TableState | None:
-        """The table that a relation belongs to: itself, or the partitioned table above it."""
+        """Return the table that a relation belongs to: itself, or its partitioned table."""
         found = self.tables.get(str(oid))
         if found is not None:
             return found
         return next((state for state in self.tables.values() if str(oid) in state.leaves), None)
 
     def with_pending(self, topic: str, since: int, reason: str) -> TableStates:
-        """The first mark stands: what is missing began there. One that was by choice is none any more."""
+        """Mark a table as incomplete. An earlier mark keeps its `since` and reason, but is no longer by choice."""
         old = self.pending.get(topic)
         if old is None:
             mark = Pending(int(since), reason)
@@ -114,16 +121,19 @@ class TableStates(msgspec.Struct, frozen=True, kw_only=True):
         return msgspec.structs.replace(self, pending={**self.pending, topic: mark})
 
     def never_copied(self, topic: str, since: int) -> TableStates:
-        """Its rows of before are not wanted."""
+        """Mark a table whose existing rows the config excludes."""
         mark = Pending(int(since), NEVER_COPIED, by_choice=True)
         return msgspec.structs.replace(self, pending={**self.pending, topic: mark})
 
     def due(self, *, first: bool) -> set[str]:
-        """Topics of incomplete tables that are to be copied. Not `first` (`[copy] first`): rows of before are not."""
+        """Return the topics of tables that are due for a snapshot.
+
+        `first` is `[copy] first`. If it is false, tables that are incomplete by choice are not due.
+        """
         return {topic for topic, mark in self.pending.items() if first or not mark.by_choice}
 
     def copied(self, topic: str, began: int) -> TableStates:
-        """A whole copy of the table that began at this LSN is through."""
+        """Remove the mark of a table after a complete snapshot that started at this LSN, unless it was marked later."""
         mark = self.pending.get(topic)
         return self.without_pending(topic) if mark is not None and max(mark.since, mark.again) <= began else self
 
@@ -136,10 +146,10 @@ class TableStates(msgspec.Struct, frozen=True, kw_only=True):
         return self.with_tables({**self.tables, root: state})
 
     def with_stray(self, oid: int, schema: str, table: str, topic: str, lsn: int) -> TableStates:
-        """Rows of a relation come under this name. If it is not the one that is known, the table was renamed since.
+        """Record the name that a relation has in the stream. If it differs from the recorded name, it was renamed.
 
-        Most likely the next look finds it under that name. But it may be back under the known one by then, and what
-        was written in between is in another topic.
+        Usually the next catalog read finds the table under the new name. But the table may have its old name again by
+        then, and the rows written in between are in another topic.
         """
         known = self.root_of(oid)
         if known is None or known.topic == topic:
@@ -148,7 +158,10 @@ class TableStates(msgspec.Struct, frozen=True, kw_only=True):
         return msgspec.structs.replace(self.with_pending(known.topic, lsn, "it was renamed"), strays=strays)
 
     def with_columns_away(self, oid: int, columns: Collection[str]) -> TableStates:
-        """Rows of a relation have these columns: one that is missing there, while another is new, was renamed."""
+        """Record the columns that a relation has in the stream.
+
+        A column that is missing there, while another column is new, may have been renamed.
+        """
         known = self.root_of(oid)
         if known is None or {column.name for column in known.columns}.issuperset(columns):
             return self
@@ -180,14 +193,14 @@ def decode_states(data: bytes) -> TableStates:
     found = msgspec.json.decode(data, type=_Format)
     if found.format > FORMAT:
         raise RefusedError(
-            f"The tables' record on __schema has format {found.format}; this Tailrace knows up to {FORMAT}.",
+            f"The tables' record on __schema has format {found.format}. This Tailrace reads formats up to {FORMAT}.",
             remedy="Run the newer Tailrace that wrote it.",
         )
     return msgspec.structs.replace(msgspec.json.decode(data, type=TableStates), format=FORMAT)
 
 
 def why_incomplete(before: TableState, now: TableState) -> str | None:
-    """What has changed rows without row events, if anything has."""
+    """Return which schema change has changed rows without row events, or None."""
     if before.leaves.keys() - now.leaves.keys():
         return "a partition was detached or dropped"
     if any(not born for leaf, born in now.leaves.items() if leaf not in before.leaves):
@@ -211,14 +224,17 @@ def _why_key_or_types(before: TableState, now: TableState) -> str | None:
 
 
 def why_back(before: TableState, now: TableState, away: Collection[str]) -> str | None:
-    """`away`: columns that had another name in rows in between. Here they are again, and those rows lack them."""
+    """Return the reason if a column was renamed and renamed back between two catalog reads, or None.
+
+    `away`: columns that had another name in rows in between. Those rows lack the column.
+    """
     old = {column.number: column.name for column in before.columns}
     names = (column.name for column in now.columns if column.name in away and old.get(column.number) == column.name)
     return next((f"column {name} was renamed and renamed back" for name in names), None)
 
 
 def remembering_dropped(before: TableState, now: TableState) -> TableState:
-    """`now`, with the names of all columns that rows in its topic may have although the table has not."""
+    """Return `now` with the names of all dropped columns that records in its topic may still have."""
     gone = {*before.dropped, *(column.name for column in before.columns if column.is_streamed)}
     gone -= {column.name for column in now.columns}
     return msgspec.structs.replace(now, dropped=sorted(gone)) if gone else now
@@ -237,22 +253,26 @@ def _why_column(
         return f"column {before.name} was renamed to {now.name}"
     if (before.type_oid, before.type_modifier) != (now.type_oid, now.type_modifier):
         return f"column {now.name} changed its type"
-    # A retype that leaves the type as it was, with USING. (VACUUM FULL rewrites too, but leaves the column's entry.)
+    # An ALTER TYPE … USING to the same type. VACUUM FULL also rewrites, but does not change the column's entry.
     return f"the table was rewritten with column {now.name}" if rewritten and before.entry != now.entry else None
 
 
 def _is_rewritten(before: TableState, now: TableState) -> bool:
-    """Partitions that came or went say nothing about those that stayed."""
+    """Whether the table was rewritten. Compares only partitions that exist both before and now."""
     if before.parts:
         return any(now.parts[leaf].storage != part.storage for leaf, part in before.parts.items() if leaf in now.parts)
     return before.storage != now.storage
 
 
 def _why_new_column(now: CatalogColumn, table_before: TableState, *, rewritten: bool) -> str | None:
-    """Old rows have NULL in it, and readers take a missing field for that; unless it was filled, or is not missing."""
+    """Return why a new column makes the table incomplete, or None.
+
+    Old rows have NULL in a new column, and consumers read a missing field as NULL. That is wrong if the old rows got
+    another value, or if old records have a field of this name from a dropped column.
+    """
     if now.has_default:
         return f"column {now.name} was added with a default"
-    if rewritten:  # by a default that every row has a value of its own from (a random one), and that is gone by now
+    if rewritten:  # by a volatile default (a different value for each row) that was dropped since
         return f"column {now.name} was added and the table rewritten"
     if now.name in table_before.dropped or any(column.name == now.name for column in table_before.columns):
         return f"column {now.name} was dropped and added again"

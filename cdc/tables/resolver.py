@@ -1,8 +1,8 @@
-"""From a Relation message to a `TableEncoder`: which logical table it is, its key, and what of it is published.
+"""Resolves a Relation message to a `TableEncoder`: finds the table, its key and its published columns.
 
-The message says what the columns were when the rows were written; the catalog only says what they are now. So the
-message decides the columns, and the catalog is asked for what the message lacks: the order of the key, the partitioned
-table above a partition, whether the key is deferrable. Where the catalog has moved on, the last known state stands in.
+The message has the columns at the time the rows were written. The catalog has the present ones. So the columns come
+from the message. The catalog provides what the message lacks: the order of the key columns, the partitioned table of a
+partition, and whether the key is deferrable. If the catalog no longer matches, the last recorded state is used.
 """
 
 from __future__ import annotations
@@ -30,21 +30,23 @@ log = get_logger("tables")
 
 
 class TableResolver:
+    """Resolves relations with the catalog and the recorded states."""
+
     def __init__(self, config: Config, connection: psycopg.Connection[Any]) -> None:
         self._config = config
         self._connection = connection
 
     def table_for(self, relation: Relation, states: TableStates, topics: Collection[str]) -> TableEncoder | None:
-        """None where the table is gone from the source (whatever its rows were, they are no more) or has no key.
+        """Return the encoder of a relation's table, or None if the table was dropped (with its rows) or has no key.
 
-        `topics`: those that there are. A table with a topic that is no longer published was removed from the pipeline,
-        and what was written before belongs there.
+        `topics`: the existing topics. A table that has a topic but is no longer published was removed from the
+        pipeline. Rows that were written before belong to that topic.
         """
         root = catalog.root_of(self._connection, relation.oid)
         now = None if root is None else self._state(root.oid)
         known = states.root_of(relation.oid)
         before = None if root is None else states.tables.get(str(root.oid))
-        # Detached since then: what was written before belongs to the partitioned table.
+        # A partition that was detached later: rows written before belong to the partitioned table.
         is_detached = known is not None and known is not before and str(relation.oid) in known.leaves
         if root is None or now is None or is_detached:
             if known is None:
@@ -52,18 +54,18 @@ class TableResolver:
             shape = self.shape_of(relation, known, deferrable_key=False)
         else:
             if before is None and now.topic not in topics and not self._is_published(root.oid):
-                return None  # a partition that came and went while nobody looked
+                return None  # a partition that was attached and detached between two catalog reads
             refuse_lost_mask(self._config.mask, before, now)
             shape = self.shape_of(relation, now, deferrable_key=root.deferrable_key, known=before)
-        if not shape.key:  # the last look at the catalog has marked it as incomplete for that
+        if not shape.key:  # the last catalog read has marked the table as incomplete for this reason
             remedy = f"Give it one: alter table {relation.schema}.{relation.table} add primary key (…)."
-            log.warning("table_left_out", table=str(shape), reason="it has no primary key any more", remedy=remedy)
+            log.warning("table_left_out", table=str(shape), reason="it no longer has a primary key", remedy=remedy)
             return None
         types = load_types(self._connection, [column.type_oid for column in relation.columns])
         return TableEncoder(relation, shape, types)
 
     def learn(self, oid: int, states: TableStates, lsn: int) -> TableStates:
-        """A partition that came since the last look at the catalog is known from now on: its going must be noticed."""
+        """Record a partition that was added after the last catalog read, so that its removal is noticed later."""
         if states.root_of(oid) is not None:
             return states
         root = catalog.root_of(self._connection, oid)
@@ -84,9 +86,9 @@ class TableResolver:
     def shape_of(
         self, relation: Relation, now: TableState, *, deferrable_key: bool, known: TableState | None = None
     ) -> Shape:
-        """What is published of a relation whose table is `now` in the catalog, and was `known` before."""
+        """Return what is published of a relation. `now` is its table's catalog state, `known` the recorded state."""
         is_partition = bool(now.leaves)
-        # A renamed table: rows that were written before carry the old name, and belong to the old topic.
+        # After a rename, rows that were written before it have the old name and belong to the old topic.
         schema, table = (now.schema, now.table) if is_partition else (relation.schema, relation.table)
         source = TableName(schema, table)
         wanted = self._config.columns_of(source)
@@ -108,13 +110,14 @@ class TableResolver:
         )
         if wanted is not None and not set(shape.key) <= set(wanted):
             raise RefusedError(
-                f"[columns] of {shape} leaves out a column of its key.", remedy=f"It must have {', '.join(shape.key)}."
+                f"[columns] of {shape} leaves out a column of its key.",
+                remedy=f"Add the key columns: {', '.join(shape.key)}.",
             )
         return shape
 
 
 def _column_order(relation: Relation, now: TableState, known: TableState | None) -> tuple[str, ...]:
-    """The partitioned table's, as the catalog has it, or had it when these rows were written."""
+    """Return the partitioned table's column order, from the catalog or from the state when the rows were written."""
     names = [column.name for column in relation.columns]
     orders = [[column.name for column in state.columns] for state in (now, known) if state is not None]
     for order in orders:
@@ -124,15 +127,15 @@ def _column_order(relation: Relation, now: TableState, known: TableState | None)
 
 
 def _key(relation: Relation, now: TableState, known: TableState | None) -> tuple[str, ...]:
-    """The key in its order: as the catalog has it, or had it when these rows were written."""
-    # Without an identity only inserts can come (the server refuses the rest), and they carry every column.
+    """Return the key columns in key order, from the catalog or from the state when the rows were written."""
+    # Without a replica identity only inserts are possible (the server rejects the rest), and they have every column.
     in_identity = {column.name for column in relation.columns if column.in_key}
     in_identity = in_identity or {column.name for column in relation.columns}
     for state in (now, known):
         if state is not None and state.key and set(state.key) <= in_identity:
             return tuple(state.key)
     if relation.replica_identity is ReplicaIdentity.FULL:
-        return ()  # every column is in the identity: it does not tell the key
+        return ()  # every column is in the identity, so it does not show the key
     if relation.replica_identity is ReplicaIdentity.INDEX:
-        return tuple(now.key)  # nor does an index: a table with a key that it lacks is refused (`relations`)
+        return tuple(now.key)  # `table_encoder` refuses the table if the index lacks a key column
     return tuple(column.name for column in relation.columns if column.in_key)

@@ -1,4 +1,4 @@
-"""Records on `<prefix>.__schema`: each table's columns, types and key by version, so that no job needs the source."""
+"""Records on `<prefix>.__schema` with a table's columns, types and key by version. Jobs read them, not the source."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def schema_digest(table: TableEncoder) -> str:
 
 
 def record(table: TableEncoder, version: Version, schema_topic: str) -> Record:
-    """Keyed by table *and* version: compaction keeps every state that a table ever had."""
+    """Return the schema record. Its key is table *and* version, so compaction keeps all versions of the schema."""
     stamp = str(version)
     key = orjson.dumps({"topic": table.topic, "version": stamp})
     value = orjson.dumps({"format": FORMAT, "version": stamp, **describe(table)})

@@ -1,4 +1,4 @@
-"""Reads the tables' recorded state from Kafka, and words why a table is incomplete."""
+"""Reads the tables' recorded state from Kafka, and formats why a table is incomplete."""
 
 from __future__ import annotations
 
@@ -11,19 +11,19 @@ from cdc.tables.recorded_state import Pending, TableStates, decode_states
 
 
 def read_recorded_states(config: Config) -> TableStates | None:
-    """The last record; None before the first start."""
+    """Return the last record, or None before capture's first start."""
     name = control_topic(config.kafka.prefix, Control.SCHEMA)
     data = read_last(config.kafka.client_options(), name, STATES_KEY, timeout_seconds=10)
     return None if data is None else decode_states(data)
 
 
 def incomplete(mark: Pending) -> str:
-    """How it is said everywhere."""
+    """Return the text that all commands and pages show for an incomplete table."""
     return f"incomplete since {LSN(mark.since)}: {mark.reason}"
 
 
 def copy_command(states: TableStates | None, topic: str) -> str:
-    """What completes this table."""
+    """Return the command that completes this table."""
     mark = None if states is None else states.pending.get(topic)
     if states is None or mark is None or not mark.by_choice:
         return "tailrace snapshot"

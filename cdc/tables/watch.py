@@ -1,7 +1,7 @@
-"""Looks at the catalog with every heartbeat: tables that came, went, were renamed, altered or rewritten.
+"""Reads the catalog with every heartbeat to find tables that were created, dropped, renamed, altered or rewritten.
 
-What it finds becomes the next `TableStates`; it publishes nothing itself. A table that is gone empties its topic one
-heartbeat *later* (`emptying`): only then is the stream sure to be past the last change of its rows.
+The result is the next `TableStates`. This module publishes nothing. The topic of a dropped table is emptied one
+heartbeat *later* (`emptying`), since only then has the stream certainly passed the last change of its rows.
 """
 
 from __future__ import annotations
@@ -27,12 +27,14 @@ from cdc.tables.recorded_state import Gone, TableState, TableStates, remembering
 
 log = get_logger("watch")
 
-# Adding a table waits for its open writers, and must not make others wait for long.
+# Adding a table to the publication waits for its open writers, and later writers wait behind it.
 _LOCK_TIMEOUT = "2s"
 _HAD_ROWS = "it was added while rows were in it"
 
 
 class TableWatch:
+    """Compares the catalog with the recorded states, and adds new tables to the publication."""
+
     def __init__(self, config: Config, connection: psycopg.Connection[Any], topics: Topics) -> None:
         self._config = config
         self._topics = topics
@@ -42,11 +44,11 @@ class TableWatch:
         self._connection = connection
         self._told: set[int] = set()
         self._emptying: set[str] = set()
-        self._emptied: set[str] = set()  # topics whose rows are all dead, by markers that this capture has published
+        self._emptied: set[str] = set()  # topics that this capture has emptied with markers
         self._times_busy: Counter[int] = Counter()
 
     def look(self, progress: Progress, states: TableStates) -> tuple[Publication, TableStates]:
-        """What the publication and the tables are now; refuses what was changed behind our back."""
+        """Return the present publication and table states. Refuses changes to the publication by other sessions."""
         publication = catalog.publication(self._connection, self._source.publication)
         existing = catalog.existing_tables(self._connection, progress.publication_tables)
         continuity.check_publication(progress, publication, name=self._source.publication, existing_tables=existing)
@@ -63,7 +65,10 @@ class TableWatch:
         return publication, learn_settings(self._config, states)
 
     def _add_new(self, publication: Publication | None, states: TableStates) -> dict[str, str | None]:
-        """Put new tables into the publication; gives why each is incomplete, by oid, or None: it needs no copy."""
+        """Add new tables to the publication.
+
+        Returns, by oid, why each added table is incomplete, or None if it needs no snapshot.
+        """
         published = set() if publication is None else publication.tables.keys()
         added: dict[str, str | None] = {}
         found = catalog.tables(self._connection, self._source.tables)
@@ -71,15 +76,15 @@ class TableWatch:
             if str(table.oid) in published or catalog.why_not_captured(table) is not None:
                 continue
             if _topic_is_taken(states, table.topic(self._prefix)):
-                continue  # by a table of this name that has just gone; its topic is emptied first
+                continue  # by a table of this name that was just dropped; capture empties its topic first
             try:
                 empty = self._add(table)
             except psycopg.errors.LockNotAvailable:
-                log.info("table_busy", table=str(table), reason="it is written to all the time; next heartbeat")
+                log.info("table_busy", table=str(table), reason="it has open writers; retry at the next heartbeat")
                 self._times_busy[table.oid] += 1
-                break  # the stream waits for us: for one such table, not for many
+                break  # the stream is blocked meanwhile, so wait for one busy table per heartbeat only
             except (psycopg.errors.UndefinedTable, psycopg.errors.DuplicateObject):
-                continue  # dropped, renamed or added by somebody else since we looked
+                continue  # another session dropped, renamed or added it after the catalog read
             except psycopg.errors.InsufficientPrivilege:
                 self._tell_once(table)
                 continue
@@ -88,7 +93,10 @@ class TableWatch:
         return added
 
     def _why_incomplete(self, table: SourceTable) -> str | None:
-        """Of a table that is empty. Its topic may be older than that: one that was removed and is selected again."""
+        """Return why an empty table is incomplete, or None.
+
+        Its topic may have old rows, if the table was removed from the pipeline earlier and is selected again.
+        """
         topic = table.topic(self._prefix)
         if topic in self._emptied:
             return None
@@ -107,7 +115,10 @@ class TableWatch:
             )
 
     def _add(self, table: SourceTable) -> bool:
-        """Under a lock that waits for open writers: rows that they wrote before would not be streamed."""
+        """Add a table to the publication and return whether it is empty.
+
+        Takes a lock that waits for open writers, since rows that they wrote before would not be streamed.
+        """
         with self._connection.transaction():
             self._connection.execute(f"set local lock_timeout = '{_LOCK_TIMEOUT}'")
             catalog.lock_against_writers(self._connection, table)
@@ -122,9 +133,10 @@ def _topic_is_taken(states: TableStates, topic: str) -> bool:
 def _advance(
     states: TableStates, now: dict[str, TableState], lsn: int, added: Mapping[str, str | None], *, behind: int
 ) -> TableStates:
-    """`added`: the tables that this look has put into the publication, and why each is incomplete, if it is.
+    """Return the next states.
 
-    `behind`: an LSN behind everything that `now` shows.
+    `added`: the tables that were just added to the publication, with the reason if they are incomplete. `behind`: an
+    LSN after everything that `now` shows.
     """
     live_topics = {state.topic for state in now.values()}
     emptying = dict(states.emptying)

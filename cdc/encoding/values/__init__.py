@@ -1,7 +1,7 @@
-"""The one encoder from Postgres's text output to JSON, for the stream and for the copies alike.
+"""Encodes values from Postgres's text output to JSON, for the stream and for snapshots.
 
-A row that is copied and the same row streamed must give the same bytes, so nothing else may turn a value into
-JSON. The forms are fixed by docs/reference/types.md, whose table the tests run against real servers.
+A row must have the same bytes in a snapshot and in the stream, so no other code may convert a value to JSON.
+docs/reference/types.md defines the JSON forms. The tests run its tables against real servers.
 """
 
 from __future__ import annotations

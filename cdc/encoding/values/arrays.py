@@ -1,7 +1,7 @@
-"""The encoder of arrays: Postgres's array text to a JSON array, nested as deep as the array is.
+"""The encoder of arrays: converts Postgres's array text to a JSON array with the same number of dimensions.
 
-An array whose subscripts do not start at 1 keeps Postgres's whole text as a JSON string (`[0:1]={1,2}`): a JSON
-array has nowhere to say it.
+An array whose subscripts do not start at 1 becomes a JSON string with Postgres's whole text (`[0:1]={1,2}`), since a
+JSON array cannot contain its lower bound.
 """
 
 from __future__ import annotations
@@ -19,6 +19,7 @@ _BRACKETS = bytes.maketrans(b"{}", b"[]")
 
 
 def array(element: Encode, delimiter: str) -> Encode:
+    """Return the encoder of arrays whose elements have this encoder and delimiter."""
     separator = delimiter.encode()
     escaped = re.escape(separator)
     token = re.compile(rb'"(?:[^"\\]|\\.)*"|[^{}"' + escaped + rb"]+|[{}]|" + escaped, re.DOTALL)
@@ -41,7 +42,7 @@ def array(element: Encode, delimiter: str) -> Encode:
         return b"[%b]" % b",".join([b"null" if item == b"NULL" else element(item) for item in items])
 
     def encode_numbers(value: bytes) -> bytes:
-        """Numbers need no quotes, so that changing the brackets is all. (A vector is quoted, being a list itself.)"""
+        """Replace the brackets only, since numbers have no quotes. A quoted element is a pgvector list."""
         if value[0] == _OPEN and b'"' not in value:
             return value.translate(_BRACKETS).replace(b"NULL", b"null")
         return encode(value)
@@ -51,5 +52,5 @@ def array(element: Encode, delimiter: str) -> Encode:
 
 def _with_bounds(value: bytes) -> bytes:
     if value[0] != _BOUNDS:
-        raise ProtocolError("An array value is not in Postgres's array form.")
+        raise ProtocolError("An array value does not start with a brace or a bracket.")
     return text(value)

@@ -1,6 +1,7 @@
-"""The types that initdb creates, whose OIDs are the same on every server: no catalog read is needed for them.
+"""The types that initdb creates. Their OIDs are the same on every server, so no catalog query is needed for them.
 
-The union over Postgres 14 to 18. A type that a later major adds is found in the catalog like a user's own.
+The list has the types of Postgres 14 to 18. A type that a later major version adds is read from the catalog, like a
+user-defined type.
 """
 
 from __future__ import annotations
@@ -52,5 +53,5 @@ _TYPES = _table()
 
 
 def built_in(oid: int) -> TypeInfo | None:
-    """The built-in type with this OID; None for every other type, which `load_types` reads."""
+    """Return the built-in type with this OID, or None for any other type, which `load_types` reads."""
     return _TYPES.get(oid)

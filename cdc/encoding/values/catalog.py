@@ -1,4 +1,4 @@
-"""Reads the types that are not built in from the catalog: one query, whatever they are made of."""
+"""Reads the types that are not built in from the catalog, with their element and base types, in one query."""
 
 from __future__ import annotations
 
@@ -11,7 +11,8 @@ from psycopg.rows import class_row
 from cdc.encoding.values.builtin import built_in
 from cdc.encoding.values.types import Kind, TypeInfo
 
-# array_out, and not typelem alone: box and the vectors have elements too, but another text form.
+# An array is a type with the output function array_out. typelem is not enough: box, oidvector and others have elements
+# too, but another text form.
 _QUERY = """
 WITH RECURSIVE wanted (oid) AS (
     SELECT pg_catalog.unnest(%s::pg_catalog.oid[])
@@ -52,7 +53,7 @@ class _Row(NamedTuple):
 
 
 def load_types(connection: psycopg.Connection[Any], oids: Iterable[int]) -> dict[int, TypeInfo]:
-    """Every type asked for. One that has been dropped since comes back as an unknown type, encoded as text."""
+    """Return the types by oid. A type that no longer exists becomes an unknown type, which is encoded as text."""
     wanted = set(oids)
     types = {oid: known for oid in wanted if (known := built_in(oid)) is not None}
     missing = sorted(wanted - types.keys())

@@ -1,4 +1,4 @@
-"""Chooses the encoder of a column: the one place that says which type has which JSON form (docs/reference/types.md)."""
+"""Chooses the encoder of a column. Only this module maps types to their JSON forms (docs/reference/types.md)."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from cdc.encoding.values.arrays import array
 from cdc.encoding.values.scalars import IDENTITY, QUOTE
 from cdc.encoding.values.types import Encode, TypeInfo
 
-_MAX_DIGITS = 6  # of seconds; also what a column without a typmod has
+_MAX_DIGITS = 6  # fractional digits of seconds; also those of a column without a typmod
 
 _BUILT_IN: dict[str, Encode] = {
     "int2": IDENTITY,
@@ -42,7 +42,7 @@ _BUILT_IN: dict[str, Encode] = {
     "tid": QUOTE,
 }
 
-# pgvector's text of a dense vector is a JSON array already, and it admits neither NaN nor infinity.
+# pgvector's text of a dense vector is a JSON array, and pgvector allows neither NaN nor infinity.
 _OF_EXTENSIONS: dict[tuple[str, str], Encode] = {
     ("hstore", "hstore"): scalars.hstore,
     ("vector", "vector"): IDENTITY,
@@ -51,7 +51,7 @@ _OF_EXTENSIONS: dict[tuple[str, str], Encode] = {
 
 
 def encoder_for(type: TypeInfo, typmod: int) -> Encode:  # noqa: A002 - Postgres's own word
-    """The encoder of a column of this type; `typmod` is the column's, -1 where there is none."""
+    """Return the encoder of a column of this type. `typmod` is the column's type modifier, -1 if it has none."""
     if type.base is not None and type.kind == "array":
         return array(encoder_for(type.base, typmod), type.delimiter)
     if type.base is not None and type.kind == "domain":

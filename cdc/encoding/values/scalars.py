@@ -1,8 +1,8 @@
-"""Encoders of single values other than dates and times: Postgres text to a JSON fragment.
+"""Encoders of single values other than dates and times: convert Postgres text to a JSON fragment.
 
-The hot ones are one expression each, and where they can be, a C function without a Python frame around it.
-Measured against a scan for characters to escape, `orjson.dumps(text.decode())` is the fastest for text of any
-length, and it checks the UTF-8 on the way.
+The most used encoders are one expression each. Where possible, they are C functions without a Python frame. For text of
+any length, `orjson.dumps(text.decode())` was measured to be faster than a search for characters to escape, and it also
+checks that the text is valid UTF-8.
 """
 
 from __future__ import annotations
@@ -25,10 +25,10 @@ def _identity(text: bytes) -> bytes:
 
 
 IDENTITY: Encode = _identity
-"""Integers: the text is the JSON. A hot loop may test `encode is IDENTITY` and leave the call out."""
+"""Encodes integers: the text is the JSON. A hot loop may test `encode is IDENTITY` and omit the call."""
 
 QUOTE: Encode = b'"%b"'.__mod__
-"""Text that can hold nothing to escape, as a JSON string. A hot loop may put the quotes into its template."""
+"""Encodes text that never needs an escape as a JSON string. A hot loop may put the quotes into its template."""
 
 boolean: Encode = {b"t": b"true", b"f": b"false"}.__getitem__
 
@@ -38,38 +38,41 @@ def text(value: bytes, _dumps: Callable[[str], bytes] = orjson.dumps) -> bytes:
 
 
 TEXT: Encode = text
-"""Any text. A hot loop may write it out."""
+"""Encodes any text. A hot loop may inline it."""
 
 
 def floating(value: bytes) -> bytes:
-    """Keep a float's look (`100.0`), so that a reader without a schema does not take it for an integer."""
+    """Encode a float as `100.0`, not `100`, so that a reader without a schema does not take it for an integer."""
     if _POINT in value or _EXPONENT in value:
         return value
-    if value[-1] > 57:  # NaN, Infinity, -Infinity: not numbers in JSON
+    if value[-1] > 57:  # the last byte is a letter: NaN, Infinity or -Infinity, which JSON numbers do not have
         return QUOTE(value)
     return value + b".0"
 
 
 BOOLEAN, FLOATING = boolean, floating
-"""A hot loop may write these out too."""
+"""A hot loop may inline these too."""
 
 
 def binary(value: bytes) -> bytes:
     if value[:2] != b"\\x":
-        raise ProtocolError("A bytea value is not in hex form.", remedy=_SETTINGS)
+        raise ProtocolError("A bytea value is not in hex format.", remedy=_SETTINGS)
     return b'"%b"' % b2a_base64(a2b_hex(value[2:]), newline=False)
 
 
 def money(value: bytes) -> bytes:
-    """`-$1,234.56` under lc_monetary=C."""
+    """Encode an amount such as `-$1,234.56`, which is the text form with lc_monetary=C."""
     amount = value.translate(None, b"$,")
     if _AMOUNT(amount) is None:
-        raise ProtocolError("A money value is not in the C locale's form.", remedy=_SETTINGS)
+        raise ProtocolError("A money value is not in the format of the C locale.", remedy=_SETTINGS)
     return QUOTE(amount)
 
 
 def bits(length: int) -> Encode:
-    """bit(n): Debezium's forms, a boolean for one bit, else the bytes, little-endian, without zeros at the end."""
+    """Return the encoder of bit(n) with Debezium's form.
+
+    One bit is a boolean. More bits are little-endian bytes in Base64, without zero bytes at the end.
+    """
     if length == 1:
         return {b"1": b"true", b"0": b"false"}.__getitem__
     return _bit_bytes if length > 1 else QUOTE
@@ -82,14 +85,14 @@ def _bit_bytes(value: bytes) -> bytes:
 
 
 def point(value: bytes) -> bytes:
-    """Debezium's struct: the coordinates, and both again as well-known binary."""
+    """Encode a point as Debezium's struct: the coordinates, and the point as well-known binary."""
     x, _, y = value[1:-1].partition(b",")
     wkb = b2a_base64(struct.pack("<BIdd", 1, 1, float(x), float(y)), newline=False)
     return b'{"x":%b,"y":%b,"wkb":"%b","srid":null}' % (floating(x), floating(y), wkb)
 
 
 def hstore(value: bytes) -> bytes:
-    """A string that holds a JSON object, as Debezium writes it under hstore.handling.mode=json."""
+    """Encode an hstore as a string that contains a JSON object, as Debezium does with hstore.handling.mode=json."""
     pairs: dict[str, str | None] = {}
     for match in _PAIR.finditer(value):
         key, held = match.groups()
@@ -98,11 +101,11 @@ def hstore(value: bytes) -> bytes:
 
 
 def unescape(value: bytes) -> bytes:
-    """What stands between the double quotes of an array's or an hstore's text."""
+    """Return the value of a quoted element of an array or an hstore, without backslashes. Takes it without quotes."""
     return _ESCAPED.sub(rb"\1", value) if b"\\" in value else value
 
 
-_SETTINGS = "Set the session up with cdc.encoding.values.SESSION_SETTINGS."
+_SETTINGS = "The session must have the parameters of cdc.postgres.session_settings.SESSION_SETTINGS."
 _AMOUNT = re.compile(rb"-?\d+\.\d\d").fullmatch
 _ESCAPED = re.compile(rb"\\(.)", re.DOTALL)
 _QUOTED = rb'"((?:[^"\\]|\\.)*)"'

@@ -1,9 +1,10 @@
-"""Encoders of dates, times and intervals: ISO 8601 strings, as Debezium writes them under
-time.precision.mode=isostring, and Postgres's own words for what ISO cannot say (infinity, 24:00:00).
+"""Encoders of dates, times and intervals as ISO 8601 strings, as Debezium writes them with
+time.precision.mode=isostring. Values that ISO 8601 does not have (infinity, 24:00:00) keep Postgres's text.
 
-The first test of each encoder is the common case; the rest takes the regular expression. A dash in the fifth place is
-a year of four digits in ISO style: no other DateStyle, no longer year and no infinity has one there. Text that matches
-neither means that the session was not set up as SESSION_SETTINGS says: refused, not guessed.
+The first condition of each encoder handles the common case. A regular expression handles the rest. A dash as the fifth
+character means a year of four digits in ISO style: no other DateStyle, no longer year and no infinity has a dash there.
+Text that matches neither means that the session does not have the parameters of SESSION_SETTINGS. The encoders then
+raise an error.
 """
 
 from __future__ import annotations
@@ -13,7 +14,7 @@ import re
 from cdc.encoding.values.types import Encode
 from cdc.errors import ProtocolError
 
-_DASH, _C = b"-C"  # the C of BC
+_DASH, _C = b"-C"  # the last letter of BC
 
 
 def date(value: bytes) -> bytes:
@@ -29,13 +30,15 @@ def timestamp(value: bytes) -> bytes:
 
 
 DATE, TIMESTAMP = date, timestamp
-"""A hot loop may write out their usual form."""
+"""A hot loop may inline the common case of these."""
 
 
 def timestamptz(digits: int) -> Encode:
-    """Always as many digits after the point as the type has: Postgres leaves trailing zeros out.
+    """Return the encoder of timestamptz(digits).
 
-    Rows of one transaction often have the same now(): the last answer is kept, as one object, since threads share it.
+    The encoded value always has `digits` fractional digits, though Postgres omits trailing zeros. Rows of one
+    transaction often have the same now(), so the encoder caches its last value and result. They are one tuple, since
+    several threads use the encoder.
     """
     ends = {22: (b"." + b"0" * digits if digits else b"") + b'Z"'}
     ends.update({23 + shown: b"0" * (digits - shown) + b'Z"' for shown in range(1, digits + 1)})
@@ -54,7 +57,7 @@ def timestamptz(digits: int) -> Encode:
         last = (value, encoded)
         return encoded
 
-    encode.digits = digits  # type: ignore[attr-defined]  # for the hot loop, which writes the usual form itself
+    encode.digits = digits  # type: ignore[attr-defined]  # for the hot loop, which inlines the common case
     return encode
 
 
@@ -63,14 +66,14 @@ def time(value: bytes) -> bytes:
 
 
 def timetz(value: bytes) -> bytes:
-    """The offset is part of the value and is kept; Postgres writes `+05` where ISO wants `+05:00`."""
+    """Encode a time with its offset, which is part of the value. Postgres writes `+05`, ISO 8601 `+05:00`."""
     if value[-3:] == b"+00":
         return b'"%bZ"' % value[:-3]
     return b'"%b:00"' % value if value[-3] in b"+-" else b'"%b"' % value
 
 
 def interval(value: bytes) -> bytes:
-    """Every field is written, zeros too, each with its own sign."""
+    """Encode an interval with all fields, including zeros, each with its own sign."""
     match = _INTERVAL(value)
     if match is not None:
         return b'"P%bY%bM%bDT%bH%bM%bS"' % match.groups(b"0")
@@ -102,8 +105,8 @@ def _infinite(value: bytes, type_name: str) -> bytes:
 
 def _not_iso(type_name: str) -> ProtocolError:
     return ProtocolError(
-        f"A {type_name} value is not in ISO form and UTC.",
-        remedy="Set the session up with cdc.encoding.values.SESSION_SETTINGS.",
+        f"A {type_name} value is not in ISO format and UTC.",
+        remedy="The session must have the parameters of cdc.postgres.session_settings.SESSION_SETTINGS.",
     )
 
 

@@ -1,1 +1,1 @@
-"""The incremental snapshot: chunks read while the stream goes on, between a low and a high watermark."""
+"""The incremental snapshot: chunks that are read while capture streams, between a low and a high watermark."""

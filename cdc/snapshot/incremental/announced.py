@@ -1,7 +1,8 @@
-"""Which later copies this pipeline has begun itself: capture publishes what their marks say, and nobody else's.
+"""The incremental snapshots that this pipeline has announced. Capture ignores watermarks of all others.
 
-Anybody who may write to the database may put a mark into its log. But only those who may write to the pipeline's topics
-can announce a copy on `<prefix>.__copies`, which everybody does before the first mark.
+Any role that may write to the database can emit a watermark into the WAL. But only a client with write access to the
+pipeline's topics can announce a snapshot on `<prefix>.__copies`. Every snapshot is announced before it emits its first
+watermark.
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ from cdc.snapshot.records import ChunkState, CopyState
 
 
 class Announced:
-    """Asks Kafka only for a copy that is not known yet: once for each. Blocks."""
+    """Looks up announced snapshots and chunks. Reads Kafka only for one that it has not read yet. Blocks."""
 
     def __init__(self, kafka: KafkaConfig) -> None:
         self._kafka = kafka
@@ -27,12 +28,13 @@ class Announced:
         self._next_offset = 0
 
     def has_chunk(self, copy: str, number: int) -> bool:
+        """Whether this chunk was announced as not done."""
         if (copy, number) not in self._chunks:
             self._read_on()
         return (copy, number) in self._chunks
 
     def plan(self, copy: str) -> CopyState | None:
-        """The copy as it was planned."""
+        """Return the snapshot as it was planned, or None if it was not announced."""
         if copy not in self._copies:
             self._read_on()
         return self._copies.get(copy)
@@ -47,10 +49,12 @@ class Announced:
 
 
 class _AllRecords(CopyLog):
-    """Those of open transactions too: the transaction that keeps later records back may be the very one of the asker.
+    """The snapshot log with records of open and aborted transactions.
 
-    What is in an aborted one does no harm: a plan that was aborted has no marks. But it must not hide anything: a chunk
-    that is done, or a copy that is complete, according to an aborted transaction of capture still is what it was.
+    A reader of committed records stops at the first open transaction, and that may be the caller's own. Records of
+    aborted transactions are harmless as announcements, since an aborted plan has no watermarks. But they must not
+    change a state: an aborted transaction of capture may contain a record that a chunk is done or a snapshot complete,
+    and that record is not valid. So this class keeps only announcements: open chunks and planned snapshots.
     """
 
     def __init__(self, kafka: KafkaConfig, *, start: int) -> None:
@@ -71,6 +75,6 @@ class _AllRecords(CopyLog):
 
 
 def announce(kafka: KafkaConfig, records: Iterable[ChunkState | CopyState]) -> None:
-    """For a copy without a driver, whose transaction would do it."""
+    """Announce a snapshot that has no driver. A driver announces its snapshot in its own transaction."""
     topic = control_topic(kafka.prefix, Control.COPIES)
     write_records(kafka.client_options(), topic, ((record.key, record.encode()) for record in records))

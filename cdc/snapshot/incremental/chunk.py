@@ -1,11 +1,12 @@
-"""One chunk of a later copy, read beside the running stream. Runs in a Spark task; knows no Spark.
+"""Reads one chunk of an incremental snapshot while capture streams. Runs in a Spark task, without importing Spark.
 
-LOW mark, rows in a snapshot of their own, rows to `<prefix>.__copy`, HIGH mark. Capture publishes them when it passes
-the HIGH mark, or asks for the chunk again (`passage`, `windows`). An attempt that dies leaves rows that nobody refers
-to.
+The task emits the low watermark, reads the rows in a Postgres snapshot, writes them to `<prefix>.__copy` and emits the
+high watermark. When capture reaches the high watermark, it publishes the rows or requests the chunk again (see
+`cdc.capture.incremental_snapshot` and `window`). If an attempt dies, no watermark refers to its rows.
 
-Blocks of the table, as in the first copy: a row that an update moves out of a block before it is read, into one that
-was read already, is in the stream for that very reason. A rewrite moves rows without a word, so it is looked for.
+As in the initial snapshot, a chunk is a range of the table's blocks. An update may move a row from a block that is not
+read yet to one that was read before. The row is then missing in the chunks, but the update is in the stream. A rewrite
+of the table moves rows without changes in the stream, so the reader checks for rewrites.
 """
 
 from __future__ import annotations
@@ -44,10 +45,11 @@ _FLUSH_SECONDS = 120.0
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class IncrementalChunkTask:
-    """All that an attempt needs; it travels to a Spark worker. `where`: SQL that narrows the rows of every table.
+    """The input of an attempt, which the driver sends to a Spark worker.
 
-    `keys`: instead of the chunk's blocks, the rows of its one table under these record keys; those that the source does
-    not have are deleted.
+    `where`: SQL condition that selects the rows of every table. `keys`: if given, the attempt reads the rows of the
+    chunk's only table with these record keys instead of the chunk's blocks. Capture publishes a delete for each key
+    that the source does not have.
     """
 
     config: Config
@@ -60,12 +62,19 @@ class IncrementalChunkTask:
 
 
 def run_incremental_chunk(task: IncrementalChunkTask) -> Attempt:
-    """DONE: the rows are on their way; once capture is past `high`, the chunk's record says what came of them."""
+    """Run an attempt and return its result.
+
+    DONE means that the rows are on `__copy` and both watermarks in the WAL. When capture has passed the LSN `high`, the
+    chunk's record says whether capture published the rows.
+    """
     return attempted(task.chunk.number, lambda: read_incremental_chunk(task))
 
 
 def refuse_other_settings(config: Config, tables: Mapping[str, DescribedTable]) -> None:
-    """Before a row is written to `__copy`: are these the settings that capture publishes the tables with?"""
+    """Refuse to run if this config's settings for the tables' events differ from those that capture uses.
+
+    Called before any row is written to `__copy`.
+    """
     reason = why_other(config, read_recorded_states(config) or TableStates(), _names(tables))
     if reason is not None:
         raise other_settings(reason)
@@ -76,6 +85,7 @@ def _names(tables: Mapping[str, DescribedTable]) -> dict[str, TableName]:
 
 
 def read_incremental_chunk(task: IncrementalChunkTask) -> Attempt:
+    """Read the chunk's rows, write them to `__copy`, and emit the low and the high watermark around them."""
     refuse_other_settings(task.config, task.tables)
     oids = sorted({piece.table for piece in task.chunk.pieces})
     settings = event_settings_digests(task.config, _names(task.tables))
@@ -116,7 +126,7 @@ def read_incremental_chunk(task: IncrementalChunkTask) -> Attempt:
         return Attempt(number=chunk.number, ending=Ending.DONE, chunk=chunk, high=int(at))
 
 
-# Subtransactions have ids of their own; the one that counts is among them.
+# Includes the ids of subtransactions. The id of the top-level transaction, which the stream has, is among them.
 _WRITERS = """
 select distinct x.transactionid::text::int8
 from pg_locks r join pg_locks x on x.virtualtransaction = r.virtualtransaction and x.locktype = 'transactionid'
@@ -126,13 +136,17 @@ where r.locktype = 'relation' and r.relation = any(%s::int8[]::oid[]) and r.mode
 
 
 def _writers(connection: psycopg.Connection[Any], tables: Iterable[DescribedTable]) -> list[int]:
-    """Who has written to these tables and is not visible yet, though perhaps committed: locks are kept until then."""
+    """Return the ids of transactions that hold a lock on these tables stronger than that of a reader.
+
+    A transaction whose commit is in the WAL keeps its locks until other sessions see it. So these include transactions
+    that are committed but not visible yet.
+    """
     oids = [leaf.relation.oid for table in tables for leaf in table.leaves]
     return [row[0] for row in connection.execute(_WRITERS, [oids]).fetchall()]
 
 
 class _Rows:
-    """The chunk's rows on their way to `__copy`; `first` and `end` are the offsets between which they are."""
+    """Writes the chunk's rows to `__copy`. Their offsets are from `first` up to but not including `end`."""
 
     def __init__(self, task: IncrementalChunkTask) -> None:
         kafka = task.config.kafka
@@ -151,7 +165,7 @@ class _Rows:
         self.first = self.end = 0
 
     def send_all(self, connection: psycopg.Connection[Any]) -> dict[str, str]:
-        """Tables of which nothing could be read, and why."""
+        """Send all rows and return the tables (by oid) that could not be read, with the reasons."""
         if self._task.keys is not None:
             self._send_keys(connection, self._task.keys)
             return {}
@@ -179,7 +193,7 @@ class _Rows:
 
     def _produce(self, key: bytes, row: bytes, headers: list[tuple[str, bytes]]) -> None:
         size = len(key) + len(row) + self._headers_bytes
-        if size > self._largest:  # capture parks it: the row itself would not even get there
+        if size > self._largest:  # too large for `__copy` too: send its size only, and capture parks the row
             row, headers = b"", [*headers, (SIZE_HEADER, b"%d" % size)]
         while True:
             try:
@@ -202,6 +216,6 @@ class _Rows:
         give_up_at = time.monotonic() + _FLUSH_SECONDS
         while self._producer.flush(5):
             if time.monotonic() > give_up_at:
-                raise TransientError(f"Kafka took nothing for {_FLUSH_SECONDS:.0f} seconds.")
+                raise TransientError(f"Kafka acknowledged nothing for {_FLUSH_SECONDS:.0f} seconds.")
         if self._failed is not None:
             raise TransientError(f"Kafka: {self._failed.str()}")

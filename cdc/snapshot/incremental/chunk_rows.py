@@ -1,4 +1,4 @@
-"""How the rows of an incremental chunk travel on `<prefix>.__copy`, from the Spark task to capture."""
+"""The record format of incremental chunks' rows on `<prefix>.__copy`. Spark tasks write and capture reads them."""
 
 from __future__ import annotations
 
@@ -7,12 +7,15 @@ from typing import NamedTuple
 TOPIC_HEADER, CHUNK_HEADER, SIZE_HEADER = "topic", "chunk", "size"
 
 
-#: Instead of a row: the source has none under this key.
+#: The value of a record whose key the source does not have.
 GONE = b"null"
 
 
 class CopiedRow(NamedTuple):
-    """`size`: of a row that is too large to be published, and so did not come along."""
+    """A row read from `__copy`.
+
+    `size`: if the row is too large to be published, its size in bytes. `row` is then empty.
+    """
 
     topic: str
     key: bytes
@@ -21,5 +24,5 @@ class CopiedRow(NamedTuple):
 
 
 def chunk_tag(copy: str, number: int, attempt: int, reading: str) -> bytes:
-    """Which reading of which chunk a row on `__copy` belongs to."""
+    """Return the header value that identifies the chunk, the attempt and the run that wrote a row to `__copy`."""
     return f"{copy}.{number}.{attempt}.{reading}".encode()

@@ -1,7 +1,8 @@
-"""A later copy of some keys: rows as the source has them now, or deletes, through the same marks as every later copy.
+"""An incremental snapshot of some keys: publishes the source's present rows, or deletes for keys without a row.
 
-No Spark, and no plan on the copies' log, only its chunks, so that capture knows them for ours: it is over in seconds,
-and one that dies is asked for again. Capture must be running, as it publishes the rows with a new version.
+It uses the same watermarks as every incremental snapshot, but no Spark. The snapshot log has no record of a plan, only
+of the chunks, so that capture accepts their watermarks. It takes seconds, and the operator runs it again if it dies.
+Capture must be running, since it publishes the rows with a new version.
 """
 
 from __future__ import annotations
@@ -31,7 +32,10 @@ _MOST_ATTEMPTS = 20
 
 
 def copy_keys(config: Config, oid: str, keys: Collection[bytes], *, timeout_seconds: float = 60.0) -> int:
-    """How many records capture published: fewer than keys where newer changes were there already."""
+    """Publish the present rows of these keys and return how many records capture published.
+
+    There are fewer records than keys if capture had newer changes of some keys.
+    """
     wanted = sorted(keys)
     copy_id = f"keys-{uuid.uuid4().hex[:8]}"
     piece = Piece(table=oid, relation=int(oid), first_block=0, end_block=0)
@@ -64,7 +68,7 @@ def _copy(
         if found.refused:
             raise other_settings(found.repeat)
         reason = found.repeat
-    raise TransientError(f"{len(keys)} keys could not be copied: {reason}.")
+    raise TransientError(f"Capture rejected every read of {len(keys)} keys. The last reason: {reason}.")
 
 
 def _outcome(log: CopyLog, chunk: ChunkState, attempt: int, timeout_seconds: float) -> ChunkState:
@@ -75,7 +79,8 @@ def _outcome(log: CopyLog, chunk: ChunkState, attempt: int, timeout_seconds: flo
             return found
         time.sleep(_LOOK_SECONDS)
     raise TransientError(
-        f"Capture did not publish the keys within {timeout_seconds:.0f} seconds.", remedy="It must be running."
+        f"Capture did not publish the keys within {timeout_seconds:.0f} seconds.",
+        remedy="Check that capture is running: tailrace capture --status",
     )
 
 
@@ -83,12 +88,15 @@ def _described(config: Config, oid: str) -> DescribedTable:
     with connect(config.source.conninfo(), application_name="tailrace copy") as connection:
         table = describe_tables(connection, config, [oid]).get(oid)
     if table is None:
-        raise RefusedError("The table is not in the source any more, or has no key.")
+        raise RefusedError("The table no longer exists in the source, or has no primary key.")
     return table
 
 
 def record_keys(config: Config, oid: str, given: Collection[str]) -> list[bytes]:
-    """From what a person writes: a value, or for several columns a JSON array of them, as in a store's ids."""
+    """Convert keys from the command line to record keys.
+
+    A key is a value, or a JSON array of values if the key has several columns, as in a store's ids.
+    """
     table = _described(config, oid)
     relation = table.table(table.relation)
     found = []
@@ -108,7 +116,7 @@ def record_keys(config: Config, oid: str, given: Collection[str]) -> list[bytes]
 
 
 def _spelled(config: Config, columns: Sequence[RelationColumn], values: Sequence[str]) -> list[bytes]:
-    """As Postgres writes them: 01 is 1."""
+    """Return the values as Postgres writes them, for example `1` for `01`."""
     with connect(config.source.conninfo(), application_name="tailrace copy") as connection:
         spelled = []
         for column, value in zip(columns, values, strict=True):
@@ -118,7 +126,9 @@ def _spelled(config: Config, columns: Sequence[RelationColumn], values: Sequence
                 query = sql.SQL("select {}::{}").format(sql.Literal(value), sql.SQL(row[0]))
                 result = connection.execute(query).pgresult
             except psycopg.Error as error:
-                raise UsageError(f"{column.name} cannot be {value!r}: {explain(error)}") from None
+                raise UsageError(
+                    f"Key column {column.name} cannot have the value {value!r}: {explain(error)}"
+                ) from None
             assert result is not None  # noqa: S101  # as above
             spelled.append(result.get_value(0, 0) or b"")
     return spelled

@@ -1,4 +1,4 @@
-"""Later copies as people see and steer them: what is under way, what is asked for. Reads and writes Kafka only."""
+"""The operator's view of snapshots: status, pause, resume and cancel. Reads and writes Kafka only."""
 
 from __future__ import annotations
 
@@ -19,7 +19,10 @@ from cdc.tables.state_reader import read_recorded_states
 
 
 def copies_overview(config: Config) -> dict[str, Any] | None:
-    """None before the first start of capture. `copies`: those under way, and the one that ended last."""
+    """Return the status of snapshots, or None before capture's first start.
+
+    `copies` has the running snapshots and the one that ended last.
+    """
     status = read_status(config)
     if status is None:
         return None
@@ -59,7 +62,11 @@ def _described(copy: CopyState, log: CopyLog, states: TableStates, *, paused: bo
 
 
 def pause_copies(config: Config, *, paused: bool) -> CopyRequests:
-    """A copy under way finishes the chunks that it is at; nothing is begun until `paused` is taken back."""
+    """Pause or resume incremental snapshots, and return the requests now in force.
+
+    A running snapshot finishes the chunks that it has started, and starts no other until the operator resumes. Resuming
+    also withdraws all cancellations.
+    """
     _refuse_first_copy(config)
     requests = read_requests(config.kafka).pausing(paused)
     if not paused:
@@ -69,7 +76,10 @@ def pause_copies(config: Config, *, paused: bool) -> CopyRequests:
 
 
 def cancel_copies(config: Config, tables: Collection[str]) -> list[str]:
-    """The tables that are left alone from now on: those named, or all that are being copied or due for it."""
+    """Cancel the snapshots of the named tables, or of all tables that are being copied or due.
+
+    Returns the names of the tables whose snapshot was cancelled.
+    """
     _refuse_first_copy(config)
     states = read_recorded_states(config) or TableStates()
     with CopyLog(config.kafka) as log:
@@ -82,7 +92,7 @@ def cancel_copies(config: Config, tables: Collection[str]) -> list[str]:
     for name in wanted:
         if name not in known:
             raise UsageError(
-                f"Table {name} is not captured.", remedy=f"Captured are: {', '.join(sorted(known)) or 'none'}."
+                f"Table {name} is not captured.", remedy=f"Captured tables: {', '.join(sorted(known)) or 'none'}."
             )
     chosen = [name for name in wanted if name in busy]
     if chosen:
@@ -92,14 +102,17 @@ def cancel_copies(config: Config, tables: Collection[str]) -> list[str]:
 
 
 def _refuse_first_copy(config: Config) -> None:
-    """And see to it that there is a topic to write to: an older Tailrace has made none."""
+    """Refuse while the initial snapshot runs or before capture's first start.
+
+    Also creates the requests topic if it is missing, since older releases did not create it.
+    """
     status = read_status(config)
     if status is None:
         raise RefusedError("Capture has not been started yet.", remedy="There is nothing to pause or cancel.")
     if status["state"] == "copying":
         raise RefusedError(
-            "The first copy is under way: it holds a snapshot and the log since then, so that it cannot wait.",
-            remedy="Limit its rate instead ([copy] rows_per_second), or take the pipeline away: tailrace remove --all",
+            "The initial snapshot cannot be paused or cancelled: it holds a Postgres snapshot and the WAL since then.",
+            remedy="Limit its rate instead ([copy] rows_per_second), or remove the pipeline: tailrace remove --all",
         )
     topics = Topics(config.kafka)
     try:

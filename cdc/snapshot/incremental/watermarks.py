@@ -1,8 +1,9 @@
-"""The marks of a later copy in the log: logical messages, so that capture meets them in the order of commits.
+"""The watermarks of an incremental snapshot: logical messages in the WAL, which capture receives in commit order.
 
-Around each chunk stand a LOW and a HIGH mark; capture knows from them which changes the chunk's rows may have missed.
-An END mark closes a copy of whole tables. Every mark names its pipeline: all pipelines of a database read the same log.
-And it is signed, since any role may write there (`own_messages`).
+A low watermark precedes each chunk and a high watermark follows it. From them capture determines which changes the
+chunk's rows may lack. An end watermark closes a snapshot of whole tables. Every watermark names its pipeline, since all
+pipelines of a database read the same WAL. Every watermark is signed, since any role may write a logical message
+(`cdc.logical_messages.signed`).
 """
 
 from __future__ import annotations
@@ -22,24 +23,30 @@ PREFIX = signed.OWN_PREFIX + "copy"
 
 
 def pipeline_of(config: Config) -> str:
-    """Two pipelines of one database have either another prefix or another slot; neither may have a slash in it."""
+    """Return the pipeline's name in watermarks: its prefix and slot, separated by a slash.
+
+    Two pipelines of one database differ in prefix or slot, and neither may contain a slash.
+    """
     return f"{config.kafka.prefix}/{config.source.slot}"
 
 
 class Low(msgspec.Struct, frozen=True, kw_only=True, tag="low"):
-    """Committed before the chunk is read. `tables`: oids of the tables (roots) in it."""
+    """The low watermark, committed before the chunk is read. `tables`: oids of the chunk's tables (roots)."""
 
-    pipeline: str = ""  # marks of versions before this one name none: they are nobody's
+    pipeline: str = ""  # empty in watermarks of older releases, which capture ignores
     copy: str
     chunk: int
     attempt: int
     tables: list[str]
-    settings: dict[str, str] = {}  # by table: digest of the job's settings (`table_settings`)
-    reading: str = ""  # unlike that of any other run: Spark may run a task twice, also at the same time
+    settings: dict[str, str] = {}  # by table oid: digest of the job's settings (`event_settings`)
+    reading: str = ""  # random, unique to this run: Spark may run a task twice, also at the same time
 
 
 class High(msgspec.Struct, frozen=True, kw_only=True, tag="high"):
-    """Committed after the chunk's rows are on `__copy`, at offsets from `first` up to but not including `end`."""
+    """The high watermark, committed after the chunk's rows are on `__copy`.
+
+    Their offsets are from `first` up to but not including `end`.
+    """
 
     pipeline: str = ""
     chunk: ChunkState
@@ -47,13 +54,16 @@ class High(msgspec.Struct, frozen=True, kw_only=True, tag="high"):
     snapshot: str  # pg_current_snapshot() of the transaction that read the rows
     first: int
     end: int
-    writers: list[int] = []  # transactions that held a lock on the tables right before that
+    writers: list[int] = []  # transactions that held a lock on the tables just before the read
     settings: dict[str, str] = {}
-    reading: str = ""  # that of its LOW mark
+    reading: str = ""  # equals that of the low watermark
 
 
 class End(msgspec.Struct, frozen=True, kw_only=True, tag="end"):
-    """Every chunk has been published. `whole`: tables copied as a whole -> an LSN before their first chunk."""
+    """The end watermark: every chunk has been published.
+
+    `whole` maps each table that was copied completely to an LSN before its first chunk.
+    """
 
     pipeline: str = ""
     copy: CopyState
@@ -67,7 +77,10 @@ _decoder = msgspec.json.Decoder(Mark)
 
 
 def decode_watermark(content: bytes) -> Mark | None:
-    """None for what another version wrote. That it is of this pipeline was looked at before (`own_messages`)."""
+    """Return the watermark, or None if it has a format that this release cannot read.
+
+    The caller has verified the signature, so the message belongs to this pipeline.
+    """
     try:
         mark: Mark = _decoder.decode(content)
         return mark
@@ -76,6 +89,9 @@ def decode_watermark(content: bytes) -> Mark | None:
 
 
 def emit_watermark(connection: psycopg.Connection[Any], mark: Mark, secret: bytes) -> LSN:
-    """In a transaction of its own. Gives an LSN at or before the mark's commit, and behind everything before it."""
+    """Write the watermark to the WAL in its own transaction.
+
+    Returns an LSN at or before the watermark's commit, and after everything that was written before the call.
+    """
     body = json.dumps(msgspec.to_builtins(mark)).encode("ascii")
     return signed.emit_signed(connection, secret, PREFIX, body)

@@ -124,7 +124,7 @@ def test_capture_refuses_marks_of_another_config(make_pipeline: MakePipeline, mo
         (
             '[columns]\n"public.people" = ["id"]\n',
             '[columns]\n"public.people" = ["*"]\n',
-            "public.people was published with columns kept back",
+            "public.people was published with masked or omitted columns",
         ),
     ],
     ids=["mask", "columns"],

@@ -238,7 +238,7 @@ def test_who_cannot_get_all_locks_lets_go_of_those_it_has(
         migration.execute("LOCK TABLE b IN ACCESS EXCLUSIVE MODE")
         with at_snapshot(database.dsn, None) as connection:
             tables = describe_tables(connection, config, [oid for oid, _, _ in rows])
-            with pytest.raises(TransientError, match=r"public\.b is locked by others"):
+            with pytest.raises(TransientError, match=r"public\.b is locked by other sessions"):
                 lock_pieces(connection, chunk, tables, lambda _: (b"", b""))
         migration.rollback()
 
