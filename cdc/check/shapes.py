@@ -1,4 +1,4 @@
-"""What the config says of each store's tables: do they exist, do the expressions fit them, is the store built so?"""
+"""Checks of each store's `tables` and shapes: the tables exist, the expressions are valid, the store was built so."""
 
 from __future__ import annotations
 
@@ -19,13 +19,16 @@ from cdc.tables import schema_record
 from sinks.contract import TableSchema
 from sinks.registry import KINDS, open_store
 
-_REMEDY = "Mend it in the config; docs/guides/shaping.md says what is allowed."
+_REMEDY = "Correct it in the config; docs/guides/shaping.md describes the allowed expressions."
 
 
 def judge_shapes(
     config: Config, connection: psycopg.Connection[Any] | None, tables: Sequence[SourceTable]
 ) -> Iterator[Finding]:
-    """`connection` None: the source does not answer, and nothing is known of the tables."""
+    """Yield the findings about `tables` and shapes of all stores.
+
+    `connection` None: the source does not answer, so the tables and their columns are unknown.
+    """
     chosen = [name for name, store in config.stores.items() if store.tables or store.shape]
     known = _described(config, connection, tables) if chosen and connection is not None else None
     for name in chosen:
@@ -41,7 +44,7 @@ def judge_shapes(
 def _described(
     config: Config, connection: psycopg.Connection[Any], tables: Sequence[SourceTable]
 ) -> dict[TableName, TableSchema]:
-    """As capture will describe them: masked columns and those that stay behind are not there."""
+    """Return the tables' schemas as capture publishes them, without the columns that the config leaves out."""
     described = describe_tables(connection, config, [str(table.oid) for table in tables])
     records = [schema_record.describe(table.table(table.relation)) for table in described.values()]
     found = [TableSchema.from_record(json.dumps(record).encode()) for record in records]
@@ -53,18 +56,24 @@ def _judge_names(config: Config, name: str, known: Mapping[TableName, TableSchem
     for selector in store.tables:
         if not any(selector.matches(*table) for table in known):
             yield warn(
-                place, f"`tables` names {selector}, and no such table is captured.", "Mend its name, or drop it."
+                place,
+                f"`tables` names {selector}, but capture publishes no such table.",
+                "Correct the name in `tables`, or remove it.",
             )
     for table in store.shape:
         if table not in known:
-            yield fail(place, f"There is a shape for {table}, and no such table is captured.", "Mend its name.")
+            yield fail(
+                place,
+                f"There is a shape for {table}, but capture publishes no such table.",
+                "Correct the table's name in the shape.",
+            )
 
 
 def _judge_expressions(
     config: Config, names: Sequence[str], known: Mapping[TableName, TableSchema]
 ) -> Iterator[Finding]:
-    from spark_jobs.shape.config_places import place_of  # noqa: PLC0415 - as above
-    from spark_jobs.shape.short_session import borrowed_session  # noqa: PLC0415 - Spark takes its time: only where needed
+    from spark_jobs.shape.config_places import place_of  # noqa: PLC0415 - as below
+    from spark_jobs.shape.short_session import borrowed_session  # noqa: PLC0415 - Spark is slow to import
     from spark_jobs.shape.store_tables import shape_problems_in  # noqa: PLC0415 - as above
 
     tables = {table.topic: table for table in known.values()}
@@ -76,11 +85,11 @@ def _judge_expressions(
                     place = place_of(config, name, table, problem)
                     yield fail(f"store {name}", f"{place}: {problem}.", _REMEDY)
             if not any(found.values()):
-                yield ok(f"store {name}", f"The expressions in its shape are good, for {len(found)} tables.")
+                yield ok(f"store {name}", f"The expressions in its shape are valid, for {len(found)} tables.")
 
 
 def _judge_built(config: Config, name: str) -> Iterator[Finding]:
-    """A store keeps the shape that it was built with."""
+    """Compare the config with the store's serving generation, which keeps the shape with which it was built."""
     settings = config.stores[name]
     if settings.kind not in KINDS:
         return
@@ -88,16 +97,16 @@ def _judge_built(config: Config, name: str) -> Iterator[Finding]:
         with closing(open_store(name, settings, config.kafka.prefix)) as store:
             serving = store.serving()
             position = store.position(serving) if serving is not None else None
-    except TailraceError:  # the store's own findings say it
+    except TailraceError:  # `judge_stores` reports it
         return
     if position is None:
         return
     wanted = {topic(config.kafka.prefix, *table): shape.text() for table, shape in settings.shape.items()}
     other = [found for found, place in position.topics.items() if place.shape != wanted.get(found, "")]
-    remedy = f"Build it anew: tailrace bootstrap {name}"
+    remedy = f"Build it again: tailrace bootstrap {name}"
     if other:
         yield warn(
-            f"store {name}", f"It was built in another shape than the config has now: {', '.join(other)}.", remedy
+            f"store {name}", f"It was built with another shape than the config has now: {', '.join(other)}.", remedy
         )
     parsed = {found: parse_topic(found) for found in position.topics}
     unlisted = [

@@ -67,7 +67,7 @@ TABLES = {
         "alter table public.t set logged;",
     ),
     "missing": ([], "does not exist", "[source] tables"),
-    "a view": (["CREATE VIEW t AS SELECT 1 AS id"], "a view", "Take it out of [source] tables."),
+    "a view": (["CREATE VIEW t AS SELECT 1 AS id"], "a view", "Remove it from [source] tables."),
 }
 
 
@@ -189,9 +189,9 @@ def test_a_publication_with_everything(database: Database, run: Inspect) -> None
 
 
 DATABASE_SETTINGS = [
-    ("wal_sender_timeout", "0", "a standby cannot take over"),
-    ("wal_sender_timeout", "1s", "short pauses"),
-    ("logical_decoding_work_mem", "1MB", "through the server's disk"),
+    ("wal_sender_timeout", "0", "a standby capture cannot take over"),
+    ("wal_sender_timeout", "1s", "a short pause"),
+    ("logical_decoding_work_mem", "1MB", "spills larger transactions to disk"),
 ]
 
 
@@ -247,5 +247,5 @@ def test_a_slot_that_is_not_ours(database: Database, run: Inspect, prefix: str, 
     database.execute("SELECT pg_create_logical_replication_slot(%s, 'pgoutput')", [name])
     found = run()
     assert_found(found, Level.FAIL, place, "no progress record", f"pg_drop_replication_slot('{name}')")
-    assert_found(found, Level.OK, place, "nobody reads it")
+    assert_found(found, Level.OK, place, "it is not active")
     assert_found(found, Level.OK, place, "of WAL")
