@@ -154,7 +154,7 @@ def test_a_promoted_standby_that_lacks_published_changes_is_refused(
     pair.standby.start()
     pair.fail_over()
     capture.expect_exit(3, 60)
-    assert "lacks changes that were published" in capture.errors, capture.transcript()
+    assert "lacks changes that capture has published" in capture.errors, capture.transcript()
     assert "timeline" in capture.errors
     again = pipeline.launch()
     again.expect_exit(3)

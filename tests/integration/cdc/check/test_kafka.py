@@ -162,7 +162,14 @@ BROKERS: dict[str, tuple[dict[str, str], dict[str, Any], int, Level, str, str]] 
         "one by one",
         "replica.fetch.max.bytes=8388608",
     ),
-    "control records": ({"message.max.bytes": "10000"}, {}, 1, Level.WARN, "may be larger", "message.max.bytes=1048588"),
+    "control records": (
+        {"message.max.bytes": "10000"},
+        {},
+        1,
+        Level.WARN,
+        "may be larger",
+        "message.max.bytes=1048588",
+    ),
     "auto create": (
         {"auto.create.topics.enable": "true"},
         {},

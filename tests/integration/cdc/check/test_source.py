@@ -36,7 +36,7 @@ def test_a_good_source_has_no_failure(database: Database, run: Inspect) -> None:
     assert_found(found, Level.OK, "server", "replication slots are in use")
     assert_found(found, Level.OK, "server", "WAL senders are in use")
     assert_found(found, Level.OK, "table public.t", "has the key (id)")
-    assert_found(found, Level.OK, "publication tailrace", "makes it on its first start")
+    assert_found(found, Level.OK, "publication tailrace", "creates it on its first start")
     assert_found(found, Level.WARN, "role", "superuser", "create role")
     assert_found(found, Level.WARN, "server", "max_slot_wal_keep_size is -1", "alter system set max_slot_wal_keep_size")
 
