@@ -1,1 +1,1 @@
-"""Is a store what the source is? Reading both sides, comparing them, looking again, mending. Knows no Spark."""
+"""The audit: read the source, the topics and the stores, compare them, recheck differences, repair rows. No Spark."""

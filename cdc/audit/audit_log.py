@@ -1,4 +1,4 @@
-"""Keeping audits' records on `<prefix>.__audits`, and reading them: the dashboard shows the last of each."""
+"""Write audit records to `<prefix>.__audits` and read them back. The dashboard shows the last audit of each table."""
 
 from __future__ import annotations
 
@@ -20,7 +20,10 @@ _FLUSH_SECONDS = 15.0
 
 
 def keep(config: Config, records: Iterable[AuditRecord]) -> None:
-    """A record that cannot be kept is said, and no more: the audit itself stands."""
+    """Write the records to `__audits`.
+
+    A failed write is logged as a warning and not raised, because the audit's result is valid without it.
+    """
     topic = control_topic(config.kafka.prefix, Control.AUDITS)
     found = ((record.key, record.encode()) for record in records)
     try:
@@ -30,7 +33,10 @@ def keep(config: Config, records: Iterable[AuditRecord]) -> None:
 
 
 def read_audits(config: Config) -> list[AuditRecord]:
-    """The last of each store and table, whole audits and sampled ones; none before the first."""
+    """Return the last record of each store and table, for full and for sampled audits.
+
+    The list is empty before the first audit.
+    """
     topic = control_topic(config.kafka.prefix, Control.AUDITS)
     consumer = committed_reader(config.kafka.client_options())
     last: dict[bytes, AuditRecord] = {}
@@ -49,5 +55,7 @@ def read_audits(config: Config) -> list[AuditRecord]:
 
 def _decoded(topic: str, value: bytes) -> AuditRecord:
     if msgspec.json.decode(value).get("format", 0) > FORMAT:
-        raise RefusedError(f"A record on {topic} is of a newer format than {FORMAT}.", remedy="Run the newer Tailrace.")
+        raise RefusedError(
+            f"A record on {topic} has a newer format than {FORMAT}.", remedy="Run the newer Tailrace that wrote it."
+        )
     return msgspec.json.decode(value, type=AuditRecord)

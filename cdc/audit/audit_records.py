@@ -1,6 +1,7 @@
-"""What an audit found, as it is printed, and as it is kept on `<prefix>.__audits` for whoever looks on.
+"""The result of an audit, as commands print it and as `<prefix>.__audits` stores it.
 
-One record per store and table: compaction keeps the last audit of each. No record holds a value of a row but its key.
+There is one record per store and table: compaction keeps the last audit of each. A record holds the keys of rows and
+no other value of a row.
 """
 
 from __future__ import annotations
@@ -12,16 +13,17 @@ import msgspec
 import orjson
 
 FORMAT = 1
-#: The name under which the topic itself is audited.
+#: The value of `AuditRecord.store` for an audit of the topic itself.
 TOPIC = "topic"
 
 Verdict = Literal["equal", "equal except parked", "drift", "incomplete", "undecided"]
 
 
 class Difference(msgspec.Struct, frozen=True, kw_only=True):
-    """`wrong`: "topic" where the topic is not what the source is (so the store cannot be), else "store".
+    """One row that differs.
 
-    `kind`: missing, extra, ghost, content or version. `fields`: names of the columns that differ, where that is known.
+    `wrong`: "topic" if the topic differs from the source (then the store cannot be right either), otherwise "store".
+    `kind`: missing, extra, ghost, content or version. `fields`: names of the columns that differ, where known.
     """
 
     id: str
@@ -33,12 +35,15 @@ class Difference(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class AuditRecord(msgspec.Struct, frozen=True, kw_only=True):
-    """`store`: a store's name, or "topic". Equal as of `lsn`, or later.
+    """The result of one audit of one table in one store.
 
-    `looked_again`: rows that were not the same at first sight; most of them had just moved. `moving`: those that never
-    stood still. `parked`: rows that are known to be missing (`cdc.publishing.parked`). `differing`: all that truly
-    differ, the first of them in `differences`; `unchecked`: more than could be looked at again. `repaired`: of rows
-    that differed before. `sampled`: rows of a continuous audit, not all of them.
+    `store`: the store's name, or "topic". The verdict holds as of `lsn` or a later LSN.
+
+    `looked_again`: rows that differed in the first comparison and were rechecked. Most of them had changed between the
+    reads. `moving`: rows that kept changing, so that no recheck could decide. `parked`: rows that are known to be
+    missing (`cdc.publishing.parked`). `differing`: the number of rows that truly differ; `differences` lists the first
+    of them. `unchecked`: rows that differed but exceeded the limit for rechecks. `repaired`: rows that differed and
+    were repaired. `sampled`: the audit is the sampled one and did not read all rows.
     """
 
     format: int = FORMAT

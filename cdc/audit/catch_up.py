@@ -1,4 +1,4 @@
-"""Waiting until the topics, or a store, have everything up to an LSN."""
+"""Wait until the topics or the stores have everything up to an LSN."""
 
 from __future__ import annotations
 
@@ -16,7 +16,10 @@ _LOOK_SECONDS = 0.1
 
 
 def wait_for_topics(config: Config, lsn: int, timeout_seconds: float) -> Progress:
-    """The first progress record that covers the LSN."""
+    """Wait until capture has published everything up to the LSN, and return the first progress record that covers it.
+
+    Raises TransientError after `timeout_seconds`.
+    """
     name = control_topic(config.kafka.prefix, Control.PROGRESS)
     give_up_at = time.monotonic() + timeout_seconds
     while True:
@@ -26,13 +29,16 @@ def wait_for_topics(config: Config, lsn: int, timeout_seconds: float) -> Progres
         if time.monotonic() > give_up_at:
             raise TransientError(
                 f"Capture has not published everything up to {LSN(lsn)} after {timeout_seconds:.0f} seconds.",
-                remedy="An audit needs a running capture: tailrace capture --status says how it is.",
+                remedy="An audit needs a running capture: tailrace capture --status shows its state.",
             )
         time.sleep(_LOOK_SECONDS)
 
 
 def wait_for_stores(config: Config, names: Sequence[str], lsn: int, timeout_seconds: float) -> None:
-    """A warehouse has no less time than its batches take to begin, whatever the limit."""
+    """Wait until each of these stores has applied everything up to the LSN. Raises TransientError after the timeout.
+
+    The trigger interval of an Iceberg store is added to the timeout, because its next batch starts only after it.
+    """
     if not names:
         return
     stores = [config.stores[name] for name in names]
@@ -46,5 +52,5 @@ def wait_for_stores(config: Config, names: Sequence[str], lsn: int, timeout_seco
         raise TransientError(
             f"Store {behind[0].name} does not have everything up to {LSN(lsn)} after {timeout_seconds:.0f} seconds"
             f"{problem}: it is at {behind[0].lsn}.",
-            remedy="An audit needs stores that are kept in step: tailrace lag says how far they are.",
+            remedy="An audit needs stores that are up to date: tailrace lag shows how far behind they are.",
         )

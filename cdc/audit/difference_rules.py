@@ -1,9 +1,9 @@
-"""Does a row truly differ? Facts of all sides in, a kind of difference out, or None. Pure.
+"""Decide whether a row truly differs, from what the source, the topic and the stores hold. Pure functions, no I/O.
 
-The sides are never read at the same instant. What makes a verdict right all the same is the topic: it says what a row
-was after each change. The source's row, seen in a snapshot, must be what the topic says after the last change that the
-snapshot shows. A store's row must be what the topic says after some change that is not older than what the store is
-known to have applied, with that very version.
+The sides are never read at the same instant. The verdict is still right, because the topic records the row after each
+change. The source's row, read in a snapshot, must equal the topic's row after the last change that the snapshot shows.
+A store's row must equal the topic's row after some change, with the same version. That change must not be older than
+the changes that the store is known to have applied.
 """
 
 from __future__ import annotations
@@ -22,20 +22,24 @@ from cdc.stores.contract import StoredRow
 
 
 class Kind(str, Enum):
-    """What is wrong with a row of the topic or of a store."""
+    """How a row of the topic or of a store differs."""
 
     MISSING = "missing"
-    #: Nothing ever put it there.
+    #: The row is there, but no change ever created it.
     EXTRA = "extra"
-    #: It was deleted or truncated, and is still there.
+    #: The row was deleted or truncated, and is still there.
     GHOST = "ghost"
     CONTENT = "content"
-    #: The content is right, but later changes would lose against the version, or older ones win.
+    #: The content is right, but the version is wrong: the row would reject later changes or accept older ones.
     VERSION = "version"
 
 
 class RowState(NamedTuple):
-    """What a row was after a change; `row` None: gone. `xid` None: not a transaction's (a copy, a tombstone)."""
+    """A row after one change.
+
+    `row`: None if the change removed the row. `xid`: None if the record carries no transaction (a snapshot row, a
+    tombstone).
+    """
 
     version: Version
     row: bytes | None
@@ -44,9 +48,10 @@ class RowState(NamedTuple):
 
 @dataclass(slots=True)
 class RowCase:
-    """A row under suspicion, with all that the topic said of it since it was read as a whole, oldest first.
+    """A row that may differ, with its topic records: those of the full read and all later ones, oldest first.
 
-    `key` is None while only a store's id of it is known. `disordered`: see `Suspect`.
+    `key` is None while only the store's id of the row is known. `disordered`: an earlier record of the row has a larger
+    version than the last one.
     """
 
     id: str
@@ -55,13 +60,16 @@ class RowCase:
     records: list[TopicRecord] = field(default_factory=list)
 
     def states(self, marker: Version) -> list[RowState]:
-        """`marker`: of the last TRUNCATE when the topic was read as a whole."""
+        """Return the row after each of its changes, oldest first.
+
+        `marker`: the version of the last TRUNCATE at the full read of the topic.
+        """
         found: list[RowState] = []
         for record in self.records:
             if record.is_marker:
                 _mark(found, record.version, record.xid)
                 continue
-            # A tombstone follows its delete, with the same version; it says nothing new.
+            # A tombstone follows its delete and has the same version: it is not a change of its own.
             if record.xid is None and found and record.row is None and found[-1].version == record.version:
                 found[-1] = found[-1]._replace(row=None)
                 continue
@@ -78,7 +86,10 @@ def _mark(states: list[RowState], marker: Version, xid: int | None) -> None:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Moment:
-    """Positions (LSN and base): `began` before and `ended` after the source's snapshot, `now` after all was read."""
+    """The source's snapshot and the positions (base + LSN) around it.
+
+    `began`: before the snapshot was taken. `ended`: after it was taken. `now`: after all sides were read.
+    """
 
     snapshot: Snapshot
     began: int
@@ -89,7 +100,10 @@ class Moment:
 def judge_topic(
     case: RowCase, states: Sequence[RowState], row: bytes | None, moment: Moment, content: Content
 ) -> Kind | None:
-    """`row`: the source's, in the copy's encoding."""
+    """Compare the topic with the source, and return how the topic's row differs, or None.
+
+    `row`: the source's row in the snapshot encoding, or None if the source does not have it.
+    """
     if any(state.version.position > moment.now for state in states) or case.disordered or _falls(states):
         return Kind.VERSION
     shown = [state for state in states if _is_shown(state, moment)]
@@ -122,7 +136,11 @@ def judge_store(
     content: Content,
     expected: Callable[[bytes], bytes | None] | None = None,
 ) -> Kind | None:
-    """`held`: as read after the store had everything up to `moment.ended`, and before the topic was read again."""
+    """Compare a store with the topic, and return how the store's row differs, or None.
+
+    `held`: the store's row, read after the store had everything up to `moment.ended` and before the topic was read
+    again. `expected`: returns what the store must hold for a row of the topic, for stores that transform rows.
+    """
     allowed = _since(states, moment.ended)
     rows = [
         (state.version, state.row if state.row is None or expected is None else expected(state.row))
@@ -139,6 +157,9 @@ def judge_store(
 
 
 def _since(states: Sequence[RowState], position: int) -> Sequence[RowState]:
-    """From the last one up to this position on; before the first one, there was no such row."""
+    """Return the last state at or before the position, and all later ones.
+
+    If the first state is later than the position, a state "no such row" precedes them.
+    """
     reached = [number for number, state in enumerate(states) if state.version.position <= position]
     return states[reached[-1] :] if reached else [RowState(Version(0, 0), None, None), *states]

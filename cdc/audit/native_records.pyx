@@ -1,9 +1,9 @@
 # cython: language_level=3, boundscheck=False, wraparound=False, initializedcheck=False, cdivision=True
-"""The audit's loops, compiled: the hash of many rows, and a topic's record batches as columns of numbers.
+"""The audit's compiled loops: hashes of many rows, and the record batches of a topic as columns of numbers.
 
-Built at installation where there is a C compiler, and used where it was built; `audit.content` and the audit's
-`topic_share` give the same numbers without it, to which the tests hold it. What is no plain event of ours is handed
-back as it is, for Python to understand.
+The extension is built at installation if there is a C compiler. Without it, `cdc.audit.row_content` and
+`spark_jobs.audit.topic_share` compute the same numbers in Python; tests compare the two. Records that are not plain
+events of Tailrace are returned undecoded, and Python decodes them.
 """
 
 from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_FromStringAndSize, PyBytes_GET_SIZE
@@ -41,7 +41,7 @@ cdef Py_ssize_t SOURCE_BYTES = len(_SOURCE)
 cdef Py_ssize_t MARKER_BYTES = len(_MARKER)
 
 
-# -- xxh64, as its specification has it ------------------------------------------------------------------------------
+# -- xxh64, as specified ---------------------------------------------------------------------------------------------
 
 
 cdef inline uint64_t rotated(uint64_t value, int bits) noexcept nogil:
@@ -94,7 +94,7 @@ cdef uint64_t xxh64(const uint8_t *at, Py_ssize_t size, uint64_t seed) noexcept 
 
 
 def digests(list data not None, uint64_t seed):
-    """Of each, eight bytes with the highest first, one behind the other."""
+    """Return the concatenated hashes of the given bytes objects, eight big-endian bytes each."""
     cdef bytes each
     cdef uint64_t found
     cdef Py_ssize_t number = 0
@@ -125,7 +125,7 @@ cdef struct Row:
 
 @final
 cdef class Cursor:
-    """Reads forward, and never past the end."""
+    """Reads forward in a buffer, and never past its end."""
 
     cdef const uint8_t *at
     cdef const uint8_t *end
@@ -142,7 +142,7 @@ cdef class Cursor:
         raise ValueError("a record ends within a number")
 
     cdef const uint8_t *skip(self, int64_t size) except NULL:
-        """Where it stood before. A size below 0 is NULL's, and takes no room."""
+        """Advance by `size` bytes and return the previous place. A negative size stands for NULL and takes no bytes."""
         cdef const uint8_t *before = self.at
         if size > self.end - self.at:
             raise ValueError("a record ends within a field")
@@ -153,10 +153,10 @@ cdef class Cursor:
 
 @final
 cdef class NativeRecords:
-    """Rows of one partition, as `take` finds them. `exact`: a row's bytes are its content.
+    """Collects the rows of one partition. `take` adds rows.
 
-    `by_id`: rows are known by the id in stores, which is as it stands the digits of a key of one column
-    (`one_column`); other ids only Python can tell.
+    `exact`: equal rows have equal bytes. `by_id`: rows are identified by their id in stores. For a key of one column
+    (`one_column`) that is a non-negative integer, the id is its digits. Python computes all other ids.
     """
 
     cdef Row *rows
@@ -178,9 +178,10 @@ cdef class NativeRecords:
         return self.count
 
     def take(self, bytes data not None, Py_ssize_t records, int64_t base, int64_t first, int64_t end):
-        """The records of a batch from offset `first` up to `end`.
+        """Add the records of a batch with offsets from `first` up to, but not including, `end`.
 
-        Gives what is no plain event: (offset, key, value, stamp) of each. ValueError: it is no batch's content.
+        Return (offset, key, value, version header) of each record that is not a plain event. Raise ValueError if the
+        bytes are not the content of a batch.
         """
         cdef Cursor cursor = Cursor()
         cdef const uint8_t *stop
@@ -192,7 +193,7 @@ cdef class NativeRecords:
         cdef list odd = []
         cursor.at = <const uint8_t *>PyBytes_AS_STRING(data)
         cursor.end = stop = cursor.at + PyBytes_GET_SIZE(data)
-        if records > PyBytes_GET_SIZE(data):  # before room is made for so many: a record has several bytes
+        if records > PyBytes_GET_SIZE(data):  # limits the allocation: a record has several bytes
             raise ValueError("a batch has fewer bytes than records")
         self.reserve(records)
         for number in range(records):
@@ -230,7 +231,7 @@ cdef class NativeRecords:
         return odd
 
     def columns(self):
-        """Ids, contents, positions, seqs, offsets, live: bytes of each column, of numbers as this machine has them."""
+        """Return the columns ids, contents, positions, seqs, offsets, live as bytes, in native byte order."""
         cdef Py_ssize_t number
         cdef bytes ids = PyBytes_FromStringAndSize(NULL, 8 * self.count)
         cdef bytes contents = PyBytes_FromStringAndSize(NULL, 8 * self.count)
@@ -269,7 +270,7 @@ cdef class NativeRecords:
         const uint8_t *stamp,
         int64_t stamp_size,
     ) noexcept:
-        """Whether it was understood."""
+        """Add one record and return True, or return False if it is not a plain event."""
         cdef Row *row = &self.rows[self.count]
         cdef int64_t row_size = 0
         if key_size >= MARKER_BYTES and memcmp(key, MARKER, MARKER_BYTES) == 0:
@@ -300,7 +301,7 @@ cdef class NativeRecords:
         return True
 
     cdef bint narrow(self, const uint8_t **key, int64_t *size) noexcept:
-        """To the digits of `{"name":digits}`."""
+        """Narrow a key of the form `{"name":digits}` to its digits. Return False for any other key."""
         cdef const uint8_t *end
         cdef const uint8_t *at
         if not self.one_column or size[0] < 4:
@@ -315,7 +316,11 @@ cdef class NativeRecords:
 
 
 cdef int64_t row_bytes(const uint8_t *value, int64_t size) noexcept:
-    """Up to what follows a row in an event; no text within a row can look like it, since its quotes would be escaped."""
+    """Return the length of the row at the start of `value`, or -1 if its end is not found.
+
+    The row ends where the event's source member begins. No text within a row can match that, since the quotes in a text
+    are escaped.
+    """
     cdef const uint8_t *at = value
     cdef const uint8_t *end = value + size - SOURCE_BYTES
     while at <= end:
@@ -329,7 +334,7 @@ cdef int64_t row_bytes(const uint8_t *value, int64_t size) noexcept:
 
 
 cdef uint64_t digits(const uint8_t *at, int count) noexcept:
-    """What is no digit is 0."""
+    """Parse hexadecimal digits. Any other character counts as 0."""
     cdef uint64_t value = 0
     cdef int number
     for number in range(count):

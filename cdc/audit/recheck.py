@@ -1,8 +1,14 @@
-"""Looks again at rows that were not the same at first sight, until each is known to be right, wrong, or ever moving.
+"""Recheck rows that differed in the first comparison, until each is right, wrong, or has changed in every round.
 
-In each round the source is asked for all of them in one new snapshot; the topic and the stores are waited for until
-they have everything that it shows; the stores are asked; then the topic is read on to its end, so that whatever a store
-rightly has is known. `judging` then decides. A difference counts when two rounds say the same.
+One round:
+
+1. Read all these rows from the source, in one new snapshot.
+2. Wait until the topic and the stores have everything that the snapshot shows.
+3. Read the rows from the stores.
+4. Read the topic on to its end, so that every change that a store may rightly have is known.
+5. Decide by `difference_rules`.
+
+A difference counts when two consecutive rounds find the same one.
 """
 
 from __future__ import annotations
@@ -33,11 +39,17 @@ _AGREEING_ROUNDS = 2
 
 
 class ChangedMeanwhileError(TransientError):
-    """The table was rewritten, or its columns changed, so that one of the sides was not read as it is. Begin again."""
+    """The table was rewritten or its columns changed during the audit, so one side was read in an outdated form.
+
+    The caller starts the audit of the table again.
+    """
 
 
 class Expected(Protocol):
-    """What a store must hold of a row of the topic; None: not this row. `learn` prepares many at once."""
+    """Returns what a store must hold for a row of the topic, or None if the store must not hold the row.
+
+    `learn` computes the results of many rows at once, ahead of the calls.
+    """
 
     def learn(self, rows: Collection[bytes]) -> None: ...
 
@@ -46,10 +58,11 @@ class Expected(Protocol):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Audited:
-    """A table, and the stores that are compared; `expected`: of stores that do not take its rows as they are.
+    """The table under audit, and the stores that are compared with it.
 
-    `schemas`: the table as such a store sees it. `spelled`: columns that one of the stores spells in its own way.
-    `by_schema`: one of them shows no columns but the schema's.
+    `expected`: by store, the transformation of rows, for stores that do not hold them unchanged. `schemas`: by store,
+    the table's schema in such a store. `spelled`: columns that at least one store holds in a text form of its own.
+    `by_schema`: at least one store shows only the columns of the schema.
     """
 
     oid: str
@@ -67,7 +80,11 @@ class Audited:
 
 @dataclass(slots=True)
 class RowVerdict:
-    """Of one case: by side, what is wrong, and what was seen when that was decided."""
+    """The state of one case between rounds.
+
+    `kinds`: by side, how the row differs. `agreeing`: consecutive rounds with the same result. `row` and `held`: the
+    source's and the stores' rows in the last round.
+    """
 
     kinds: dict[str, Kind] = field(default_factory=dict)
     agreeing: int = 0
@@ -77,7 +94,11 @@ class RowVerdict:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RecheckOutcome:
-    """`wrong`: cases that truly differ, by id. `incomplete`: why the table cannot be judged at all, or ""."""
+    """The result of a recheck.
+
+    `wrong`: by id, the cases that truly differ. `moving`: the number of undecided rows. `incomplete`: why the table
+    cannot be compared at all, or "". `lsn`: the LSN of the last round's snapshot.
+    """
 
     wrong: dict[str, tuple[RowCase, RowVerdict]]
     moving: int
@@ -86,17 +107,20 @@ class RecheckOutcome:
 
 
 class Recheck:
-    """`tail` stands where the topic was read to; `marker`: the last TRUNCATE's version up to there."""
+    """Rechecks rows of one table.
+
+    `tail`: reads the topic from the end of the full read. `marker`: the version of the last TRUNCATE before that end.
+    """
 
     def __init__(self, config: Config, audited: Audited, tail: TopicTail, marker: Version) -> None:
         self._config = config
         self._audited = audited
         self._tail = tail
         self._marker = marker
-        self._followed: dict[str, RowCase] = {}  # also those that are decided: a repair needs the topic's last word
+        self._followed: dict[str, RowCase] = {}  # decided cases too: a repair needs the last record
 
     def settle(self, cases: Mapping[str, RowCase]) -> RecheckOutcome:
-        """Cases by id."""
+        """Recheck the cases (by id) for at most `MOST_ROUNDS` rounds, and return the result."""
         self._followed |= cases
         open_cases = {name: (case, RowVerdict()) for name, case in cases.items()}
         wrong: dict[str, tuple[RowCase, RowVerdict]] = {}
@@ -116,7 +140,7 @@ class Recheck:
         keys = {case.key for case, _ in cases.values() if case.key is not None}
         seen = read_source_rows(config, audited.oid, keys)
         if seen.table is None:
-            return seen.ended, "the table is gone, or has no key any more"
+            return seen.ended, "the table no longer exists or has no primary key"
         fence(config)
         progress = wait_for_topics(config, seen.ended, audited.timeout_seconds)
         reason = why_unjudged(config, audited.oid, audited.schema.topic, seen)
@@ -128,7 +152,7 @@ class Recheck:
         self._follow([max(each) for each in zip(self._tail.ends(), ends, strict=True)])
         schemas = read_schemas_of(config).get(audited.schema.topic)
         if audited.by_schema and (schemas is None or schemas.last != audited.schema):
-            raise ChangedMeanwhileError("the table's columns changed while it was looked at")
+            raise ChangedMeanwhileError("the table's columns changed during the audit")
         now = fence(config)
         moment = Moment(
             snapshot=seen.snapshot,
@@ -177,28 +201,31 @@ class Recheck:
 
 
 def why_unjudged(config: Config, oid: str, topic: str, seen: SourceLook) -> str:
-    """Rows have changed without row events, and the copy that brings them is not through: no drift, and not equal.
+    """Return why the table cannot be compared now, or "".
 
-    Capture may not have noticed yet: so the catalog is compared as capture itself will do.
+    The table is incomplete if rows changed without row events and the incremental snapshot that publishes them has not
+    finished. Such a table is neither equal nor drifted. Capture may not have detected the change yet, so this function
+    compares the catalog with the recorded state in the same way as capture does.
     """
     states = read_recorded_states(config)
     if states is None:
-        raise TransientError("Capture has not described its tables yet.")
+        raise TransientError("Capture has not recorded the state of its tables yet.")
     mark = states.pending.get(topic)
     if mark is not None:
         return incomplete(mark)
     before = states.tables.get(oid)
     if before is None or seen.state is None:
-        return "capture does not know the table"
+        return "capture has no recorded state of the table"
     return why_other(config, states, {oid: name_of(before)}) or why_incomplete(before, seen.state) or ""
 
 
 def read_schemas_of(config: Config) -> Mapping[str, Schemas]:
+    """Return the schemas of all tables of the pipeline, by topic."""
     return read_schemas(config.kafka, control_topic(config.kafka.prefix, Control.SCHEMA))
 
 
 def content_of(table: DescribedTable, schemas: Schemas | None, spelled: Collection[str] = ()) -> Content:
-    """How its rows are compared, by all the states that it had."""
+    """Return how rows of the table are compared, given every set of columns that the table and its partitions had."""
     of_leaves = [[name for name, _, _ in table.table(leaf.relation).columns()] for leaf in table.leaves]
     present = [name for name, _, _ in table.table(table.relation).columns()]
     ever = [present, *of_leaves, *(schemas.columns if schemas is not None else ())]

@@ -1,6 +1,6 @@
-"""Kafka's record batches as they lie in a topic: which are committed, and what is in them. Bytes in, no I/O.
+"""Parse Kafka's record batches: which of them are committed, and their decompressed content. No I/O.
 
-The format is Kafka's "record batch", version 2. Records themselves are read by `native_records`.
+The format is Kafka's "record batch", version 2. `native_records` parses the records in a batch.
 """
 
 from __future__ import annotations
@@ -11,8 +11,8 @@ from typing import Final, NamedTuple
 
 import pyarrow as pa
 
-# base offset, length, leader epoch, version, checksum, attributes, last offset's delta, two times, producer id, its
-# epoch, its number, records
+# base offset, length, leader epoch, magic (version), CRC, attributes, last offset delta, first and last timestamp,
+# producer id, producer epoch, base sequence, number of records
 _HEAD: Final = struct.Struct(">qiibIhiqqqhii")
 _BEFORE_LENGTH: Final = 12
 _VERSION: Final = 2
@@ -24,18 +24,22 @@ _ABORT: Final = 0
 
 
 class UnreadableError(Exception):
-    """It is not what it should be, or is packed in a way that is not known here."""
+    """The bytes are not a valid record batch, or use a compression codec that this module does not support."""
 
 
 class AbortedTransactions(NamedTuple):
-    """A transaction of this producer, from this offset up to its marker."""
+    """An aborted transaction: the producer's id, and the first offset. It ends at the producer's abort marker."""
 
     producer: int
     first: int
 
 
 class RecordBatch(NamedTuple):
-    """`end`: behind its last offset. `records`: 0 where nobody may see them. `data`: as `native_records` reads it."""
+    """One record batch.
+
+    `base`: its first offset. `end`: its last offset + 1. `records`: the number of records, 0 for an aborted or control
+    batch. `data`: the records as bytes, decompressed, for `native_records`.
+    """
 
     base: int
     end: int
@@ -44,7 +48,11 @@ class RecordBatch(NamedTuple):
 
 
 def committed(data: bytes, aborted: Sequence[AbortedTransactions]) -> Iterator[RecordBatch]:
-    """The whole batches of a broker's answer to a `read_committed` fetch; the last one may be cut off."""
+    """Yield the batches of a broker's response to a `read_committed` fetch.
+
+    Aborted and control batches are yielded without records, so that the caller can advance its offset. The broker may
+    truncate the last batch of a response; this function ignores an incomplete one.
+    """
     waiting = sorted(aborted, key=lambda each: each.first)
     dropped: set[int] = set()
     at = 0
@@ -85,14 +93,17 @@ def _unpacked(body: bytes, codec: int) -> bytes:
 
 
 def _control_type(body: bytes) -> int:
-    """Of the one record in it: its key is two numbers of two bytes, of which the second says it."""
+    """Return the type of a control batch: 0 is abort, 1 is commit.
+
+    The batch has one record. Its key is a version and the type, both of 2 bytes.
+    """
     try:
         at = _behind_varint(body, 0) + 1
-        for _ in range(3):  # time, offset, length of the key
+        for _ in range(3):  # timestamp delta, offset delta, key length
             at = _behind_varint(body, at)
         return int.from_bytes(body[at + 2 : at + 4], "big")
     except IndexError as error:
-        raise UnreadableError("a marker that ends early") from error
+        raise UnreadableError("a truncated transaction marker") from error
 
 
 def _behind_varint(data: bytes, at: int) -> int:

@@ -1,8 +1,9 @@
-"""Mends just the rows that differ: a store's from the topic where that is right, otherwise by a copy of their keys.
+"""Repair only the rows that differ: a store's row from the topic, or the topic's row by an incremental snapshot.
 
-A copy of keys makes new events with new versions, which reach the stores by themselves. A store's row is written again
-from the topic's last record; where the row has a larger version than that, by force. Whoever repairs looks again
-afterwards: a change that came in between may have lost against the row that was wrong.
+If the topic is wrong, an incremental snapshot of the keys publishes new events with new versions. The stores apply
+these events like any others. If only the store is wrong, the repair writes the topic's last record to it. If the
+store's row has a larger version than that record, the repair overwrites it regardless of the version. The caller
+must recheck after a repair: the wrong row may have rejected a change that arrived in between.
 """
 
 from __future__ import annotations
@@ -25,7 +26,7 @@ Wrong = Mapping[str, tuple[RowCase, RowVerdict]]
 
 
 def repair_topic(config: Config, audited: Audited, wrong: Wrong) -> int:
-    """How many keys were copied anew."""
+    """Publish again the rows whose topic is wrong, by an incremental snapshot of their keys. Return how many."""
     cases = [case for case, verdict in wrong.values() if TOPIC in verdict.kinds and case.key is not None]
     if cases:
         keys: Collection[bytes] = {case.key for case in cases if case.key is not None}
@@ -36,7 +37,7 @@ def repair_topic(config: Config, audited: Audited, wrong: Wrong) -> int:
 
 
 def repair_store(config: Config, audited: Audited, name: str, wrong: Wrong, marker: Version) -> int:
-    """How many rows were written again: those whose topic is right."""
+    """Write again the store's wrong rows whose topic is right. Return how many."""
     expected = audited.expected.get(name)
     plain: list[Change] = []
     forced: list[Forced] = []
@@ -48,10 +49,10 @@ def repair_store(config: Config, audited: Audited, name: str, wrong: Wrong, mark
         if change.row is not None and expected is not None:
             change = change._replace(row=expected(change.row))
             if change.row is not None and not change.row.startswith(b"{"):
-                continue  # its shape fails for this row: it is parked
+                continue  # the store's shape fails for this row, so the row is parked
         held = verdict.held.get(name)
         if _needs_force(held, change, states):
-            assert held is not None  # noqa: S101  # what is not there needs no force
+            assert held is not None  # noqa: S101  # _needs_force returns False for None
             forced.append(Forced(held, change))
         else:
             plain.append(change)
@@ -64,18 +65,21 @@ def repair_store(config: Config, audited: Audited, name: str, wrong: Wrong, mark
 
 
 def _change(case: RowCase, states: Sequence[RowState]) -> Change:
-    """The topic's last word; where it has none, there is no such row."""
+    """Return the topic's last state of the row as a change. Without one, the change is a delete with version 0."""
     last = states[-1] if states else RowState(Version(0, 0), None, None)
     return Change(case.id, case.key or b"", last.version, last.row)
 
 
 def _needs_force(held: StoredRow | None, change: Change, states: Sequence[RowState]) -> bool:
-    """A row that the topic never had is removed for good: a tombstone needs a version, and there is none."""
+    """Return whether the change must overwrite the store's row regardless of its version.
+
+    A row that the topic never had must be removed without a tombstone, since there is no version for a tombstone.
+    """
     return held is not None and (held.version > change.version or not states)
 
 
 def _refused(audited: Audited, name: str, changes: Sequence[Change]) -> list[Forced]:
-    """Rows that the store does not have although they were just written: it remembers that they were deleted."""
+    """Return the rows that the store lacks although they were just written, because it still holds a tombstone."""
     rows = [change for change in changes if change.row is not None]
     there = audited.scans[name].rows(audited.schema_in(name), [change.id for change in rows]) if rows else {}
     return [Forced(None, change) for change in rows if change.id not in there]
@@ -87,7 +91,7 @@ def _apply(config: Config, audited: Audited, name: str, changes: Sequence[Change
     with closing(open_store(name, config.stores[name], config.kafka.prefix)) as store:
         serving = store.serving()
         if serving is None:
-            raise TransientError(f"{name} serves nothing any more.")
+            raise TransientError(f"Store {name} no longer has a serving generation.")
         with closing(store.writer_factory(serving)()) as writer:
             writer.apply(audited.schema_in(name), changes)
         store.publish(serving, [audited.schema_in(name)])

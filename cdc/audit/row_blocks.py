@@ -1,7 +1,8 @@
-"""Rows of one side as columns of numbers, cut into groups by the hash of their id, and two sides compared. Pure.
+"""Rows of one side as columns of numbers, grouped by the hash of their id, and the comparison of two sides. No I/O.
 
-A row is here: the hash of its id, the hash of its content, its version and where it stands. Groups are what travels and
-what is compared: a row is in the same group on every side. Python does nothing per row here; Arrow and numpy do.
+A row is represented by the hash of its id, the hash of its content, its version and its place (the partition and offset
+of its record). Tasks exchange and compare whole groups: a row is in the same group on every side. All work per row is
+done in Arrow and numpy, not in Python.
 """
 
 from __future__ import annotations
@@ -16,16 +17,18 @@ import pyarrow as pa
 Array = npt.NDArray[Any]
 
 OFFSET_BITS: Final = 48
-# Odd numbers without a pattern, to mix with.
+# Odd multipliers with irregular bits, for mixing hashes.
 _MIXERS: Final = tuple(np.uint64(each) for each in (0x9E3779B97F4A7C15, 0xC2B2AE3D27D4EB4F, 0x165667B19E3779F9))
 _HALF: Final = np.uint64(32)
 
 
 def packed_place(partition: int, offset: int) -> int:
+    """Pack a partition and an offset into one number, the place of a record."""
     return partition << OFFSET_BITS | offset
 
 
 def split_place(place: int) -> tuple[int, int]:
+    """Return the partition and the offset of a place."""
     return place >> OFFSET_BITS, place & ((1 << OFFSET_BITS) - 1)
 
 
@@ -39,9 +42,10 @@ def block(
     places: Any = None,
     live: Any = None,
 ) -> pa.RecordBatch:
-    """What a side does not have does not travel; a `Side` knows what it is then: version 0, no place, alive.
+    """Build a batch of rows from their columns.
 
-    `places`: partition and offset of a topic's record in one number; `keys`: the record's, or a store's id.
+    Columns that a side does not have are left out, to save bytes. `Side` then assumes version 0, no place, and live.
+    `places`: the places of the topic's records (`packed_place`). `keys`: the records' keys, or the store's ids.
     """
     given = {
         "id": (ids, pa.uint64()),
@@ -61,7 +65,7 @@ def _column(values: Any, kind: pa.DataType) -> pa.Array:
 
 
 def by_group(rows: pa.RecordBatch, groups: int) -> Iterator[tuple[int, bytes]]:
-    """Cut into groups, each as bytes that `joined` reads."""
+    """Yield the number of each non-empty group and its rows, serialized for `joined`."""
     if not rows.num_rows:
         return
     group = (_numbers(rows, "id") % np.uint64(groups)).astype(np.uint16)
@@ -75,7 +79,7 @@ def by_group(rows: pa.RecordBatch, groups: int) -> Iterator[tuple[int, bytes]]:
 
 
 def joined(packed: Sequence[bytes]) -> pa.Table:
-    """Of one side."""
+    """Concatenate serialized groups of one side into a table."""
     batches = [batch for each in packed for batch in pa.ipc.open_stream(each)]
     return pa.Table.from_batches(batches).combine_chunks()
 
@@ -97,10 +101,13 @@ def _numbers(rows: pa.RecordBatch | pa.Table, name: str) -> Array:
 
 
 class Side:
-    """All rows of one side, and the last one of each id (a topic before compaction has several)."""
+    """All rows of one side, and the last row of each id (a topic that is not compacted yet has several per id)."""
 
     def __init__(self, rows: pa.Table | None, marker: tuple[int, int] = (0, 0), *, distinct: bool = False) -> None:
-        """`marker`: the version of the table's last TRUNCATE; rows below it are dead. `distinct`: no id twice."""
+        """`marker`: the version of the table's last TRUNCATE; rows with a smaller version are dead.
+
+        `distinct`: the caller guarantees that no id occurs twice.
+        """
         self._rows = rows
         self._count = 0 if rows is None else rows.num_rows
         self._marker = marker
@@ -113,7 +120,7 @@ class Side:
         return _numbers(self._rows, name)
 
     def key(self, row: int) -> bytes:
-        """b"" where this side has none."""
+        """Return the key of the row, or b"" if this side has no keys."""
         if self._rows is None or "key" not in self._rows.column_names:
             return b""
         key: bytes = self._rows.column("key")[row].as_py()
@@ -121,14 +128,14 @@ class Side:
 
     @property
     def all_live(self) -> Array:
-        """Of all rows, whether an id has several or not."""
+        """Whether each row is live, for all rows and not only for the last row of each id."""
         live = self.column("live", True, bool)
         if self._marker == (0, 0):
             return live
         return live & ~_below(self.column("position", 0, np.uint64), self.column("seq", 0, np.uint32), self._marker)
 
     def checksum(self, *, versions: bool) -> tuple[int, int] | None:
-        """Equal for two sides with the same rows, in whatever order; None if not all rows are alive."""
+        """Return a checksum that does not depend on the order of rows, or None if not all rows are live."""
         if not self.all_live.all():
             return None
         columns = [("id", np.uint64), ("content", np.uint64)]
@@ -152,7 +159,7 @@ class Side:
 
 
 class Last:
-    """One row for each id, in the order of ids: `index` says which of the side's."""
+    """The last row of each id, ordered by id. `index`: the number of each row in the side."""
 
     def __init__(self, side: Side) -> None:
         ids, places = side.column("id", 0, np.uint64), side.column("place", -1, np.int64)
@@ -177,7 +184,7 @@ class Last:
 
 
 def _order_by_place(order: Array, same: Array, ids: Array, places: Array) -> None:
-    """Only the rows of ids that have several; `order` is by id already."""
+    """Sort the rows of each id by place, in place. `order` is sorted by id; ids with one row stay as they are."""
     several = np.zeros(len(order), bool)
     several[1:] |= same
     several[:-1] |= same
@@ -187,9 +194,10 @@ def _order_by_place(order: Array, same: Array, ids: Array, places: Array) -> Non
 
 
 def _falls(positions: Array, seqs: Array, places: Array) -> Array:
-    """Where versions fall along the way: compaction and stores would not keep the same one.
+    """Return where a row's version is smaller than that of the row before.
 
-    Only in a topic may an id be there more than once; rows of other sides have no place.
+    Compaction would keep the last record there, and a store the one with the largest version. Only a topic may have an
+    id more than once. Rows of other sides have no place, so a repeated id counts as a fall there.
     """
     found: Array = (positions[1:] < positions[:-1]) | ((positions[1:] == positions[:-1]) & (seqs[1:] < seqs[:-1]))
     return found | (places[1:] < 0)
@@ -202,9 +210,10 @@ def _below(positions: Array, seqs: Array, marker: tuple[int, int]) -> Array:
 
 
 def differing(one: Side, other: Side, *, versions: bool) -> Array:
-    """Ids that are not live with the same content (and version, where asked) on both sides, or dead on both.
+    """Return the ids that differ between two sides.
 
-    Sides with the same rows are told by a sum, without putting them in order, where `one` has no id twice.
+    An id is equal if it is live on both sides with the same content (and the same version, if `versions` is set), or
+    dead or absent on both. If `one` is distinct, equal checksums prove that the sides are equal, without sorting them.
     """
     if one.distinct:
         checksum = one.checksum(versions=versions)
@@ -224,7 +233,7 @@ def differing(one: Side, other: Side, *, versions: bool) -> Array:
 
 
 def _union(one: Array, other: Array) -> Array:
-    """Of two that are in order: a stable sort merges them."""
+    """Return the union of two sorted arrays. A stable sort merges sorted runs in linear time."""
     if np.array_equal(one, other):
         return one
     both = np.sort(np.concatenate([one, other]), kind="stable")
@@ -242,11 +251,11 @@ _ALIGNED: Final = {
 
 
 def _aligned(ids: Array, side: Last) -> dict[str, Array]:
-    """The side's columns at these ids; what it does not have is dead."""
+    """Return the side's columns at these ids. An id that the side does not have is dead."""
     if not len(side.ids):
         return {name: np.zeros(len(ids), kind) for name, kind in _ALIGNED.items()}
     if len(side.ids) == len(ids):
-        return {name: getattr(side, name) for name in _ALIGNED}  # a part of a union that is as long is all of it
+        return {name: getattr(side, name) for name in _ALIGNED}  # as long as the union, so it has the same ids
     at = np.searchsorted(side.ids, ids)
     at = np.where(at < len(side.ids), at, 0)
     there = side.ids[at] == ids
@@ -255,7 +264,7 @@ def _aligned(ids: Array, side: Last) -> dict[str, Array]:
 
 
 def found_at(side: Side, ids: Array) -> Iterator[tuple[bytes, int] | None]:
-    """Key and place of each id, None where the side does not have it."""
+    """Yield the key and the place of each id, or None if the side does not have the id."""
     if not len(ids):
         return
     last = side.last

@@ -1,9 +1,9 @@
-"""When are two rows the same? Rows are JSON objects in bytes; what counts is their values, digit by digit. Pure.
+"""Compare the content of two rows. Rows are JSON objects in bytes; their values must agree in every digit. No I/O.
 
-A table whose columns never changed has rows that are the same bytes everywhere, so bytes are compared, which is quick.
-Once columns came or went, older rows lack the new ones (NULL until somebody writes them) and still have the old ones:
-then NULL and absent are the same, and columns that the table no longer has do not count. A store with typed columns may
-hold a value as text, where the topic has a number or an array: such columns are compared by their text.
+If the table's columns never changed, equal rows have equal bytes on every side. Bytes are then compared, which is fast.
+After a column was added or dropped, older rows lack the new column (NULL until an UPDATE writes it) and still have the
+dropped one. Then NULL equals absent, and columns that the table no longer has are ignored. A store with typed columns
+may hold a text where the topic has a number or an array. Such columns are compared by their text.
 """
 
 from __future__ import annotations
@@ -22,31 +22,33 @@ import xxhash
 native_digests: Any
 try:
     from cdc.audit.native_records import digests as native_digests  # type: ignore[import-not-found,no-redef]
-except ImportError:  # there was no compiler
+except ImportError:  # the extension was not built, for lack of a C compiler
     native_digests = None
 
-#: The seed of Spark's own `xxhash64`, so that the JVM and Python give the same number.
+#: The seed of Spark's `xxhash64`, so that the JVM and Python compute the same hash.
 SEED = 42
 
 _decode_members = msgspec.json.Decoder(dict[str, msgspec.Raw]).decode
 _NULL = b"null"
 _NUMBER = re.compile(r"-?[0-9]+(\.[0-9]+)?([eE][+-]?[0-9]+)?")
-# A float has no more; what has more is a numeric, and every digit of it counts.
+# A float has at most 17 significant digits. A longer number is a numeric, and every digit of it counts.
 _FLOAT_DIGITS = 17
 
 
 def row_digest(data: bytes, _hash: Callable[[bytes, int], int] = xxhash.xxh64_intdigest) -> int:
+    """Return the 64-bit hash of the bytes."""
     return _hash(data, SEED)
 
 
 def python_digests(
     data: Iterable[bytes], seed: int, _hash: Callable[[bytes, int], bytes] = xxhash.xxh64_digest
 ) -> bytes:
+    """Compute `row_digests` without the compiled module."""
     return b"".join([_hash(each, seed) for each in data])
 
 
 def row_digests(data: Iterable[bytes]) -> bytes:
-    """Of many at once: eight bytes each, one behind the other, as `numbers` reads them. (Hot: once per row.)"""
+    """Return the concatenated hashes, eight big-endian bytes each, as `numbers` reads them. Hot: runs for every row."""
     if native_digests is None:
         return python_digests(data, SEED)
     made: bytes = native_digests(data if isinstance(data, list) else list(data), SEED)
@@ -54,6 +56,7 @@ def row_digests(data: Iterable[bytes]) -> bytes:
 
 
 def numbers(packed: bytes | bytearray) -> npt.NDArray[np.uint64]:
+    """Return the hashes of `row_digests` as an array."""
     return np.frombuffer(packed, ">u8").astype(np.uint64)
 
 
@@ -61,7 +64,8 @@ def numbers(packed: bytes | bytearray) -> npt.NDArray[np.uint64]:
 class Content:
     """How rows of one table are compared.
 
-    `former`: columns that it had once and has no longer. `spelled`: columns that a store spells in its own way.
+    `exact`: equal rows have equal bytes. `former`: columns that the table had and no longer has. `spelled`: columns
+    that a store holds in a text form of its own.
     """
 
     exact: bool = True
@@ -70,17 +74,23 @@ class Content:
 
     @classmethod
     def of(cls, columns: Collection[str], ever: Collection[Collection[str]], spelled: Collection[str] = ()) -> Content:
-        """`ever`: the columns of every state that the table had, and of every partition, in their order."""
+        """Return the comparison for a table with these columns.
+
+        `ever`: the columns, in order, of every version of the table and of every partition.
+        """
         former = frozenset(name for each in ever for name in each) - frozenset(columns)
         exact = all(list(each) == list(columns) for each in ever)
         return cls(exact and not spelled, former, frozenset(spelled))
 
     def canonical(self, row: bytes) -> bytes:
-        """Equal for rows that are the same; the row itself where bytes are compared."""
+        """Return bytes that are equal for equal rows: the row itself if `exact`, otherwise `ordered`."""
         return row if self.exact else self.ordered(row)
 
     def ordered(self, row: bytes) -> bytes:
-        """Members by name, without NULLs and former columns; a row that is no JSON object stays as it is."""
+        """Return the row's members sorted by name, without NULLs and former columns.
+
+        A row that is not a JSON object is returned unchanged.
+        """
         try:
             members = _decode_members(row)
         except msgspec.DecodeError:
@@ -91,15 +101,17 @@ class Content:
         )
 
     def digest(self, row: bytes) -> int:
+        """Return a hash that is equal for equal rows."""
         return row_digest(self.canonical(row))
 
     def same(self, one: bytes | None, other: bytes | None) -> bool:
+        """Return whether two rows have the same content. None is a row that does not exist."""
         if one is None or other is None:
             return one is other
         return one == other or self.ordered(one) == self.ordered(other)
 
     def differing_fields(self, one: bytes, other: bytes) -> list[str]:
-        """Names only: what differs, never how."""
+        """Return the names of the columns that differ, never their values."""
         try:
             first, second = _decode_members(one), _decode_members(other)
         except msgspec.DecodeError:
@@ -117,7 +129,7 @@ class Content:
 
 
 def _plain(value: bytes) -> bytes:
-    """Without the freedom that JSON leaves inside a value: escapes, spaces, the order of members."""
+    """Normalize what JSON leaves open inside a value: escapes, whitespace, the order of members."""
     if value[0] in b"-0123456789tfn":
         return value
     decoded: Any = orjson.loads(value)
@@ -125,7 +137,10 @@ def _plain(value: bytes) -> bytes:
 
 
 def _text(value: bytes) -> bytes:
-    """Equal for a value and for the text that spells it, however its numbers are spelled; never NULL's for a text."""
+    """Return the same bytes for a value and for its text form, whatever the notation of its numbers.
+
+    A text never yields the bytes of NULL.
+    """
     if value == _NULL:
         return value
     text: str = orjson.loads(value) if value[0] == ord('"') else value.decode()

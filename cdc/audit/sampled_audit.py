@@ -1,8 +1,10 @@
-"""The sampled audit: so many rows a second, at random, all the time, without Spark.
+"""The sampled audit: compares random rows continuously, at a fixed rate, without Spark.
 
-A sample is a few blocks of a table, looked up in each store, and a few rows of a store, looked up in the source. The
-topic is not asked, so versions are not compared. A row counts as wrong when the source showed the same before and after
-the store was asked, and the store, which had everything up to then, said something else; twice.
+A sample consists of the rows of a few blocks of a table, looked up in each store, and a few rows of each store, looked
+up in the source. The audit does not read the topic, so it does not compare versions. One comparison reads the row from
+the source, waits until the store has everything up to that read, reads the store, and reads the source again. If the
+source's row is the same in both reads and the store's row differs, the comparison failed. A row counts as wrong after
+two failed comparisons.
 """
 
 from __future__ import annotations
@@ -52,7 +54,10 @@ _MOST_BLOCKS = 20
 
 @dataclass(slots=True)
 class _Tally:
-    """Of one store and table since the start. `wrong`: by id, as long as it is."""
+    """The results for one store and table since the process started.
+
+    `wrong`: by id, the rows that differ. A row leaves it when a later sample finds it equal.
+    """
 
     started_ms: int
     rows: int = 0
@@ -60,9 +65,11 @@ class _Tally:
 
 
 class ContinuousAudit:
-    """`warehouses`: of these alone, or of the others alone: who waits for a warehouse's batches holds up no other.
+    """Samples rows in turns of about five seconds, and records the results on `__audits`.
 
-    `parked`: the names of rows that are known not to be in a store, or not to be in their topic.
+    `warehouses`: audit only the stores that Spark writes (Iceberg), or only the others. They have separate audits so
+    that the wait for a warehouse's batches does not delay the other stores. `parked`: returns the names of rows that
+    are parked, and so are known to be missing in a store or in their topic.
     """
 
     def __init__(
@@ -83,7 +90,7 @@ class ContinuousAudit:
         self._tallies: dict[tuple[str, str], _Tally] = {}
 
     def run(self, stop: threading.Event) -> None:
-        """Turn by turn; what passes is tried again in the next one."""
+        """Run turns until `stop` is set. After a transient error, the next turn retries."""
         while not stop.is_set():
             began = time.monotonic()
             try:
@@ -93,7 +100,7 @@ class ContinuousAudit:
             stop.wait(max(0.2, _TURN_SECONDS - (time.monotonic() - began)))
 
     def turn(self) -> None:
-        """One sample of one table, in every store that has it is; about five seconds' worth of rows."""
+        """Compare one sample of one random table in every store that has it: about five seconds' worth of rows."""
         states = read_recorded_states(self._config)
         oids = [oid for oid, state in states.tables.items() if state.key] if states is not None else []
         if states is None or not oids:
@@ -110,7 +117,7 @@ class ContinuousAudit:
                 keep(self._config, records)
 
     def _scans(self, table: TableSchema, opened: ExitStack) -> Iterator[tuple[str, StoreScan]]:
-        """Of stores that get the table's rows as they are, and answer."""
+        """Open scans of the reachable stores that hold the table's rows untransformed."""
         for name, settings in self._config.stores.items():
             is_shaped = settings.shape_of(table.schema, table.table) is not None
             if (
@@ -158,7 +165,7 @@ class ContinuousAudit:
     def _wrong(
         self, oid: str, schema: TableSchema, name: str, scan: StoreScan, chosen: Mapping[str, bytes]
     ) -> tuple[int, dict[str, Difference] | None]:
-        """Of the rows by id, those that differ for sure; None where the table cannot be judged now."""
+        """Return an LSN, and by id the chosen rows that truly differ. None: the table cannot be compared now."""
         open_ids = dict.fromkeys(chosen, 0)
         found: dict[str, Difference] = {}
         before = self._look(oid, schema, chosen)
@@ -227,7 +234,10 @@ class ContinuousAudit:
         return Difference(id=row_id_of, kind=kind, wrong="store", fields=fields, store_version=version)
 
     def _sampled_keys(self, oid: str, count: int) -> list[bytes]:
-        """Of blocks that chance chooses; for a warehouse of one, since rows that came together lie in few files."""
+        """Return up to `count` keys from random blocks of the table.
+
+        For a warehouse, all keys come from one block: rows that were written together are in few data files.
+        """
         try:
             with at_snapshot(self._config.source.conninfo(), None) as connection:
                 table = describe_tables(connection, self._config, [oid]).get(oid)

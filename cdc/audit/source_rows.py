@@ -1,4 +1,4 @@
-"""Rows of the source by their keys, all at one new snapshot, in the copy's own encoding."""
+"""Read rows of the source by key, all in one new snapshot, in the snapshot encoding."""
 
 from __future__ import annotations
 
@@ -24,9 +24,11 @@ from cdc.tables.recorded_state import TableState
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SourceLook:
-    """What the source had: `rows` by record key. `began` and `ended` are LSNs before and after the snapshot was taken.
+    """Rows of one table in one snapshot.
 
-    `state`: the table's catalog as of the snapshot, to tell changes that no row event says.
+    `rows`: by record key. `began` and `ended`: LSNs before and after the snapshot was taken. `table`: None if the table
+    no longer exists or has no primary key. `state`: the table's catalog state in the snapshot, to detect changes that
+    have no row events.
     """
 
     rows: dict[bytes, bytes]
@@ -38,12 +40,13 @@ class SourceLook:
 
 
 def read_source_rows(config: Config, oid: str, keys: Collection[bytes]) -> SourceLook:
+    """Read the rows with these keys from the table, in a new snapshot."""
     with connect(config.source.conninfo(), application_name="tailrace audit") as other:
         began = catalog.current_lsn(other)
         try:
             with at_snapshot(config.source.conninfo(), None) as connection:
                 row = connection.execute("select pg_current_snapshot()::text").fetchone()
-                assert row is not None  # noqa: S101  # a select without FROM has one row
+                assert row is not None  # noqa: S101  # a SELECT without FROM returns one row
                 ended = catalog.current_lsn(other)
                 table = describe_tables(connection, config, [oid]).get(oid)
                 rows = {} if table is None else rows_by_key(connection, table, keys)
@@ -54,7 +57,10 @@ def read_source_rows(config: Config, oid: str, keys: Collection[bytes]) -> Sourc
 
 
 def fence(config: Config) -> LSN:
-    """An LSN behind everything committed so far, which capture and the stores reach also if nobody writes."""
+    """Return an LSN at or after every commit so far.
+
+    The function also writes a heartbeat, so that capture and the stores reach the LSN on an idle server.
+    """
     with connect(config.source.conninfo(), application_name="tailrace audit") as connection:
         lsn = catalog.current_lsn(connection)
         connection.execute("set synchronous_commit = off")

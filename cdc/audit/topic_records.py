@@ -1,4 +1,4 @@
-"""Records of a table's topic: the ones at given places, and those that came since. Committed ones only."""
+"""Read committed records of a table topic: those at given places, and those after a given offset."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from cdc.stores.row_ids import row_id_of
 
 _ANSWER_SECONDS = 30.0
 _AT_ONCE = 2000
-# Reading on is quicker than asking for another place, up to about this many records.
+# Up to about this many records, reading on is faster than a seek.
 _READ_ON = 3000
 
 
@@ -37,7 +37,11 @@ _decode_event = msgspec.json.Decoder(_Event).decode
 
 
 class TopicRecord(NamedTuple):
-    """`row` None: the row is gone. `xid`: of the transaction, None of a copied row, a tombstone and a stranger's."""
+    """One record of a table topic.
+
+    `row`: None if the record removes the row. `xid`: the source transaction's id. It is None for a snapshot row, for a
+    tombstone, and for a record that Tailrace did not write. `is_marker`: the record stands for a TRUNCATE.
+    """
 
     place: int
     key: bytes
@@ -48,6 +52,7 @@ class TopicRecord(NamedTuple):
 
 
 def record_of(message: Message) -> TopicRecord:
+    """Decode a message. One that is not an event has its raw value as the row."""
     headers = dict(message.headers() or [])
     place = packed_place(message.partition() or 0, message.offset() or 0)
     version = _version(headers.get("v"))
@@ -64,7 +69,7 @@ def record_of(message: Message) -> TopicRecord:
 
 
 def id_of(key: bytes) -> str:
-    """The row's id in stores; of a key that is none of ours, the key."""
+    """Return the row's id in stores, or the key as text if Tailrace did not write it."""
     try:
         return row_id_of(key)
     except (msgspec.DecodeError, UnicodeDecodeError):
@@ -79,7 +84,7 @@ def _version(stamp: object) -> Version:
 
 
 class TopicTail:
-    """Follows a topic from where somebody else has read it; `read_to` gives what came since, in order."""
+    """Reads a topic from the given offsets on. `read_to` yields the next records, in order."""
 
     def __init__(self, kafka: KafkaConfig, topic: str, starts: Sequence[int]) -> None:
         self._topic = topic
@@ -90,10 +95,11 @@ class TopicTail:
         self._consumer.close()
 
     def ends(self) -> list[int]:
-        """Of what is committed now."""
+        """Return the current end offset of each partition, for committed records."""
         return [_end(self._consumer, self._topic, partition) for partition in range(len(self._next))]
 
     def read_to(self, ends: Sequence[int]) -> Iterator[TopicRecord]:
+        """Yield the records from the last read up to these end offsets."""
         behind = {number for number, end in enumerate(ends) if self._next[number] < end}
         if not behind:
             return
@@ -113,12 +119,12 @@ class TopicTail:
 
 
 def fetch_records(kafka: KafkaConfig, topic: str, places: Collection[int]) -> dict[int, TopicRecord]:
-    """The records at these places; one that compaction has taken away meanwhile is missing."""
+    """Return the records at these places. A record that compaction has removed since is missing."""
     return {place: record_of(message) for place, message in fetch_messages(kafka, topic, places).items()}
 
 
 def fetch_messages(kafka: KafkaConfig, topic: str, places: Collection[int]) -> dict[int, Message]:
-    """The same as they are."""
+    """Return the undecoded messages at these places, without those that compaction has removed since."""
     found: dict[int, Message] = {}
     wanted: dict[int, list[int]] = {}
     for place in sorted(places):
@@ -158,7 +164,7 @@ def _fetch_run(
 
 
 def _messages(consumer: Consumer, topic: str) -> Iterator[Message]:
-    """Messages, and the word that the end is reached (it has an error, and the offset of the end)."""
+    """Yield messages, including the end-of-partition message: it has an error, and the end as its offset."""
     give_up_at = time.monotonic() + _ANSWER_SECONDS
     while True:
         try:
@@ -186,7 +192,7 @@ def _end(consumer: Consumer, topic: str, partition: int) -> int:
 
 
 class Schemas(NamedTuple):
-    """`last`: the table as `__schema` has it now; `columns`: of every state that it had, oldest first."""
+    """`last`: the table's current schema on `__schema`. `columns`: the columns of each of its schemas, oldest first."""
 
     last: TableSchema
     columns: tuple[tuple[str, ...], ...]
@@ -198,7 +204,7 @@ class _SchemaKey(msgspec.Struct):
 
 
 def read_schemas(kafka: KafkaConfig, schema_topic: str) -> Mapping[str, Schemas]:
-    """By topic."""
+    """Read all schemas from `__schema`, by table topic."""
     consumer = committed_reader(kafka.client_options())
     found: dict[str, list[tuple[str, TableSchema]]] = {}
     try:
@@ -214,7 +220,7 @@ def read_schemas(kafka: KafkaConfig, schema_topic: str) -> Mapping[str, Schemas]
 
 
 def messages_to_end(consumer: Consumer, topic: str) -> Iterator[Message]:
-    """Of the one partition that the consumer has."""
+    """Yield the messages of the consumer's single partition, up to its end."""
     for message in _messages(consumer, topic):
         if message.error() is not None:
             return

@@ -1,6 +1,6 @@
-"""`tailrace check`: looks at the source and the broker, changes nothing, and says what is not as it must be.
+"""`tailrace check`: read-only checks of the source, the brokers, the topics and the stores.
 
-One module per side. Each reads facts first and judges them after; `run` puts the sides together.
+One module per subject. Each module first reads facts and then turns them into findings. `all_checks` runs all of them.
 """
 
 from cdc.check.all_checks import inspect

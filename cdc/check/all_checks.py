@@ -1,4 +1,4 @@
-"""One inspection from end to end: a side that does not answer is one finding, and the other side is still looked at."""
+"""Runs all checks. If Postgres or Kafka does not answer, that is one finding, and the checks of the other still run."""
 
 from __future__ import annotations
 
@@ -40,16 +40,16 @@ class _Source:
     facts: dict[int, TableFacts]
 
     def chosen(self) -> dict[SourceTable, TableFacts]:
-        """The tables that capture would take."""
+        """Return the selected tables that capture can publish."""
         known = {table: self.facts[table.oid] for table in self.tables if table.oid in self.facts}
         return {table: facts for table, facts in known.items() if capturable(table, facts)}
 
 
 def inspect(config: Config, analyze_shapes: shapes.AnalyzeShapes | None = None) -> list[Finding]:
-    """Everything that capture will need, in the order in which it is needed. Changes nothing anywhere."""
+    """Check everything that capture needs, in the order in which capture needs it. Read-only."""
     with ExitStack() as opened:
-        # The slot is read before the progress record: the other way round, a running capture could move both in
-        # between, and the slot would look as if it were ahead.
+        # Read the slot before the progress record. In the other order, a running capture could advance both between
+        # the two reads, and the slot would seem to be ahead of the progress record.
         source = _look_at_source(config, opened)
         kafka = _open_topics(config, opened)
         recorded, unread = _read_progress(config, kafka)
@@ -96,7 +96,7 @@ def _look_at_source(config: Config, opened: ExitStack) -> _Source | Finding:
             facts=tables.read_tables(connection, selected),
         )
     except TailraceError as error:
-        return refusal(server.PLACE, error, "Start Postgres, or mend [source] dsn.")
+        return refusal(server.PLACE, error, "Start Postgres, or correct [source] dsn.")
     except psycopg.Error as error:
         return fail(server.PLACE, f"Postgres did not answer: {explain(error)}", "Run this check again.")
 
@@ -106,11 +106,11 @@ def _open_topics(config: Config, opened: ExitStack) -> Topics | Finding:
         return opened.enter_context(closing(Topics(config.kafka)))
     except TailraceError as error:
         where = config.kafka.bootstrap
-        return refusal(broker.PLACE, error, f"Start Kafka, or mend [kafka] bootstrap ({where}), tls and sasl.")
+        return refusal(broker.PLACE, error, f"Start Kafka, or correct [kafka] bootstrap ({where}), tls and sasl.")
 
 
 def _read_progress(config: Config, kafka: Topics | Finding) -> tuple[Recorded, list[Finding]]:
-    """And what was wrong with it."""
+    """Return the progress record, and a finding if it cannot be read."""
     if isinstance(kafka, Finding):
         return Recorded(known=False), []
     try:

@@ -1,6 +1,6 @@
-"""The brokers: do they answer, are they enough, and do their settings keep what capture was told is safe?
+"""Checks of the Kafka brokers: availability, version, number, and the settings that keep acknowledged records safe.
 
-Reading is apart from judging, so that every judgement can be tried without a cluster that is set up that way.
+`read_broker` reads the facts and `judge_broker` judges them, so unit tests can cover every judgement without a cluster.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from cdc.config import Config
 from cdc.kafka.admin import Admin
 
 PLACE = "broker"
-# Transactions that survive any crash of a producer or broker need KIP-447 and KIP-360, both in 2.5.
+# Transactions that survive every crash of a producer or a broker need KIP-447 and KIP-360. Kafka 2.5 has both.
 _OLDEST = (2, 5)
 _CONTROL_RECORD_BYTES = 1_000_000
 _FIRST_ANSWER_MS = 5_000
@@ -23,7 +23,10 @@ _FIRST_ANSWER_MS = 5_000
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BrokerFacts:
-    """`settings` are of one broker, the first; empty where the user may not see them."""
+    """What the brokers report.
+
+    `settings`: those of the broker with the lowest id. Empty if the Kafka user may not describe them.
+    """
 
     version: tuple[int, ...]
     brokers: int
@@ -31,6 +34,7 @@ class BrokerFacts:
 
 
 def read_broker(config: Config) -> BrokerFacts:
+    """Read the version, the number of brokers, and the settings of one broker."""
     options = {"bootstrap_timeout_ms": _FIRST_ANSWER_MS, **config.kafka.python_options()}
     admin = Admin(**options)
     try:
@@ -52,13 +56,14 @@ def read_broker(config: Config) -> BrokerFacts:
 
 
 def judge_broker(facts: BrokerFacts, config: Config) -> Iterator[Finding]:
+    """Yield the findings about the brokers."""
     yield _version(facts.version)
     yield _enough(facts.brokers, config.kafka.replication_factor)
     if not facts.settings:
         yield warn(
             PLACE,
-            "The user may not see the brokers' settings; they were not checked.",
-            "Allow DescribeConfigs on the cluster, or compare them with docs/reference/check.md yourself.",
+            "The Kafka user may not read the brokers' settings, so they were not checked.",
+            "Allow DescribeConfigs on the cluster, or compare the settings with docs/reference/check.md by hand.",
         )
         return
     settings = facts.settings
@@ -70,7 +75,9 @@ def judge_broker(facts: BrokerFacts, config: Config) -> Iterator[Finding]:
     yield _auto_create(settings)
     if settings.get("log.cleaner.enable", "true") != "true":
         yield fail(
-            PLACE, "log.cleaner.enable is false: topics are never compacted.", "Set log.cleaner.enable=true; restart."
+            PLACE,
+            "log.cleaner.enable is false: Kafka never compacts topics.",
+            "Set log.cleaner.enable=true on the brokers, and restart them.",
         )
 
 
@@ -79,7 +86,7 @@ def _version(version: tuple[int, ...]) -> Finding:
     if version < _OLDEST:
         oldest = ".".join(map(str, _OLDEST))
         return fail(PLACE, f"Kafka {shown} is too old for safe transactions.", f"Upgrade to {oldest} or later.")
-    return ok(PLACE, f"Kafka answers, version {shown} or a later one with the same protocol")
+    return ok(PLACE, f"Kafka answers, version {shown} or a later version with the same protocol")
 
 
 def _enough(brokers: int, replication_factor: int) -> Finding:
@@ -87,12 +94,12 @@ def _enough(brokers: int, replication_factor: int) -> Finding:
         return fail(
             PLACE,
             f"[kafka] replication_factor is {replication_factor}, but only {brokers} broker(s) answer.",
-            "Start the others, or lower replication_factor.",
+            "Start the other brokers, or lower replication_factor.",
         )
     if replication_factor == 1:
         return warn(
             PLACE,
-            f"[kafka] replication_factor is 1 ({brokers} broker(s)): one lost disk loses the topics.",
+            f"[kafka] replication_factor is 1 ({brokers} broker(s)): the loss of one disk loses the topics.",
             "Set [kafka] replication_factor = 3 in production, before the first start.",
         )
     return ok(PLACE, f"{brokers} brokers for replication_factor {replication_factor}")
@@ -101,9 +108,17 @@ def _enough(brokers: int, replication_factor: int) -> Finding:
 def _min_isr(min_isr: int, replication_factor: int) -> Finding:
     what = f"min.insync.replicas is {min_isr} with replication_factor {replication_factor}"
     if min_isr > replication_factor:
-        return fail(PLACE, f"{what}: no write would ever be accepted.", "Raise replication_factor, or lower the other.")
+        return fail(
+            PLACE,
+            f"{what}: the brokers would refuse every write.",
+            "Raise [kafka] replication_factor, or lower min.insync.replicas on the brokers.",
+        )
     if replication_factor > 1 and min_isr == 1:
-        return warn(PLACE, f"{what}: an acknowledged record may exist once.", "Set min.insync.replicas=2 on brokers.")
+        return warn(
+            PLACE,
+            f"{what}: an acknowledged record may exist on one broker only.",
+            "Set min.insync.replicas=2 on the brokers.",
+        )
     if replication_factor > 1 and min_isr == replication_factor:
         return warn(PLACE, f"{what}: capture stops while one broker is down.", "Raise replication_factor by one.")
     return ok(PLACE, what)
@@ -116,7 +131,9 @@ def _unclean_election(settings: Mapping[str, str], replication_factor: int) -> F
     if replication_factor == 1:
         return ok(PLACE, f"{name} is true, which has no effect with replication_factor 1")
     return fail(
-        PLACE, f"{name} is true: a broker that is behind may become leader and lose records.", f"Set {name}=false."
+        PLACE,
+        f"{name} is true: a replica that is behind may become leader, and acknowledged records are lost.",
+        f"Set {name}=false on the brokers.",
     )
 
 
@@ -127,7 +144,7 @@ def _transaction_timeout(settings: Mapping[str, str], wanted_seconds: int) -> Fi
     if allowed < wanted_seconds * 1000:
         return fail(
             PLACE,
-            f"{what}: the broker refuses the producer.",
+            f"{what}: the brokers reject capture's producer.",
             f"Set {name}={wanted_seconds * 1000} on the brokers, or transaction_timeout_seconds = {allowed // 1000}.",
         )
     return ok(PLACE, what)
@@ -139,8 +156,8 @@ def _transaction_log(settings: Mapping[str, str], replication_factor: int) -> Fi
     if copies < replication_factor:
         return warn(
             PLACE,
-            f"{name} is {copies}: transactions are less safe than the topics they write to.",
-            f"Set {name}={replication_factor} before the first transaction, else reassign __transaction_state.",
+            f"{name} is {copies}: the transaction log has fewer replicas than the topics.",
+            f"Set {name}={replication_factor} before the first transaction, or reassign __transaction_state later.",
         )
     return ok(PLACE, f"{name} is {copies}")
 
@@ -151,8 +168,9 @@ def _sizes(settings: Mapping[str, str], config: Config) -> Iterator[Finding]:
     if request <= wanted:
         yield fail(
             PLACE,
-            f"socket.request.max.bytes is {request}, [kafka] max_message_bytes is {wanted}: such a record cannot pass.",
-            f"Set [kafka] max_message_bytes below {request}, or raise the brokers' setting.",
+            f"socket.request.max.bytes is {request}, [kafka] max_message_bytes is {wanted}: the brokers would reject "
+            "a record of that size.",
+            f"Set [kafka] max_message_bytes below {request}, or raise socket.request.max.bytes on the brokers.",
         )
     else:
         yield ok(PLACE, f"socket.request.max.bytes is {request}, [kafka] max_message_bytes is {wanted}")
@@ -167,8 +185,8 @@ def _sizes(settings: Mapping[str, str], config: Config) -> Iterator[Finding]:
     if largest < _CONTROL_RECORD_BYTES:
         yield warn(
             PLACE,
-            f"message.max.bytes is {largest}: the progress record of many tables may not fit (table topics set their "
-            "own).",
+            f"message.max.bytes is {largest}: the progress record of a pipeline with many tables may be larger (table "
+            "topics have their own max.message.bytes).",
             "Set message.max.bytes=1048588 on the brokers.",
         )
 
@@ -178,7 +196,7 @@ def _auto_create(settings: Mapping[str, str]) -> Finding:
     if settings.get(name) == "true":
         return warn(
             PLACE,
-            f"{name} is true: a consumer that comes before capture makes a table's topic with the wrong settings.",
+            f"{name} is true: a consumer that starts before capture creates a table topic with the wrong settings.",
             f"Set {name}=false on the brokers.",
         )
     return ok(PLACE, f"{name} is false")

@@ -1,4 +1,7 @@
-"""Managed Postgres services, told by the roles that only they have: there the same things are done with other words."""
+"""Managed Postgres services, and how each of them grants replication and changes server settings.
+
+Each service has predefined roles that no other server has. `find_service` recognizes the service by them.
+"""
 
 from __future__ import annotations
 
@@ -9,13 +12,17 @@ import psycopg
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Service:
-    """`replication_roles` let a member replicate; `{role}` in `allow_replication` stands for the role's quoted name."""
+    """A managed service, or an ordinary Postgres server, with the remedies that apply to it.
+
+    `replication_roles`: roles whose members may replicate. `allow_replication`: the remedy that grants replication,
+    with `{role}` for the quoted name of the role.
+    """
 
     name: str
     replication_roles: tuple[str, ...]
     allow_replication: str
     set_wal_level: str
-    change_setting: str  # where a server setting is changed; {name} and {value} stand for the setting
+    change_setting: str  # how to change a server setting, with {name} and {value} of the setting
 
 
 ORDINARY = Service(
@@ -52,14 +59,14 @@ SERVICES = (
 
 
 def find_service(connection: psycopg.Connection) -> Service:
-    """The service whose roles this server has, or the ordinary one."""
+    """Return the service whose predefined roles exist on this server, or `ORDINARY`."""
     rows = connection.execute("select rolname::text from pg_roles").fetchall()
     roles = {row[0] for row in rows}
     return next((service for service in SERVICES if roles.intersection(service.replication_roles)), ORDINARY)
 
 
 def memberships(connection: psycopg.Connection, service: Service) -> list[str]:
-    """Those of the service's replication roles that this session's role is a member of."""
+    """Return the service's replication roles of which the connected role is a member."""
     rows = connection.execute(
         "select rolname::text from pg_roles where rolname = any(%s) and pg_has_role(oid, 'member') order by 1",
         [list(service.replication_roles)],

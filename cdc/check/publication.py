@@ -1,4 +1,4 @@
-"""The publication: there or to be made, with every table, every kind of change, whole rows, and as capture left it."""
+"""Checks of the publication: existence, tables, published operations, row filters, column lists, and alterations."""
 
 from __future__ import annotations
 
@@ -34,16 +34,20 @@ join pg_namespace n on n.oid = c.relnamespace
 where r.prpubid = %s::int8::oid
 order by 2
 """
-_ANEW = "A publication that is altered after capture's first start is refused; run `tailrace recover` then."
+_ANEW = "Capture refuses a publication that is altered after capture's first start: run `tailrace recover` then."
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PublicationFacts:
-    """`row_filters` and `column_lists` are the tables that have one; both came with Postgres 15."""
+    """The publication in the catalog.
+
+    `row_filters`: the tables with a row filter, and its condition. `column_lists`: the tables with a column list. Both
+    exist from Postgres 15 on.
+    """
 
     all_tables: bool
     schemas: tuple[str, ...]
-    unpublished: tuple[str, ...]  # kinds of change
+    unpublished: tuple[str, ...]  # operations that it does not publish
     via_root: bool
     generated_columns: bool
     row_filters: Mapping[str, str]
@@ -52,10 +56,11 @@ class PublicationFacts:
 
 
 def read_publication(connection: psycopg.Connection, name: str) -> PublicationFacts | None:
+    """Read the publication from the catalog. None: it does not exist."""
     row = connection.execute("select to_jsonb(p) from pg_publication p where p.pubname = %s", [name]).fetchone()
     if row is None:
         return None
-    catalog_row: dict[str, Any] = row[0]  # columns differ by major
+    catalog_row: dict[str, Any] = row[0]  # the columns differ between major versions
     oid, modern = int(catalog_row["oid"]), connection.info.server_version >= 150_000
     entries = connection.execute(_ENTRIES if modern else _ENTRIES_OF_14, [oid]).fetchall()
     schemas = (
@@ -78,7 +83,7 @@ def read_publication(connection: psycopg.Connection, name: str) -> PublicationFa
 
 
 def creation_sql(quoted_name: str, tables: Sequence[TableFacts]) -> str:
-    """The statement that capture would run, for somebody else to run."""
+    """Return the statement with which capture creates the publication, for an operator to run."""
     names = ", ".join(f"only {facts.quoted}" for facts in tables)
     return (
         f"create publication {quoted_name} for table {names} "
@@ -89,7 +94,10 @@ def creation_sql(quoted_name: str, tables: Sequence[TableFacts]) -> str:
 def judge_missing(
     name: str, quoted_name: str, chosen: Sequence[TableFacts], role: RoleFacts, progress: Progress | None
 ) -> Iterator[Finding]:
-    """There is no publication: may capture make it, and was there one before?"""
+    """Yield the finding about a publication that does not exist.
+
+    After the first start this is a failure. Before it, the check is whether capture's role may create the publication.
+    """
     place = f"publication {name}"
     if progress is not None and progress.state != "creating":
         yield _identity(place, name, progress, None, set())
@@ -101,15 +109,19 @@ def judge_missing(
     if foreign:
         obstacles.append(f"does not own {', '.join(foreign)}")
     if not chosen:
-        yield warn(place, "It does not exist, and there is no table for it yet.", "See the tables' lines.")
+        yield warn(
+            place,
+            "It does not exist, and there is no table to put into it yet.",
+            "See the findings about the tables.",
+        )
     elif obstacles:
         yield fail(
             place,
-            f"It does not exist, and role {role.name} cannot make it: it {' and '.join(obstacles)}.",
+            f"It does not exist, and role {role.name} cannot create it: the role {' and '.join(obstacles)}.",
             f"As the tables' owner, with CREATE on the database, run: {creation_sql(quoted_name, chosen)}",
         )
     else:
-        yield ok(place, "capture makes it on its first start")
+        yield ok(place, "capture creates it on its first start")
 
 
 def judge_publication(
@@ -120,6 +132,7 @@ def judge_publication(
     *,
     allow_filters: bool = False,
 ) -> Iterator[Finding]:
+    """Yield the findings about an existing publication. `allow_filters`: row filters and column lists only warn."""
     place = f"publication {name}"
     problems = list(judge_content(name, quoted_name, facts, list(chosen.values()), allow_filters=allow_filters))
     if not facts.all_tables and not facts.schemas:
@@ -132,7 +145,7 @@ def judge_publication(
 def judge_content(
     name: str, quoted_name: str, facts: PublicationFacts, chosen: Sequence[TableFacts], *, allow_filters: bool
 ) -> Iterator[Finding]:
-    """What of its tables it does not publish, or not in a way that can be followed."""
+    """Yield the changes of its tables that the publication leaves out, or publishes in a form capture cannot follow."""
     place = f"publication {name}"
     yield from _shape(place, quoted_name, facts, chosen)
     yield from _rows(place, quoted_name, facts, warn if allow_filters else fail)
@@ -141,7 +154,7 @@ def judge_content(
 def judge_identity(
     name: str, publication: Publication | None, progress: Progress, existing_tables: set[str]
 ) -> Iterator[Finding]:
-    """Is it the one that progress was made with, unaltered?"""
+    """Check that the publication is the one in the progress record, and unaltered."""
     yield _identity(f"publication {name}", name, progress, publication, existing_tables)
 
 
@@ -152,7 +165,7 @@ def _identity(
         continuity.check_publication(progress, publication, name=name, existing_tables=existing_tables)
     except RefusedError as error:
         return refusal(place, error, _ANEW)
-    return ok(place, "it is as capture left it")
+    return ok(place, "it was not altered since capture last read it")
 
 
 def _shape(place: str, quoted: str, facts: PublicationFacts, chosen: Sequence[TableFacts]) -> Iterator[Finding]:
@@ -160,13 +173,14 @@ def _shape(place: str, quoted: str, facts: PublicationFacts, chosen: Sequence[Ta
     if facts.all_tables:
         yield fail(
             place,
-            "It is FOR ALL TABLES: tables come and go in it without a trace that capture could check.",
+            "It is FOR ALL TABLES: it gains and loses tables without a record that capture could check.",
             f"Before capture's first start run: {again}",
         )
     elif facts.schemas:
         yield fail(
             place,
-            f"It is FOR TABLES IN SCHEMA {', '.join(facts.schemas)}: tables come and go without a trace.",
+            f"It is FOR TABLES IN SCHEMA {', '.join(facts.schemas)}: it gains and loses tables without a record that "
+            "capture could check.",
             f"Before capture's first start run: {again}",
         )
     if facts.unpublished:
@@ -178,7 +192,7 @@ def _shape(place: str, quoted: str, facts: PublicationFacts, chosen: Sequence[Ta
     if facts.via_root:
         yield fail(
             place,
-            "publish_via_partition_root is true: TRUNCATE and DETACH of a partition would go unseen.",
+            "publish_via_partition_root is true: capture would not see TRUNCATE or DETACH of a partition.",
             f"Run: alter publication {quoted} set (publish_via_partition_root = false); {_ANEW}",
         )
 
@@ -186,11 +200,11 @@ def _shape(place: str, quoted: str, facts: PublicationFacts, chosen: Sequence[Ta
 def _rows(
     place: str, quoted: str, facts: PublicationFacts, judge: Callable[[str, str, str], Finding]
 ) -> Iterator[Finding]:
-    """Refused unless [source] allow_publication_filters says that it is meant so."""
+    """Yield the row filters and column lists. Capture refuses them unless [source] allow_publication_filters is set."""
     for table, condition in facts.row_filters.items():
         yield judge(
             place,
-            f"Table {table} has a row filter, WHERE {condition}: rows that leave it would stay in the topic's stores.",
+            f"Table {table} has a row filter, WHERE {condition}: rows that stop matching it would stay in the stores.",
             f"Run: alter publication {quoted} drop table {table}; "
             f"alter publication {quoted} add table only {table}; {_ANEW}",
         )
@@ -223,7 +237,7 @@ def _coverage(
         found.append(
             warn(
                 place,
-                f"It has {', '.join(extra)} as well, which [source] tables does not select: they are captured too.",
+                f"It also has {', '.join(extra)}, which [source] tables does not select: capture publishes these too.",
                 "Add them to [source] tables; or, before capture's first start, run: "
                 f"alter publication {quoted} drop table {', '.join(extra)};",
             )

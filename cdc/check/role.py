@@ -1,6 +1,7 @@
-"""The role that capture logs in as: may it replicate, make what is missing, and no more than it needs?
+"""Checks of capture's Postgres role: replication, privileges that it needs, and privileges that it does not need.
 
-Whether it may replicate is tried, not looked up: managed services grant it in ways that no catalog column shows.
+The check for replication opens a replication connection. Managed services grant this right in ways that no catalog
+column shows.
 """
 
 from __future__ import annotations
@@ -22,7 +23,10 @@ PLACE = "role"
 
 @dataclass(frozen=True, slots=True)
 class RoleIdentity:
-    """What IDENTIFY_SYSTEM and TIMELINE_HISTORY say; `forks`: earlier timelines, and where this one left them."""
+    """The results of IDENTIFY_SYSTEM and TIMELINE_HISTORY.
+
+    `forks`: by earlier timeline, the LSN at which the server's history left it.
+    """
 
     system_identifier: str
     timeline: int
@@ -31,16 +35,19 @@ class RoleIdentity:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RoleFacts:
+    """The role's attributes and privileges."""
+
     name: str
     quoted: str
     superuser: bool
     replication: bool
-    memberships: list[str]  # of the service's replication roles
+    memberships: list[str]  # the service's replication roles of which it is a member
     may_create_in_database: bool
-    forbidden_functions: list[str]  # of those that write logical messages, with their arguments
+    forbidden_functions: list[str]  # variants of pg_logical_emit_message that it may not execute, with argument types
 
 
 def read_role(connection: psycopg.Connection, service: Service) -> RoleFacts:
+    """Read the attributes and privileges of the connected role."""
     row = connection.execute(
         "select rolname::text, quote_ident(rolname), rolsuper, rolreplication,"
         " has_database_privilege(current_database(), 'create'),"
@@ -48,7 +55,7 @@ def read_role(connection: psycopg.Connection, service: Service) -> RoleFacts:
         "  and pronamespace = 'pg_catalog'::regnamespace and not has_function_privilege(oid, 'execute') order by 1)"
         " from pg_roles where rolname = current_user"
     ).fetchone()
-    assert row is not None  # noqa: S101  # we are logged in as it
+    assert row is not None  # noqa: S101  # the session is connected as this role
     return RoleFacts(
         name=row[0],
         quoted=row[1],
@@ -61,7 +68,11 @@ def read_role(connection: psycopg.Connection, service: Service) -> RoleFacts:
 
 
 def _forks(stream: ReplicationStream, timeline: int) -> dict[int, LSN]:
-    """A backup need not have the history file; nobody needs it until the timeline changes."""
+    """Return the earlier timelines, or {} if the server has no history file.
+
+    A server restored from a backup may lack that file. It matters only when the timeline differs from the progress
+    record's.
+    """
     try:
         return stream.forks(timeline)
     except RefusedError:
@@ -69,7 +80,7 @@ def _forks(stream: ReplicationStream, timeline: int) -> dict[int, LSN]:
 
 
 def try_replication(source: SourceConfig) -> RoleIdentity | TailraceError:
-    """Open a replication connection as capture would, and close it again."""
+    """Open a replication connection as capture does, read the server's identity, and close the connection."""
     try:
         stream = ReplicationStream(
             source.conninfo(), slot=source.slot, publication=source.publication, stop=lambda: False
@@ -86,20 +97,21 @@ def try_replication(source: SourceConfig) -> RoleIdentity | TailraceError:
 
 
 def judge_role(facts: RoleFacts, service: Service, identity: RoleIdentity | TailraceError) -> Iterator[Finding]:
+    """Yield the findings about the role. `identity`: the result of `try_replication`."""
     if facts.superuser:
         yield warn(
             PLACE,
-            f"Role {facts.name} is a superuser; capture needs far less.",
-            "Make a role of its own: create role tailrace login replication; (grants: docs/guides/source-setup.md).",
+            f"Role {facts.name} is a superuser. Capture needs far fewer privileges.",
+            "Create a role for capture: create role tailrace login replication; (grants: docs/guides/source-setup.md).",
         )
     else:
-        yield ok(PLACE, f"role {facts.name} is no superuser")
+        yield ok(PLACE, f"role {facts.name} is not a superuser")
     yield _replication(facts, service, identity)
     if facts.forbidden_functions:
         grants = " ".join(f"grant execute on function {each} to {facts.quoted};" for each in facts.forbidden_functions)
         yield fail(
             PLACE,
-            "It may not execute pg_logical_emit_message, which writes the heartbeats.",
+            "It may not execute pg_logical_emit_message, with which capture writes heartbeats.",
             f"As a superuser run: {grants}",
         )
     else:
@@ -110,8 +122,8 @@ def _replication(facts: RoleFacts, service: Service, identity: RoleIdentity | Ta
     if isinstance(identity, RoleIdentity):
         return ok(PLACE, f"it may replicate ({_reason(facts)})")
     if facts.superuser or facts.replication or facts.memberships:
-        # The right is there: something else is in the way, and the server's words say what.
-        remedy = "pg_hba.conf must let the role in, and a WAL sender must be free (max_wal_senders)."
+        # The role has the right, so the cause is another one. The server's message names it.
+        remedy = "Allow the role in pg_hba.conf, and make sure that a WAL sender is free (max_wal_senders)."
         return fail(PLACE, f"A replication connection failed. {identity.message}", remedy)
     remedy = service.allow_replication.format(role=facts.quoted)
     return fail(PLACE, f"It may not replicate. {identity.message}", remedy)
@@ -122,4 +134,4 @@ def _reason(facts: RoleFacts) -> str:
         return f"a member of {', '.join(facts.memberships)}"
     if facts.replication:
         return "it has REPLICATION"
-    return "a superuser" if facts.superuser else "the server let it"
+    return "a superuser" if facts.superuser else "the server accepted the connection"

@@ -1,6 +1,7 @@
-"""The Postgres server: version, settings that logical decoding needs, and those that decide what a long stop costs.
+"""Checks of the Postgres server: version, settings for logical decoding, and limits that can invalidate the slot.
 
-Reading is apart from judging, so that every judgement can be tried without a server of that version.
+`read_server` reads the facts and `judge_server` judges them, so unit tests can cover every judgement without a server
+of that version.
 """
 
 from __future__ import annotations
@@ -35,7 +36,10 @@ _SETTINGS = (
 
 @dataclass(frozen=True, slots=True)
 class Setting:
-    """`text` as SHOW prints it; `amount` in bytes, milliseconds or plain, -1 where that means no limit."""
+    """A server setting.
+
+    `text`: as SHOW prints it. `amount`: in bytes, in milliseconds, or without a unit. -1 if that value means no limit.
+    """
 
     text: str
     amount: int
@@ -43,6 +47,8 @@ class Setting:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ServerFacts:
+    """The server's version, settings, and use of slots, WAL senders and prepared transactions."""
+
     version: int  # as in server_version_num
     in_recovery: bool
     settings: Mapping[str, Setting]
@@ -53,6 +59,7 @@ class ServerFacts:
 
 
 def read_server(connection: psycopg.Connection) -> ServerFacts:
+    """Read the server's version, settings and resource use."""
     row = connection.execute(
         "select pg_is_in_recovery(), (select count(*) from pg_replication_slots),"
         " (select count(*) from pg_stat_replication), count(p.gid),"
@@ -75,6 +82,7 @@ def read_server(connection: psycopg.Connection) -> ServerFacts:
 
 
 def judge_server(facts: ServerFacts, service: Service, *, slot_exists: bool, slot_active: bool) -> Iterator[Finding]:
+    """Yield the findings about the server. `slot_exists`, `slot_active`: the state of capture's own slot."""
     yield _version(facts.version, service)
     yield _role_in_replication(facts.in_recovery)
     yield _wal_level(facts.settings["wal_level"].text, service)
@@ -82,7 +90,7 @@ def judge_server(facts: ServerFacts, service: Service, *, slot_exists: bool, slo
     yield _senders(facts, service, slot_active=slot_active)
     yield _wal_keep(facts.settings["max_slot_wal_keep_size"], service)
     yield _sender_timeout(facts.settings["wal_sender_timeout"], service)
-    if "idle_replication_slot_timeout" in facts.settings:  # from 18 on
+    if "idle_replication_slot_timeout" in facts.settings:  # from Postgres 18 on
         yield _idle_timeout(facts.settings["idle_replication_slot_timeout"], service)
     yield _work_mem(facts.settings["logical_decoding_work_mem"], service)
     yield _encoding(facts.settings["server_encoding"].text)
@@ -103,7 +111,7 @@ def _version(version: int, service: Service) -> Finding:
     if major > NEWEST_MAJOR:
         return warn(
             PLACE,
-            f"Postgres {shown}{where} is newer than what this Tailrace was tested with.",
+            f"Postgres {shown}{where} is newer than the versions with which this Tailrace was tested.",
             f"Use {OLDEST_MAJOR} to {NEWEST_MAJOR}, or a newer Tailrace.",
         )
     return ok(PLACE, f"Postgres {shown}{where}")
@@ -111,13 +119,13 @@ def _version(version: int, service: Service) -> Finding:
 
 def _role_in_replication(in_recovery: bool) -> Finding:
     if in_recovery:
-        return fail(PLACE, "This is a standby; capture reads the primary.", "Point [source] dsn at the primary.")
+        return fail(PLACE, "This is a standby server; capture reads the primary.", "Point [source] dsn at the primary.")
     return ok(PLACE, "it is a primary")
 
 
 def _wal_level(level: str, service: Service) -> Finding:
     if level != "logical":
-        return fail(PLACE, f"wal_level is {level}, logical decoding needs logical.", service.set_wal_level)
+        return fail(PLACE, f"wal_level is {level}; logical decoding needs logical.", service.set_wal_level)
     return ok(PLACE, "wal_level is logical")
 
 
@@ -143,15 +151,15 @@ def _wal_keep(keep: Setting, service: Service) -> Finding:
         return warn(
             PLACE,
             f"{name} is -1: while capture is stopped, the slot keeps WAL until the server's disk is full.",
-            _change(service, name, "50GB") + " Choose what the disk can spare: beyond it the slot is lost.",
+            _change(service, name, "50GB") + " Choose a size that the disk can hold: beyond it the slot is lost.",
         )
     if keep.amount < _SMALL_WAL_KEEP:
         return warn(
             PLACE,
-            f"{name} is {keep.text}: a short stop of capture on a busy server loses the slot.",
-            _change(service, name, "50GB") + " Choose what the disk can spare.",
+            f"{name} is {keep.text}: on a busy server, a short stop of capture loses the slot.",
+            _change(service, name, "50GB") + " Choose a size that the disk can hold.",
         )
-    return ok(PLACE, f"{name} is {keep.text}: when that much WAL waits for capture, the slot is lost")
+    return ok(PLACE, f"{name} is {keep.text}: the slot is lost if it holds more WAL than that")
 
 
 def _sender_timeout(timeout: Setting, service: Service) -> Finding:
@@ -159,12 +167,12 @@ def _sender_timeout(timeout: Setting, service: Service) -> Finding:
     if timeout.amount == 0:
         return warn(
             PLACE,
-            f"{name} is 0: a capture whose network was cut keeps the slot, and a standby cannot take over.",
+            f"{name} is 0: a capture that lost its network keeps the slot, and a standby capture cannot take over.",
             _change(service, name, "60s"),
         )
     if timeout.amount < _SHORT_SENDER_TIMEOUT_MS:
         return warn(
-            PLACE, f"{name} is {timeout.text}: short pauses break the connection.", _change(service, name, "60s")
+            PLACE, f"{name} is {timeout.text}: a short pause ends the connection.", _change(service, name, "60s")
         )
     return ok(PLACE, f"{name} is {timeout.text}")
 
@@ -175,9 +183,9 @@ def _idle_timeout(timeout: Setting, service: Service) -> Finding:
         return warn(
             PLACE,
             f"{name} is {timeout.text}: if capture is stopped for longer, the slot is lost.",
-            _change(service, name, "0") + f" Limit the WAL by max_slot_wal_keep_size instead of {name}.",
+            _change(service, name, "0") + f" Limit the WAL with max_slot_wal_keep_size instead of {name}.",
         )
-    return ok(PLACE, f"{name} is 0: a stop of capture does not lose the slot by its length alone")
+    return ok(PLACE, f"{name} is 0: the server never invalidates the slot only because it is idle")
 
 
 def _work_mem(work_mem: Setting, service: Service) -> Finding:
@@ -185,34 +193,34 @@ def _work_mem(work_mem: Setting, service: Service) -> Finding:
     if work_mem.amount < _SMALL_WORK_MEM:
         return warn(
             PLACE,
-            f"{name} is {work_mem.text}: transactions beyond it go through the server's disk before they are sent.",
+            f"{name} is {work_mem.text}: the server spills larger transactions to disk before it sends them.",
             _change(service, name, "64MB"),
         )
-    return ok(PLACE, f"{name} is {work_mem.text}; raise it where large transactions are common")
+    return ok(PLACE, f"{name} is {work_mem.text}; raise it if large transactions are common")
 
 
 def _encoding(encoding: str) -> Finding:
     if encoding == "UTF8":
         return ok(PLACE, "the database's encoding is UTF8")
-    what = f"The database's encoding is {encoding}, UTF8 is advised"
+    what = f"The database's encoding is {encoding}; UTF8 is recommended"
     if encoding == "SQL_ASCII":
-        what += ": it lets any bytes in, and a text that is not UTF-8 stops capture"
-    return warn(PLACE, f"{what}.", "Make a database with encoding 'UTF8', and move the data there.")
+        what += ". It accepts any bytes, and a text that is not valid UTF-8 stops capture"
+    return warn(PLACE, f"{what}.", "Create a database with encoding 'UTF8', and move the data there.")
 
 
 def _prepared(facts: ServerFacts, *, slot_exists: bool) -> Finding:
     count = facts.prepared_transactions
     what = f"{count} prepared transactions (two-phase commit) are open"
     if count and not slot_exists:
-        why = "making the slot waits until they end"
+        why = "Postgres cannot create the slot until they end"
     elif count and facts.oldest_prepared_seconds > 600:
-        why = f"the oldest since {facts.oldest_prepared_seconds:.0f} seconds, which keeps WAL"
+        why = f"the oldest is {facts.oldest_prepared_seconds:.0f} seconds old, and the server keeps WAL for it"
     else:
-        return ok(PLACE, f"{what}; they are published when they commit" if count else "no prepared transaction is open")
+        return ok(PLACE, f"{what}; capture publishes them on commit" if count else "no prepared transaction is open")
     return warn(
         PLACE,
         f"{what}: {why}.",
-        "End those that nobody will: select gid, prepared, owner from pg_prepared_xacts; rollback prepared '…';",
+        "End the abandoned ones: select gid, prepared, owner from pg_prepared_xacts; rollback prepared '…';",
     )
 
 
@@ -221,4 +229,4 @@ def _change(service: Service, name: str, value: str) -> str:
 
 
 def _raise(service: Service, name: str, value: int) -> str:
-    return _change(service, name, str(value)) + " It takes effect with a restart. Or drop what is no longer used."
+    return _change(service, name, str(value)) + " It takes effect after a restart. Or drop unused replication slots."

@@ -1,4 +1,4 @@
-"""What the config says of each store's tables: do they exist, do the expressions fit them, is the store built so?"""
+"""Checks of each store's `tables` and shapes: the tables exist, the expressions are valid, the store was built so."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from cdc.stores.contract import TableSchema
 from cdc.stores.registry import is_store_kind, open_store
 from cdc.tables import schema_record
 
-_REMEDY = "Mend it in the config; docs/guides/shaping.md says what is allowed."
+_REMEDY = "Correct it in the config; docs/guides/shaping.md describes the allowed expressions."
 
 
 class ShapeReport(NamedTuple):
@@ -42,9 +42,9 @@ def judge_shapes(
     tables: Sequence[SourceTable],
     analyze: AnalyzeShapes | None,
 ) -> Iterator[Finding]:
-    """Check `tables` and `shape` of every store. `connection` None: Postgres does not answer; no table is known.
+    """Yield the findings about `tables` and shapes of all stores.
 
-    Without `analyze`, expressions are not checked.
+    `connection` None: the source does not answer, so the tables and their columns are unknown. Without `analyze`, expressions are not checked.
     """
     chosen = [name for name, store in config.stores.items() if store.tables or store.shape]
     known = _described(config, connection, tables) if chosen and connection is not None else None
@@ -62,7 +62,7 @@ def judge_shapes(
 def _described(
     config: Config, connection: psycopg.Connection[Any], tables: Sequence[SourceTable]
 ) -> dict[TableName, TableSchema]:
-    """As capture will describe them: masked columns and those that stay behind are not there."""
+    """Return the tables' schemas as capture publishes them, without the columns that the config leaves out."""
     described = describe_tables(connection, config, [str(table.oid) for table in tables])
     records = [schema_record.describe(table.table(table.relation)) for table in described.values()]
     found = [TableSchema.from_record(json.dumps(record).encode()) for record in records]
@@ -74,11 +74,17 @@ def _judge_names(config: Config, name: str, known: Mapping[TableName, TableSchem
     for selector in store.tables:
         if not any(selector.matches(*table) for table in known):
             yield warn(
-                place, f"`tables` names {selector}, and no such table is captured.", "Mend its name, or drop it."
+                place,
+                f"`tables` names {selector}, but capture publishes no such table.",
+                "Correct the name in `tables`, or remove it.",
             )
     for table in store.shape:
         if table not in known:
-            yield fail(place, f"There is a shape for {table}, and no such table is captured.", "Mend its name.")
+            yield fail(
+                place,
+                f"There is a shape for {table}, but capture publishes no such table.",
+                "Correct the table's name in the shape.",
+            )
 
 
 def _judge_reports(reports: Iterable[ShapeReport]) -> Iterator[Finding]:
@@ -91,7 +97,7 @@ def _judge_reports(reports: Iterable[ShapeReport]) -> Iterator[Finding]:
 
 
 def _judge_built(config: Config, name: str) -> Iterator[Finding]:
-    """A store keeps the shape that it was built with."""
+    """Compare the config with the store's serving generation, which keeps the shape with which it was built."""
     settings = config.stores[name]
     if not is_store_kind(settings.kind):
         return
@@ -99,16 +105,16 @@ def _judge_built(config: Config, name: str) -> Iterator[Finding]:
         with closing(open_store(name, settings, config.kafka.prefix)) as store:
             serving = store.serving()
             position = store.position(serving) if serving is not None else None
-    except TailraceError:  # the store's own findings say it
+    except TailraceError:  # `judge_stores` reports it
         return
     if position is None:
         return
     wanted = {topic(config.kafka.prefix, *table): shape.text() for table, shape in settings.shape.items()}
     other = [found for found, place in position.topics.items() if place.shape != wanted.get(found, "")]
-    remedy = f"Build it anew: tailrace bootstrap {name}"
+    remedy = f"Build it again: tailrace bootstrap {name}"
     if other:
         yield warn(
-            f"store {name}", f"It was built in another shape than the config has now: {', '.join(other)}.", remedy
+            f"store {name}", f"It was built with another shape than the config has now: {', '.join(other)}.", remedy
         )
     parsed = {found: parse_topic(found) for found in position.topics}
     unlisted = [

@@ -1,4 +1,4 @@
-"""Spark, as far as the config says it: whether its ports ask for a secret. Nothing is started."""
+"""The check of Spark's authentication. It reads the config only, and does not start Spark."""
 
 from __future__ import annotations
 
@@ -12,15 +12,16 @@ PLACE = "spark"
 
 
 def judge_spark(config: Config) -> Iterator[Finding]:
-    """A process that may connect without a secret gets the tasks, and the passwords in them.
+    """Yield the finding about the secret of Spark's connections.
 
-    In the driver's own process Spark makes the secret itself: there is nothing to look at.
+    Without a secret, any process that can connect to Spark can read the tasks, which contain passwords. In local mode
+    Spark generates the secret itself, so there is no finding.
     """
     if config.spark.authenticates and not config.spark.is_local:
         yield ok(PLACE, "Spark's own connections are authenticated")
     elif not config.spark.authenticates:
         yield warn(
             PLACE,
-            f"Jobs on {config.spark.master} carry passwords, and the config has no secret for Spark's connections.",
+            f"Jobs on {config.spark.master} contain passwords, and the config has no secret for Spark's connections.",
             AUTHENTICATION_REMEDY,
         )

@@ -1,4 +1,4 @@
-"""The configured stores, each asked what it must have; one that does not answer is a finding, not an end."""
+"""Checks of the configured stores. A store that does not answer is one finding; the checks of the others still run."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ from cdc.stores.registry import is_store_kind, open_store
 
 
 def judge_stores(config: Config) -> Iterator[Finding]:
+    """Yield the findings of each store's own checks."""
     for name in config.stores:
         yield from gather(f"store {name}", lambda name=name: _judge_store(config, name))  # type: ignore[misc]
 
@@ -18,7 +19,11 @@ def judge_stores(config: Config) -> Iterator[Finding]:
 def _judge_store(config: Config, name: str) -> Iterator[Finding]:
     place, settings = f"store {name}", config.stores[name]
     if not is_store_kind(settings.kind):
-        yield warn(place, f"Stores of kind {settings.kind} are not written yet.", "Nothing to do: it is left alone.")
+        yield warn(
+            place,
+            f"This version cannot write stores of kind {settings.kind}.",
+            "Nothing to do: Tailrace ignores the store.",
+        )
         return
     with closing(open_store(name, settings, config.kafka.prefix)) as store:
         for check in store.check():

@@ -1,4 +1,4 @@
-"""The tables that the config selects: there at all, with a key that every change carries, and readable by the role."""
+"""Checks of the selected tables: existence, primary key, replica identity, and privileges of capture's role."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ where c.oid = any(%s::int8[]::oid[])
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TableFacts:
-    """What the check asks beyond `catalog.tables`; names are quoted as SQL needs them."""
+    """Facts about a table that `catalog.tables` does not return. Names are quoted for SQL."""
 
     quoted: str
     quoted_schema: str
@@ -46,7 +46,7 @@ class TableFacts:
 
 
 def read_tables(connection: psycopg.Connection, tables: Sequence[SourceTable]) -> dict[int, TableFacts]:
-    """By the table's oid."""
+    """Return the facts about each table, by its oid."""
     rows = connection.execute(_FACTS, [[table.oid for table in tables]]).fetchall()
     return {
         row[0]: TableFacts(
@@ -64,23 +64,27 @@ def read_tables(connection: psycopg.Connection, tables: Sequence[SourceTable]) -
 
 
 def capturable(table: SourceTable, facts: TableFacts) -> bool:
+    """Return whether every logged change of the table has the row's primary key, so that capture can publish it."""
     return next(_key_problems(table, facts), None) is None
 
 
 def judge_tables(
     tables: Sequence[SourceTable], facts: dict[int, TableFacts], *, role: str, generated_published: bool
 ) -> Iterator[Finding]:
-    """`role` quoted for SQL."""
+    """Yield the findings about the existing tables.
+
+    `role`: quoted for SQL. `generated_published`: the publication includes stored generated columns.
+    """
     for table in tables:
         known = facts.get(table.oid)
         if known is None:
-            continue  # dropped since it was listed
+            continue  # dropped after `catalog.tables` listed it
         problems = [*_key_problems(table, known), *_reading_problems(table, known, role)]
         yield from problems
         if not problems:
             key = ", ".join(table.key)
             identity = " and replica identity FULL" if table.replica_identity == "f" else ""
-            yield ok(_place(table), f"has the key ({key}){identity} and can be read")
+            yield ok(_place(table), f"has the key ({key}){identity}, and the role may read it")
         if known.generated:
             yield _generated(table, known.generated, published=generated_published)
 
@@ -88,7 +92,7 @@ def judge_tables(
 def missing_tables(
     connection: psycopg.Connection, selectors: Sequence[TableSelector], found: Sequence[SourceTable]
 ) -> Iterator[Finding]:
-    """Names in the config that stand for nothing, and what `schema.*` passes over."""
+    """Yield the tables in the config that capture cannot find, and the unlogged tables that `schema.*` leaves out."""
     names = {(table.schema, table.name) for table in found}
     for selector in selectors:
         if selector.table is None:
@@ -98,29 +102,29 @@ def missing_tables(
 
 
 def _key_problems(table: SourceTable, facts: TableFacts) -> Iterator[Finding]:
-    place, leave = _place(table), "Or take it out of [source] tables; a table under schema.* is left out meanwhile."
+    place, leave = _place(table), "Or remove it from [source] tables. Until then, schema.* leaves the table out."
     if not table.key:
         yield fail(
             place,
-            "It has no primary key: its rows cannot be told apart.",
+            "It has no primary key, so nothing identifies its rows.",
             f"As its owner run: alter table {facts.quoted} add primary key (…); {leave}",
         )
     if table.replica_identity == "n":
         yield fail(
             place,
-            "Its replica identity is NOTHING: updates and deletes do not say which row.",
+            "Its replica identity is NOTHING: updates and deletes do not identify the row.",
             f"As its owner run: alter table {facts.quoted} replica identity default; {leave}",
         )
     elif table.deferrable_key and table.replica_identity != "f":
         yield fail(
             place,
-            "Its primary key is deferrable: Postgres does not log old keys by it.",
+            "Its primary key is deferrable: Postgres does not use it as replica identity, so it logs no old keys.",
             f"As its owner run: alter table {facts.quoted} replica identity full;",
         )
     elif table.identity_lacks_key:
         yield fail(
             place,
-            "Its replica identity is an index without the whole primary key: deletes do not say which key.",
+            "Its replica identity is an index without the whole primary key: deletes do not contain the key.",
             f"As its owner run: alter table {facts.quoted} replica identity default;",
         )
 
@@ -144,7 +148,7 @@ def _reading_problems(table: SourceTable, facts: TableFacts, role: str) -> Itera
 
 
 def _generated(table: SourceTable, columns: Sequence[str], *, published: bool) -> Finding:
-    how = "are published" if published else "are not in the stream and left out of the events"
+    how = "are published" if published else "are not in the stream, so the events do not contain them"
     return ok(_place(table), f"its stored generated columns ({', '.join(columns)}) {how}")
 
 
@@ -156,16 +160,16 @@ def _why_missing(connection: psycopg.Connection, selector: TableSelector) -> Fin
         [selector.schema, selector.table],
     ).fetchone()
     if row is None:
-        return fail(place, "It does not exist.", "Create it, or take it out of [source] tables.")
+        return fail(place, "It does not exist.", "Create it, or remove it from [source] tables.")
     kind, persistence, quoted = row
     if kind in ("r", "p") and persistence == "u":
         return fail(
             place,
-            "It is unlogged: its changes are in no log.",
-            f"As its owner run: alter table {quoted} set logged; or take it out of [source] tables.",
+            "It is unlogged: its changes are not in the WAL.",
+            f"As its owner run: alter table {quoted} set logged; or remove it from [source] tables.",
         )
     what = "temporary" if persistence == "t" else _KINDS.get(kind, f"of another kind ({kind})")
-    return fail(place, f"It is {what}, which has no changes in the log.", "Take it out of [source] tables.")
+    return fail(place, f"It is {what}, whose changes are not in the WAL.", "Remove it from [source] tables.")
 
 
 def _passed_over(
@@ -175,7 +179,7 @@ def _passed_over(
         yield fail(
             f"table {selector}",
             f"There is no table in schema {selector.schema}, or no such schema.",
-            "Create one, or mend [source] tables.",
+            "Create one, or correct [source] tables.",
         )
     rows = connection.execute(
         "select format('%%I.%%I', n.nspname, c.relname) from pg_class c join pg_namespace n on n.oid = c.relnamespace "
@@ -185,8 +189,8 @@ def _passed_over(
     for (quoted,) in rows:
         yield warn(
             f"table {quoted}",
-            "It is unlogged: its changes are in no log, and it is left out.",
-            f"As its owner run: alter table {quoted} set logged; if it should be captured.",
+            "It is unlogged: its changes are not in the WAL, so capture leaves it out.",
+            f"To capture it, run as its owner: alter table {quoted} set logged;",
         )
 
 

@@ -1,4 +1,4 @@
-"""The topics: those that exist must have the shape that the promises hang on, and hold what progress says they hold."""
+"""Checks of the existing topics: partitions, settings, and agreement with the progress record."""
 
 from __future__ import annotations
 
@@ -29,7 +29,10 @@ _ALTER = "Run: kafka-configs --bootstrap-server … --alter --entity-type topics
 
 @dataclass(frozen=True, slots=True)
 class Recorded:
-    """The progress record, where it could be read at all; `progress` None: there is none yet."""
+    """The result of reading the progress record.
+
+    `known` False: it could not be read. `progress` None with `known` True: there is no record yet.
+    """
 
     known: bool
     progress: Progress | None = None
@@ -37,13 +40,15 @@ class Recorded:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CheckedTopic:
+    """A topic with its end offset and settings."""
+
     topic: Topic
-    end: int  # of all partitions together
+    end: int  # the sum of the end offsets of all partitions
     settings: Mapping[str, str]
 
 
 def recorded_progress(kafka: KafkaConfig, topics: Topics) -> Recorded:
-    """Without fencing: a running capture is not disturbed, and the last committed record is as good."""
+    """Read the last committed progress record without fencing, so that a running capture is not interrupted."""
     name = control_topic(kafka.prefix, Control.PROGRESS)
     if name not in topics.describe([name]):
         return Recorded(known=True)
@@ -51,7 +56,7 @@ def recorded_progress(kafka: KafkaConfig, topics: Topics) -> Recorded:
 
 
 def read_topics(kafka: KafkaConfig, topics: Topics, names: Iterable[str]) -> dict[str, CheckedTopic]:
-    """Those that exist."""
+    """Return end offsets and settings of those topics that exist."""
     found = topics.describe(names)
     if not found:
         return {}
@@ -66,20 +71,21 @@ def read_topics(kafka: KafkaConfig, topics: Topics, names: Iterable[str]) -> dic
 def judge_tables_topics(
     kafka: KafkaConfig, names: Iterable[str], found: Mapping[str, CheckedTopic], recorded: Recorded
 ) -> Iterator[Finding]:
+    """Yield the findings about the table topics."""
     for name in names:
         place = f"topic {name}"
         facts = found.get(name)
         if facts is None:
             if recorded.progress is None or name not in recorded.progress.topic_ids:
-                yield ok(place, "capture makes it")
-            continue  # one that progress knows is judged by `judge_topic_content`
+                yield ok(place, "capture creates it")
+            continue  # `judge_topic_content` reports a missing topic that is in the progress record
         problems = list(_shape(kafka, name, facts))
         if recorded.known and recorded.progress is None and facts.end:
             problems.append(
                 warn(
                     place,
-                    f"It holds {facts.end} records already, though nothing was captured yet: rows that are gone since "
-                    "would stay in it.",
+                    f"It already holds {facts.end} records, but capture has not started yet: rows that the source no "
+                    "longer has would stay in it.",
                     f"Delete the topic, or use another prefix: {_NEW_PREFIX}",
                 )
             )
@@ -89,27 +95,28 @@ def judge_tables_topics(
 
 
 def judge_control_topics(kafka: KafkaConfig, found: Mapping[str, CheckedTopic]) -> Iterator[Finding]:
-    """The two that must never lose a record to retention."""
+    """Yield the findings about `__progress` and `__schema`, which must never lose a record to retention."""
     for control in (Control.PROGRESS, Control.SCHEMA):
         name = control_topic(kafka.prefix, control)
         facts = found.get(name)
         if facts is None:
             continue
         if facts.topic.partitions != 1:
-            yield fail(f"topic {name}", f"It has {facts.topic.partitions} partitions, expected 1.", _NEW_PREFIX)
+            yield fail(f"topic {name}", f"It has {facts.topic.partitions} partitions; expected 1.", _NEW_PREFIX)
         yield from _policy(name, facts)
 
 
 def judge_topic_content(progress: Progress, topics: Topics) -> Finding:
-    """Ids, partition counts, policies and end offsets against the progress record."""
+    """Compare ids, partition counts, cleanup policies and end offsets with the progress record."""
     try:
         continuity.check_topics(progress, topics)
     except RefusedError as error:
         return refusal("topics", error, _RECOVER)
-    return ok("topics", f"ids and end offsets of {len(progress.topic_ids)} topics are as progress recorded them")
+    return ok("topics", f"ids and end offsets of {len(progress.topic_ids)} topics agree with the progress record")
 
 
 def control_names(kafka: KafkaConfig) -> list[str]:
+    """Return the names of the control topics that `judge_control_topics` checks."""
     return [control_topic(kafka.prefix, control) for control in (Control.PROGRESS, Control.SCHEMA)]
 
 
@@ -118,7 +125,7 @@ def _shape(kafka: KafkaConfig, name: str, facts: CheckedTopic) -> Iterator[Findi
     if facts.topic.partitions != kafka.partitions:
         yield fail(
             place,
-            f"It has {facts.topic.partitions} partitions, [kafka] partitions is {kafka.partitions}.",
+            f"It has {facts.topic.partitions} partitions, but [kafka] partitions is {kafka.partitions}.",
             f"Set [kafka] partitions = {facts.topic.partitions}; to re-partition, run: tailrace recover",
         )
     yield from _policy(name, facts)
@@ -126,30 +133,30 @@ def _shape(kafka: KafkaConfig, name: str, facts: CheckedTopic) -> Iterator[Findi
     if largest < kafka.max_message_bytes:
         yield fail(
             place,
-            f"Its max.message.bytes is {largest}, [kafka] max_message_bytes is {kafka.max_message_bytes}: "
-            "the broker would abort a transaction with a larger row.",
+            f"Its max.message.bytes is {largest}, but [kafka] max_message_bytes is {kafka.max_message_bytes}: "
+            "the broker would reject a larger row, and capture's transaction would fail.",
             _alter(name, f"max.message.bytes={kafka.max_message_bytes}"),
         )
     retention = int(settings.get("delete.retention.ms", kafka.delete_retention_milliseconds))
     if retention < kafka.delete_retention_milliseconds:
         yield warn(
             place,
-            f"Its delete.retention.ms is {retention}, the config says {kafka.delete_retention_milliseconds}: "
-            "a store that is behind for longer misses deletes.",
+            f"Its delete.retention.ms is {retention}, but the config has {kafka.delete_retention_milliseconds}: "
+            "a store that lags by more than that misses deletes.",
             _alter(name, f"delete.retention.ms={kafka.delete_retention_milliseconds}"),
         )
     if settings.get("unclean.leader.election.enable") == "true" and kafka.replication_factor > 1:
         yield fail(
             place,
-            "Its unclean.leader.election.enable is true: it may lose acknowledged records.",
+            "Its unclean.leader.election.enable is true: the topic may lose acknowledged records.",
             _alter(name, "unclean.leader.election.enable=false"),
         )
     min_isr = int(settings.get("min.insync.replicas", 1))
     if min_isr > kafka.replication_factor:
         yield fail(
             place,
-            f"Its min.insync.replicas is {min_isr}, [kafka] replication_factor is {kafka.replication_factor}: "
-            "no write is accepted.",
+            f"Its min.insync.replicas is {min_isr}, but [kafka] replication_factor is {kafka.replication_factor}: "
+            "the broker refuses every write.",
             _alter(name, f"min.insync.replicas={max(1, kafka.replication_factor - 1)}"),
         )
 
@@ -159,8 +166,8 @@ def _policy(name: str, facts: CheckedTopic) -> Iterator[Finding]:
     if policy != "compact":
         yield fail(
             f"topic {name}",
-            f"Its cleanup.policy is {policy}, expected compact: rows may be gone.",
-            _alter(name, "cleanup.policy=compact") + " If rows were deleted from it, run: tailrace recover",
+            f"Its cleanup.policy is {policy}, expected compact: Kafka may have deleted rows from it.",
+            _alter(name, "cleanup.policy=compact") + " If Kafka has deleted rows, run: tailrace recover",
         )
 
 
@@ -182,29 +189,32 @@ def _settings(kafka: KafkaConfig, names: Iterable[str]) -> dict[str, dict[str, s
 
 
 def judge_parked(parked: Iterable[Parked], states: TableStates | None) -> Iterator[Finding]:
-    """Rows of tables that capture could not publish."""
+    """Yield, by topic, the number of rows that capture has parked because they were too large to publish."""
     tables = {state.topic for state in (states.tables.values() if states is not None else ())}
     counts = Counter(row.topic for row in parked if not row.store and row.topic in tables)
     for name, count in sorted(counts.items()):
         yield warn(
             f"topic {name}",
-            f"{in_rows(count, 'is', 'are')} parked: too large to publish, so in no store.",
-            "`tailrace parked list` names them. Raise [kafka] max_message_bytes, restart capture, and run:"
+            f"{in_rows(count, 'is', 'are')} parked: too large to publish, so no store has them.",
+            "`tailrace parked list` lists them. Raise [kafka] max_message_bytes, restart capture, and run:"
             " tailrace parked retry",
         )
 
 
 def judge_completeness(kafka: KafkaConfig, progress: Progress, states: TableStates | None) -> Iterator[Finding]:
-    """Tables whose existing rows changed without row events, as by a schema change; and whether that is known."""
+    """Yield the incomplete tables, and a failure if the record of them is lost.
+
+    A table is incomplete if its existing rows changed without row events, for example by a schema change.
+    """
     if states is None and progress.state in ("copying", "streaming"):
         name = control_topic(kafka.prefix, Control.SCHEMA)
         yield refusal(f"topic {name}", continuity.lost_states(name), _RECOVER)
     for name, mark in (states.pending if states is not None else {}).items():
-        yield warn(f"topic {name}", incomplete(mark), f"Run, beside capture: {copy_command(states, name)}")
+        yield warn(f"topic {name}", incomplete(mark), f"While capture runs, run: {copy_command(states, name)}")
 
 
 def judge_settings(config: Config, progress: Progress, states: TableStates | None) -> Iterator[Finding]:
-    """Whether this config would publish tables otherwise than capture does now."""
+    """Yield the tables for which this config would produce other events than capture's present config."""
     if states is None or progress.settings == pipeline_digest(config):
         return
     try:
@@ -217,6 +227,6 @@ def judge_settings(config: Config, progress: Progress, states: TableStates | Non
         if reason is not None:
             yield warn(
                 f"table {name_of(state)}",
-                f"{reason[:1].upper()}{reason[1:]}: a copy or a repair with this config is refused.",
-                "Use capture's config. If it was changed on purpose, restart capture: the table is copied again then.",
+                f"{reason[:1].upper()}{reason[1:]}: Tailrace refuses a snapshot or a repair with this config.",
+                "Use capture's config. If the change is intended, restart capture: the table gets a new snapshot then.",
             )

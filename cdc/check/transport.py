@@ -1,7 +1,7 @@
-"""Credentials that would cross a network in clear text: one finding for each connection of the config that has some.
+"""The check for credentials that cross a network in clear text: one finding per connection that has credentials.
 
-Judged from the config alone, and for Postgres by libpq's own defaults (`PGSSLMODE`, `PGPASSWORD`). A unix socket or a
-loopback address is no network.
+It reads the config only, and for Postgres also libpq's defaults (`PGSSLMODE`, `PGPASSWORD`). A unix socket or a
+loopback address is not a network.
 """
 
 from __future__ import annotations
@@ -27,13 +27,16 @@ from cdc.config import (
 from cdc.config.stores import Store
 from cdc.public_settings import is_public_option
 
-# libpq's modes that speak plain text, or fall back to it when the server asks for that.
+# libpq's modes that do not encrypt, or that fall back to no encryption if the server does not support it.
 _PLAIN_MODES = ("disable", "allow", "prefer")
 _S3_ENDPOINTS = ("s3.endpoint", "spark.hadoop.fs.s3a.endpoint")
 
 
 def judge_transport(config: Config, *, used_password: bool = False) -> Iterator[Finding]:
-    """`used_password`: the source asked for a password, wherever libpq found it."""
+    """Yield the findings about all connections.
+
+    `used_password`: the source requested a password, and libpq found one in any of its places.
+    """
     yield from _source(config.source, used_password=used_password)
     yield from _kafka(config.kafka)
     for name, store in config.stores.items():
@@ -43,7 +46,7 @@ def judge_transport(config: Config, *, used_password: bool = False) -> Iterator[
 
 
 def is_local(host: str) -> bool:
-    """Whether what is sent to this host stays on this machine; an empty one is libpq's unix socket."""
+    """Return whether data sent to this host stays on this machine. An empty host is libpq's unix socket."""
     name = host.strip().strip("[]").lower().rstrip(".")
     if not name or name[0] in "/@" or name == "localhost" or name.endswith(".localhost"):
         return True
@@ -64,7 +67,7 @@ def _source(source: SourceConfig, *, used_password: bool) -> Iterator[Finding]:
     yield _judged(
         "server",
         is_plain=is_plain and not all(map(is_local, hosts.split(","))),
-        what=f"The password and all rows may go to Postgres in clear text (sslmode is {mode}).",
+        what=f"The password and all rows may cross the network to Postgres in clear text (sslmode is {mode}).",
         remedy="Set [source.tls] with `ca` (or sslmode=verify-full in the DSN), and `ssl = on` at the server.",
     )
 
@@ -75,14 +78,14 @@ def _kafka(kafka: KafkaConfig) -> Iterator[Finding]:
         return
     hosts = [server.strip().rpartition(":")[0] for server in kafka.bootstrap.split(",")]
     mechanism = kafka.sasl.mechanism if kafka.sasl is not None else kafka.options.get("sasl.mechanism", "")
-    sent = "All records go to Kafka in clear text, and others can take over the connection"
+    sent = "All records go to Kafka in clear text, and an attacker can take over the connection"
     if mechanism == "PLAIN":
         sent = "The password and all records go to Kafka in clear text"
     yield _judged(
         "broker",
         is_plain=protocol == "SASL_PLAINTEXT" and not all(map(is_local, hosts)),
         what=f"{sent} (SASL_PLAINTEXT with {mechanism}).",
-        remedy="Set [kafka.tls], and name a SASL_SSL listener of the brokers in [kafka] bootstrap.",
+        remedy="Set [kafka.tls], and set [kafka] bootstrap to a SASL_SSL listener of the brokers.",
     )
 
 
@@ -90,12 +93,12 @@ def _store(place: str, store: Store, spark: Mapping[str, str]) -> Iterator[Findi
     if isinstance(store, ElasticsearchConfig):
         has_credentials = bool(store.username or store.api_key) or _has_login(store.url.reveal())
         what = "The user's password or the API key goes to Elasticsearch in clear text (http)."
-        remedy = "Give the store an https:// url, and [stores.NAME.tls] with `ca` where the authority is your own."
+        remedy = "Give the store an https:// url, and [stores.NAME.tls] with `ca` for a private certificate authority."
         yield from _judged_url(place, store.url.reveal(), what, remedy, has_credentials=has_credentials)
     elif isinstance(store, RedisConfig):
         has_credentials = store.password is not None or _has_login(store.url.reveal())
         what = "The password goes to Redis in clear text (redis://)."
-        remedy = "Give the store a rediss:// url, and [stores.NAME.tls] with `ca` where the authority is your own."
+        remedy = "Give the store a rediss:// url, and [stores.NAME.tls] with `ca` for a private certificate authority."
         yield from _judged_url(place, store.url.reveal(), what, remedy, has_credentials=has_credentials)
     else:
         yield from _warehouse(place, store, spark)
@@ -115,12 +118,12 @@ def _warehouse(place: str, store: IcebergConfig, spark: Mapping[str, str]) -> It
                 remedy="Add ?sslmode=verify-full to the store's catalog_uri, and set `ssl = on` at the server.",
             )
     elif uri:
-        what = "Credentials go to the REST catalog, and those that it hands out come back, in clear text (http)."
+        what = "Credentials go to the REST catalog, and the catalog's own credentials come back, in clear text (http)."
         remedy = "Give the store an https:// catalog_uri."
         yield from _judged_url(place, uri, what, remedy, has_credentials=has_credentials)
     for name in _S3_ENDPOINTS:
         endpoint = store.options.get(name) or spark.get(name, "")
-        what = f"All rows, and session tokens, go to the object storage in clear text ({name} is http)."
+        what = f"All rows and session tokens go to the object storage in clear text ({name} is http)."
         remedy = f"Give {name} an https:// URL."
         yield from _judged_url(place, endpoint, what, remedy, has_credentials=bool(endpoint))
 
@@ -130,7 +133,7 @@ def _alerts(alerts: AlertsConfig) -> Iterator[Finding]:
         return
     url = alerts.webhook.reveal()
     has_credentials = _has_login(url) or any(not is_public_option(name) for name in alerts.headers)
-    what = "What [alerts.headers] holds goes to the webhook in clear text (http)."
+    what = "The values of [alerts.headers] go to the webhook in clear text (http)."
     yield from _judged_url(
         "alerts", url, what, "Give [alerts] webhook an https:// URL.", has_credentials=has_credentials
     )
@@ -141,13 +144,13 @@ def _dashboard(dashboard: DashboardConfig) -> Iterator[Finding]:
         yield _judged(
             "dashboard",
             is_plain=not is_local(dashboard.host),
-            what=f"It listens on {dashboard.host} without TLS: visitors send the token in clear text.",
+            what=f"It listens on {dashboard.host} without TLS: browsers send the token in clear text.",
             remedy="Leave [dashboard] host at 127.0.0.1, and put a proxy with TLS in front of it.",
         )
 
 
 def _judged_url(place: str, url: str, what: str, remedy: str, *, has_credentials: bool) -> Iterator[Finding]:
-    """Nothing to say where nothing secret is sent."""
+    """Yield the finding about a URL. A connection without credentials has none."""
     parts = urlsplit(url)
     if has_credentials:
         is_plain = parts.scheme in ("http", "redis") and not is_local(parts.hostname or "")
@@ -157,7 +160,7 @@ def _judged_url(place: str, url: str, what: str, remedy: str, *, has_credentials
 def _judged(place: str, *, is_plain: bool, what: str, remedy: str) -> Finding:
     if is_plain:
         return warn(place, what, remedy)
-    return ok(place, "its credentials are sent encrypted, or do not leave this machine")
+    return ok(place, "its credentials are encrypted, or do not leave this machine")
 
 
 def _has_login(url: str) -> bool:

@@ -1,4 +1,4 @@
-"""Which LSN do these offsets stand for? Pure: progress records in, the greatest one that is covered out."""
+"""Maps topic offsets to the newest progress record that they cover, and so to an LSN. No I/O."""
 
 from __future__ import annotations
 
@@ -16,20 +16,26 @@ _MOST_POINTS = 4096
 
 @dataclass(frozen=True, slots=True)
 class Point:
-    """Whoever has applied the topics up to `end_offsets` has everything up to `lsn` and `version`."""
+    """A progress record: a reader that has applied the topics up to `end_offsets` has all changes up to `lsn`.
+
+    `version` is the version of the last of these changes.
+    """
 
     lsn: int
     version: Version
     end_offsets: Mapping[str, Sequence[int]]
     commit_time_us: int
     written_ms: int
-    #: When the broker appended the progress record; 0 where that is not known. Records that the point does not cover
-    #: were appended later, since capture's transactions follow each other.
+    #: The time when the broker appended the progress record; 0 if unknown. The broker appended every record that the
+    #: point does not cover later, because capture's transactions do not overlap.
     broker_ms: int = 0
 
     @classmethod
     def of(cls, progress: Progress, broker_ms: int = 0) -> Point | None:
-        """None while a first copy is under way: its rows are not in the record yet."""
+        """Return the point of a progress record.
+
+        Returns None during the initial snapshot, because the record does not cover its rows yet.
+        """
         if progress.state != "streaming":
             return None
         return cls(
@@ -43,36 +49,42 @@ class Point:
 
     @property
     def place(self) -> tuple[Version, int]:
-        """Points in order. The version rises for ever; LSNs may fall, where a server took the place of another."""
+        """Return the sort key. Versions always increase; LSNs can decrease when another server replaces the source."""
         return self.version, self.lsn
 
     def covered_by(self, offsets: Offsets, left_out: Collection[str] = ()) -> bool:
-        """`left_out`: topics that the reader of these offsets does not get."""
+        """Return whether these offsets reach the point. `left_out`: topics that their reader does not read."""
         return all(topic in left_out or _reaches(offsets.get(topic), ends) for topic, ends in self.end_offsets.items())
 
 
 class Points:
-    """Oldest first. Where a store is far behind and there are too many, every second one goes: coarser, still true."""
+    """A bounded list of points, oldest first.
+
+    Above the limit, every second point of the older half is discarded. The positions of a store that lags far behind
+    become coarser, but stay correct.
+    """
 
     def __init__(self) -> None:
         self._points: list[Point] = []
 
     def add(self, point: Point) -> None:
+        """Append a point. Ignores a point that is older than the last one."""
         last = self._points[-1] if self._points else None
         if last is not None and point.place < last.place:
-            return  # read again after the connection was lost
+            return  # the reader reads records again after a lost connection
         if last is not None and not _goes_on(last.end_offsets, point.end_offsets):
-            self._points.clear()  # a table was removed, or its topic made anew: the older ones say nothing any more
+            self._points.clear()  # a table was removed or its topic re-created: the older points are no longer valid
         self._points.append(point)
         if len(self._points) > _MOST_POINTS:
             self._points = self._points[: -_MOST_POINTS // 2 : 2] + self._points[-_MOST_POINTS // 2 :]
 
     @property
     def newest(self) -> Point | None:
+        """The last point, or None."""
         return self._points[-1] if self._points else None
 
     def covered(self, offsets: Offsets, left_out: Collection[str] = ()) -> Point | None:
-        """The newest one that these offsets reach. End offsets only ever rise, so that halving finds it."""
+        """Return the newest point that these offsets reach, by binary search, since end offsets never decrease."""
         reached = bisect_right(self._points, False, key=lambda point: not point.covered_by(offsets, left_out))
         return self._points[reached - 1] if reached else None
 

@@ -1,7 +1,7 @@
-"""The recovery record: what has been published, and everything that must still be so before more may be.
+"""The progress record: what capture has published, and the facts that capture checks before it continues.
 
-One record under one key on `<prefix>.__progress`, written inside the same Kafka transaction as the events it covers:
-both are there, or neither. The last committed one is the truth about capture.
+There is one record under one key on `<prefix>.__progress`. Capture writes it in the same Kafka transaction as the
+events that it covers, so both are committed or neither. The last committed record is authoritative.
 """
 
 from __future__ import annotations
@@ -18,87 +18,99 @@ from cdc.lsn import LSN, Version
 
 replace = msgspec.structs.replace
 
-# 2: `slot`, `base_from`, `remade` and the state "recovering". A record of format 1 is one where none of that was used.
-# 3: `settings`, `parked`, `pipeline_id` and `commit_lsn`, which an older Tailrace would not keep up to date.
+# 2 added `slot`, `base_from`, `remade` and the state "recovering". A record of format 1 uses none of these.
+# 3 added `settings`, `parked`, `pipeline_id` and `commit_lsn`, which an older Tailrace would not keep up to date.
 FORMAT = 3
 KEY = b"progress"
 
 
 class LastCommit(NamedTuple):
-    """`lsn`: of its commit record."""
+    """The last commit of the source. `lsn`: the LSN of its commit record."""
 
     lsn: int
     time_us: int  # since 1970
 
 
 class Progress(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=False):
-    """`position`/`seq` is the version published up to; the slot may be confirmed up to `confirm_lsn`, no further."""
+    """The progress record.
+
+    `position` and `seq`: the version of the last published change. `confirm_lsn`: capture may confirm the slot up to
+    this LSN and no further.
+    """
 
     format: int = FORMAT
-    # "creating" until the slot exists, "copying" until the first copy is through, then "streaming"; "recovering" while
-    # `tailrace recover` is half-way
+    # "creating" until the slot exists, "copying" until the initial snapshot is complete, then "streaming". "recovering"
+    # during `tailrace recover`.
     state: str
     position: int
     seq: int
-    base: int  # added to LSNs, so that versions rise for ever
-    base_from: int = 0  # the position from which on this base holds: before it, LSNs were perhaps another server's
+    base: int  # added to LSNs, so that versions always increase
+    base_from: int = 0  # the first position with this base: LSNs before it may be another server's
     confirm_lsn: int
-    # The last commit that the server has sent, even an empty one, and its time in microseconds since 1970. After a
-    # restart it must still be there (`cdc.startup.resumption`). 0: not known.
+    # The last commit that the server has sent, even of an empty transaction, and its time in microseconds since 1970.
+    # After a restart the server must still have it (`cdc.startup.resumption`). 0: unknown.
     commit_lsn: int = 0
     commit_time_us: int = 0
-    messages: int = 0  # how many logical messages of the transaction at `position` are published
-    inside_transaction: bool = False  # a source transaction too big for one Kafka transaction is half published
-    # Made at the first start and kept for the pipeline's life, through `recover` too: only versions under the same id
-    # can be compared. "" where an older Tailrace wrote the record; the next start of capture makes one then.
+    messages: int = 0  # the number of published logical messages of the transaction at `position`
+    inside_transaction: bool = False  # a source transaction too large for one Kafka transaction is partly published
+    # Generated at the first start and never changed, not even by `recover`. Only versions under the same id are
+    # comparable. "": an older Tailrace wrote the record, and the next start of capture generates an id.
     pipeline_id: str = ""
-    slot: str = ""  # its name; "" where an older Tailrace wrote the record
+    slot: str = ""  # the slot's name; "": an older Tailrace wrote the record
     system_identifier: str
     timeline: int
-    publication: str  # its catalog row's oid and xmin: dropping, re-creating or altering it changes this
-    publication_tables: dict[str, str]  # the same for each table's entry in it
+    publication: str  # oid and xmin of its catalog row: dropping, re-creating or altering it changes this
+    publication_tables: dict[str, str]  # oid and xmin of each table's entry in the publication, by the table's oid
     topic_ids: dict[str, str]
     end_offsets: dict[str, list[int]]
-    copy: str = ""  # the id of the first copy, while that is under way
+    copy: str = ""  # the id of the initial snapshot while it runs
     schemas: dict[str, str] = {}  # topic -> digest of the last record on __schema
-    # topic -> the id that it got when a recovery made it anew: whoever has read an earlier one begins at its beginning
+    # topic -> its id after a recovery re-created it. A reader of an earlier topic with that name starts at offset 0.
     remade: dict[str, str] = {}
-    settings: str = ""  # digest of all that the config says about events (`table_settings`); "": an older Tailrace
-    # topic -> how many of the table's rows capture has parked and not settled; the rows are on __parked. None: that was
-    # not counted yet, by the first start or by an older Tailrace
+    settings: str = ""  # digest of all settings that affect events (`event_settings`); "": an older Tailrace
+    # topic -> the number of the table's parked rows that are not settled; the rows are on __parked. None: not counted
+    # yet, because the record is of the first start or of an older Tailrace.
     parked: dict[str, int] | None = None
     written_ms: int = 0
-    recoveries: int = 0  # how often `tailrace recover` has recovered the pipeline: `tailrace run` notices a new one
+    recoveries: int = 0  # the number of recoveries by `tailrace recover`; `tailrace run` detects a new one by it
 
     @property
     def version(self) -> Version:
+        """The version of the last published change."""
         return Version(self.position, self.seq)
 
     @property
     def confirmable(self) -> LSN:
+        """The LSN up to which capture may confirm the slot."""
         return LSN(self.confirm_lsn)
 
     def encode(self) -> bytes:
+        """Return the record as JSON."""
         return msgspec.json.encode(self)
 
     def copying_from(self, consistent_point: LSN, copy: str) -> Progress:
+        """Return the record for the initial snapshot with this id, at the slot's consistent point."""
         return replace(self.streaming_from(consistent_point), state="copying", copy=copy)
 
     def streaming_from(self, consistent_point: LSN) -> Progress:
+        """Return the record for streaming from the slot's consistent point."""
         point = int(consistent_point)
         return replace(self, state="streaming", copy="", position=self.base + point, confirm_lsn=point)
 
     def with_base(self, base: int, point: LSN) -> Progress:
-        """From this LSN on."""
+        """Return the record with another base, which applies from LSN `point` on."""
         return self if base == self.base else replace(self, base=base, base_from=base + int(point))
 
     def on_slot(self, slot: str) -> Progress:
+        """Return the record with the slot's name."""
         return replace(self, slot=slot)
 
     def identified(self) -> Progress:
+        """Return the record with a pipeline id: its own, or a new one if it has none."""
         return self if self.pipeline_id else replace(self, pipeline_id=new_pipeline_id())
 
     def creating_again(self) -> Progress:
+        """Return the record for a repeated first start."""
         return replace(self, state="creating", copy="", position=0, confirm_lsn=0)
 
     def advanced(
@@ -110,7 +122,8 @@ class Progress(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
         inside_transaction: bool = False,
         messages: int = 0,
     ) -> Progress:
-        # What is sent again after a restart comes before the last one.
+        """Return the record after publishing up to `version`. `confirm_lsn` and `commit` never go back."""
+        # After a restart the server sends earlier commits again.
         last = commit if commit is not None and commit.lsn >= self.commit_lsn else None
         return replace(
             self,
@@ -125,6 +138,7 @@ class Progress(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
         )
 
     def with_topic(self, name: str, topic_id: str, partitions: int) -> Progress:
+        """Return the record with a new, empty table topic."""
         return replace(
             self,
             topic_ids={**self.topic_ids, name: topic_id},
@@ -132,33 +146,41 @@ class Progress(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
         )
 
     def with_message_topic(self, name: str, topic_id: str) -> Progress:
+        """Return the record with the id of a topic of logical messages, whose end offsets are not recorded."""
         return replace(self, topic_ids={**self.topic_ids, name: topic_id})
 
     def with_publication(self, identity: str, tables: dict[str, str]) -> Progress:
+        """Return the record with the publication's oid and xmin, and those of its entries."""
         return replace(self, publication=identity, publication_tables=tables)
 
     def on_timeline(self, timeline: int) -> Progress:
+        """Return the record with the server's timeline."""
         return replace(self, timeline=timeline)
 
     def with_end_offsets(self, ends: dict[str, list[int]]) -> Progress:
+        """Return the record with new end offsets of these topics."""
         return replace(self, end_offsets={**self.end_offsets, **ends}) if ends else self
 
     def with_settings(self, digest: str) -> Progress:
+        """Return the record with the settings digest."""
         return replace(self, settings=digest)
 
     def with_parked(self, counts: dict[str, int]) -> Progress:
+        """Return the record with the numbers of parked rows by topic."""
         return replace(self, parked=counts)
 
     def with_schema(self, topic: str, digest: str) -> Progress:
+        """Return the record with the digest of a topic's last schema record."""
         return replace(self, schemas={**self.schemas, topic: digest})
 
 
 def new_pipeline_id() -> str:
+    """Return a random pipeline id."""
     return uuid.uuid4().hex
 
 
 class UnreadableProgressError(RefusedError):
-    """There is a record, and it is none that any Tailrace has written."""
+    """The progress record exists but is not a record that Tailrace has written."""
 
 
 class _Format(msgspec.Struct):
@@ -166,12 +188,12 @@ class _Format(msgspec.Struct):
 
 
 def decode_progress(data: bytes) -> Progress:
-    """An older record is read as what it means now; one of a newer Tailrace is refused instead of guessed at."""
+    """Decode a progress record. An older format is converted to the present one; a newer format is refused."""
     try:
         found = msgspec.json.decode(data, type=_Format).format
         if found > FORMAT:
             raise RefusedError(
-                f"The progress record has format {found}; this Tailrace knows up to {FORMAT}.",
+                f"The progress record has format {found}; this Tailrace reads formats up to {FORMAT}.",
                 remedy="Run the newer Tailrace that wrote it.",
             )
         return replace(msgspec.json.decode(data, type=Progress), format=FORMAT)
@@ -184,9 +206,9 @@ def decode_progress(data: bytes) -> Progress:
 def read_progress(
     options: dict[str, str], topic: str, *, timeout_seconds: float = 30, decided: bool = False
 ) -> Progress | None:
-    """The last committed record, or None where there is none.
+    """Return the last committed progress record, or None if there is none.
 
-    `decided`: for whoever has fenced capture, and goes on from it; nothing that is there may be overlooked then.
+    `decided`: the caller has fenced capture and continues from this record, so the read must not miss any record.
     """
     data = read_last(options, topic, KEY, timeout_seconds=timeout_seconds, decided=decided)
     return None if data is None else decode_progress(data)

@@ -1,8 +1,8 @@
-"""Notes on `<prefix>.__stores`: which stores are paused, how far a build has come, and who refuses to go on, and why.
+"""Notes on `<prefix>.__stores`: pauses of stores, progress of builds, and refusals of processes with their reasons.
 
-A topic and not a file, since a sync may run on another machine than whoever pauses it. One note under each key, the
-last one counts. Nothing is decided by a build's note or a refusal; a pause is heeded by `tailrace sync` between two
-batches.
+The notes are in a topic and not in a file, because a sync may run on another machine than the operator who pauses it.
+The last note under each key counts. `tailrace sync` obeys a pause between two batches. Notes about builds and refusals
+are for display only.
 """
 
 from __future__ import annotations
@@ -30,6 +30,8 @@ _NOTE_SECONDS = 1.0
 
 
 class Pause(msgspec.Struct, frozen=True, kw_only=True):
+    """Whether the operator has paused a store."""
+
     format: int = FORMAT
     store: str
     paused: bool
@@ -37,11 +39,12 @@ class Pause(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def key(self) -> bytes:
+        """The record's key."""
         return orjson.dumps({"pause": self.store})
 
 
 class Build(msgspec.Struct, frozen=True, kw_only=True):
-    """Of a bootstrap that is under way; `done` when readers were switched to what it built."""
+    """The progress of a bootstrap. `done`: the bootstrap has switched readers to the new generation."""
 
     format: int = FORMAT
     store: str
@@ -54,13 +57,15 @@ class Build(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def key(self) -> bytes:
+        """The record's key."""
         return orjson.dumps({"build": self.store})
 
 
 class Refusal(msgspec.Struct, frozen=True, kw_only=True):
-    """A process has stopped because a person must decide (exit code 3). `where`: "capture", or "store NAME".
+    """A process has stopped because the operator must decide (exit code 3). `where`: "capture", or "store NAME".
 
-    `over`: it runs again. Capture writes no such note: a progress record that is newer than the refusal says the same.
+    `over`: the process runs again. Capture does not write a note with `over`: a progress record that is newer than the
+    refusal means the same.
     """
 
     format: int = FORMAT
@@ -71,6 +76,7 @@ class Refusal(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def key(self) -> bytes:
+        """The record's key."""
         return orjson.dumps({"refusal": self.where})
 
 
@@ -78,7 +84,7 @@ Note = Pause | Build | Refusal
 
 
 class Notes:
-    """What the notes read so far say. `refusals`: with the broker's time of each note, where that is known."""
+    """The last note of each kind and store. `refusals`: with the broker's timestamp of each note, 0 if unknown."""
 
     def __init__(self) -> None:
         self.pauses: dict[str, Pause] = {}
@@ -86,7 +92,7 @@ class Notes:
         self.refusals: dict[str, tuple[int, Refusal]] = {}
 
     def take(self, key: bytes, value: bytes | None, appended_ms: int = 0) -> None:
-        """Notes of a kind that this version does not know are left alone."""
+        """Add a note. Ignores notes of an unknown kind or a newer format."""
         named = orjson.loads(key or b"{}")
         if value is None or orjson.loads(value).get("format", 0) > FORMAT:
             return
@@ -98,32 +104,34 @@ class Notes:
             self.refusals[named["refusal"]] = appended_ms, msgspec.json.decode(value, type=Refusal)
 
     def is_paused(self, store: str) -> bool:
+        """Return whether the store is paused."""
         note = self.pauses.get(store)
         return note is not None and note.paused
 
     def is_refused(self, where: str) -> bool:
+        """Return whether the process has refused to continue and does not run again yet."""
         _, note = self.refusals.get(where, (0, None))
         return note is not None and not note.over
 
 
 def note_refusal(config: Config, where: str, error: TailraceError) -> None:
-    """So that the page, `lag` and alerts on any host say why it does not run. An error is dropped."""
+    """Write why a process has stopped, so that dashboard, `lag` and alerts on any host can show it. Ignores errors."""
     with suppress(TransientError, KafkaException, BufferError):
         refusal = Refusal(where=where, reason=redact(error.message), remedy=redact(error.remedy or ""))
         NoteWriter(config).write(refusal)
 
 
 def end_refusal(config: Config, where: str) -> None:
-    """It runs again."""
+    """Write that the process runs again. Ignores errors."""
     with suppress(TransientError, KafkaException, BufferError):
         NoteWriter(config).write(Refusal(where=where, over=True))
 
 
 def set_paused(config: Config, store: str, paused: bool) -> None:
-    """Returns when it is durable; a running sync heeds it within a second or two."""
+    """Pause or resume a store. Returns when the note is durable; a running sync obeys it within about two seconds."""
     topics = Topics(config.kafka)
     try:
-        topics.ensure_control()  # a pipeline that an older version has set up has no such topic yet
+        topics.ensure_control()  # a pipeline that an older version has set up lacks the topic
     finally:
         topics.close()
     NoteWriter(config).write(Pause(store=store, paused=paused, since_ms=_now_ms()))
@@ -134,6 +142,8 @@ def _now_ms() -> int:
 
 
 class NoteWriter:
+    """Writes notes to the topic."""
+
     def __init__(self, config: Config) -> None:
         self._topic = control_topic(config.kafka.prefix, Control.STORES)
         self._failed: list[KafkaError] = []
@@ -142,16 +152,18 @@ class NoteWriter:
         )
 
     def write(self, note: Note) -> None:
+        """Write a note, and wait until it is durable."""
         if self._topic not in self._producer.list_topics(timeout=_ANSWER_SECONDS).topics:
-            raise TransientError(f"Topic {self._topic} is gone.")  # a broker might make it, with its own settings
+            # Without this check a broker could create the topic automatically, with its own settings.
+            raise TransientError(f"Topic {self._topic} does not exist.")
         self.send(note)
         left = self._producer.flush(_ANSWER_SECONDS)
         if left or self._failed:
             why = self._failed[0].str() if self._failed else f"no answer within {_ANSWER_SECONDS:.0f} seconds"
-            raise TransientError(f"{self._topic} cannot be written: {why}.")
+            raise TransientError(f"Cannot write to topic {self._topic}: {why}.")
 
     def send(self, note: Note) -> None:
-        """Without waiting: for figures that nothing hangs on."""
+        """Send a note without waiting, for display-only notes."""
         self._producer.produce(self._topic, msgspec.json.encode(note), note.key)
         self._producer.poll(0)
 
@@ -161,7 +173,7 @@ class NoteWriter:
 
 
 class BuildNotes:
-    """How far the build of one generation is, noted about every second. Nothing hangs on it: trouble is left alone."""
+    """Writes the progress of one generation's build about every second. Ignores errors: the notes are display-only."""
 
     def __init__(self, config: Config, store: str, generation: int) -> None:
         self._writer = NoteWriter(config)
@@ -171,7 +183,7 @@ class BuildNotes:
         )
 
     def step(self, records: int, total_records: int) -> None:
-        """The first load is the great one; what is caught up with afterwards is not counted."""
+        """Write the progress of the first load. Ignores the later, smaller loads that catch up with the topics."""
         if total_records < self._build.total_records or time.monotonic() - self._noted_at < _NOTE_SECONDS:
             return
         self._noted_at = time.monotonic()
@@ -182,12 +194,13 @@ class BuildNotes:
             self._writer.send(self._build)
 
     def end(self) -> None:
+        """Write that the build is done."""
         with suppress(TransientError, BufferError):
             self._writer.write(msgspec.structs.replace(self._build, done=True, written_ms=_now_ms()))
 
 
 class PauseWatch:
-    """Follows the notes in a thread of its own; what was known stands while Kafka is away."""
+    """Reads the notes in a background thread. While Kafka does not answer, the last known notes stay in effect."""
 
     def __init__(self, config: Config) -> None:
         self._options: Mapping[str, str] = config.kafka.client_options()
@@ -205,9 +218,11 @@ class PauseWatch:
         self._thread.join(10)
 
     def is_paused(self, store: str) -> bool:
+        """Return whether the store is paused."""
         return self._notes.is_paused(store)
 
     def is_refused(self, where: str) -> bool:
+        """Return whether the process has refused to continue and does not run again yet."""
         return self._notes.is_refused(where)
 
     def _run(self) -> None:
@@ -220,7 +235,7 @@ class PauseWatch:
             self._stop.wait(2.0)
 
     def _follow(self) -> None:
-        """Returns at once where there is no such topic yet."""
+        """Read notes until `stop` is set. Returns at once if the topic does not exist yet."""
         consumer: Consumer = committed_reader(dict(self._options))
         try:
             if self._topic not in consumer.list_topics(timeout=_ANSWER_SECONDS).topics:

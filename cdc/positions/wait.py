@@ -1,4 +1,4 @@
-"""How far the stores are: `wait` for one's own write, and what `lag` says of them. Asks the stores themselves.
+"""The positions of the stores, read from the stores themselves. `wait_for` waits until stores have an LSN.
 
 from cdc.config import load_config
 from cdc.lsn import LSN
@@ -28,9 +28,10 @@ _FIRST_PAUSE_SECONDS, _LONGEST_PAUSE_SECONDS = 0.02, 0.25
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StorePosition:
-    """`position` None: nothing is served yet, or `problem` says why nobody can tell.
+    """The position of one store.
 
-    `progress`: the pipeline's record; None: it was not asked for, or there is none.
+    `position` None: the store serves no generation yet, or `problem` is the error that prevented the read. `progress`:
+    the pipeline's progress record. None: the caller did not read it, or there is none.
     """
 
     name: str
@@ -40,12 +41,15 @@ class StorePosition:
 
     @property
     def lsn(self) -> LSN:
-        """In the log of the present server: 0 for a store that has not come to that yet."""
+        """The applied LSN in the WAL of the present server. 0: the store has not applied any change of that server."""
         return LSN(applied_lsn(self.position, self.progress) if self.position is not None else 0)
 
 
 def applied_lsn(position: Position, progress: Progress | None) -> int:
-    """The position's LSN; 0 where it is another pipeline's, or from before the present base: another server's log."""
+    """Return the position's LSN.
+
+    Returns 0 if the position is of another pipeline, or before the present base, where LSNs are another server's.
+    """
     if progress is None:
         return position.lsn
     is_known = is_of(position, progress) and position.version.position >= progress.base_from
@@ -53,13 +57,16 @@ def applied_lsn(position: Position, progress: Progress | None) -> int:
 
 
 def is_of(position: Position, progress: Progress) -> bool:
-    """Whether this pipeline built it. A position without an id is an older Tailrace's; its sync finds out whose."""
+    """Return whether the position may be of this pipeline.
+
+    An older Tailrace wrote positions without a pipeline id. The store's sync determines their pipeline.
+    """
     return position.pipeline_id in ("", progress.pipeline_id)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Waited:
-    """True if every store has the LSN."""
+    """The result of `wait_for`. It is true if every store has reached the LSN."""
 
     reached: bool
     stores: list[StorePosition]
@@ -69,7 +76,7 @@ class Waited:
 
 
 def read_position(store: Store, name: str, progress: Progress | None = None) -> StorePosition:
-    """Of what readers see."""
+    """Return the position of the generation that the store serves to readers."""
     try:
         serving = store.serving()
         position = store.position(serving) if serving is not None else None
@@ -79,19 +86,20 @@ def read_position(store: Store, name: str, progress: Progress | None = None) -> 
 
 
 def read_positions(config: Config, names: Sequence[str]) -> list[StorePosition]:
+    """Return the positions of these stores."""
     with ExitStack() as opened:
         return [read_position(_open(config, name, opened), name) for name in names]
 
 
 def wait_for(config: Config, names: Sequence[str], lsn: LSN, *, timeout_seconds: float) -> Waited:
-    """Until all these stores have applied everything that committed before `lsn`, or the time is up.
+    """Wait until all these stores have applied every transaction that committed before `lsn`, or until the timeout.
 
-    The LSN of one's own write: `SELECT pg_current_wal_insert_lsn()` after the commit.
+    To wait for a write of the caller, use `SELECT pg_current_wal_insert_lsn()` after its commit.
     """
     give_up_at = time.monotonic() + timeout_seconds
     pause_seconds = _FIRST_PAUSE_SECONDS
     with ExitStack() as opened:
-        asked = opened.enter_context(ThreadPoolExecutor(1)).submit(_progress, config)  # while the stores are asked
+        asked = opened.enter_context(ThreadPoolExecutor(1)).submit(_progress, config)  # in parallel with the stores
         stores = {name: _open(config, name, opened) for name in names}
         progress: Progress | None = None
         while True:
@@ -114,5 +122,5 @@ def _progress(config: Config) -> Progress | None:
 def _open(config: Config, name: str, opened: ExitStack) -> Store:
     if name not in config.stores:
         known = ", ".join(config.stores) or "none"
-        raise UsageError(f"There is no [stores.{name}] in the config.", remedy=f"Stores there: {known}.")
+        raise UsageError(f"There is no [stores.{name}] in the config.", remedy=f"The config has these stores: {known}.")
     return opened.enter_context(closing(open_store(name, config.stores[name], config.kafka.prefix)))

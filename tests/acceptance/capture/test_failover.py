@@ -120,7 +120,7 @@ def _fail_back(pair: Pair, pipeline: Pipeline, capture: Process, tailrace: Start
     pair.fail_over()
     check = tailrace("check", "--config", str(pipeline.config), "--json")
     check.wait()
-    assert "it was promoted, and has everything that was published" in check.output, check.transcript()
+    assert "it was promoted, and it has every change that capture has published" in check.output, check.transcript()
     pipeline.database.forget_connection()
     capture = pipeline.start()
     pipeline.assert_same("items", while_running=capture)
@@ -154,7 +154,7 @@ def test_a_promoted_standby_that_lacks_published_changes_is_refused(
     pair.standby.start()
     pair.fail_over()
     capture.expect_exit(3, 60)
-    assert "lacks changes that were published" in capture.errors, capture.transcript()
+    assert "lacks changes that capture has published" in capture.errors, capture.transcript()
     assert "timeline" in capture.errors
     again = pipeline.launch()
     again.expect_exit(3)

@@ -52,8 +52,8 @@ def test_login_replication_and_select_are_enough(make_pipeline: MakePipeline, da
     pipeline.assert_same("orders", while_running=capture)
     found = _inspect(pipeline)
     assert_no_fail(found)
-    assert_found(found, Level.OK, f"slot {pipeline.slot_name}", "it is being read")
-    assert_found(found, Level.OK, "topics", "as progress recorded")
+    assert_found(found, Level.OK, f"slot {pipeline.slot_name}", "it is active")
+    assert_found(found, Level.OK, "topics", "agree with the progress record")
     capture.terminate()
     capture.expect_exit(0)
     database.execute("TRUNCATE orders")
@@ -94,18 +94,18 @@ def test_what_broke_while_capture_was_down(make_pipeline: MakePipeline, database
 
     database.execute("ALTER PUBLICATION tailrace SET TABLE ONLY orders WHERE (id > 0)")
     found = _inspect(pipeline)
-    assert_found(found, Level.FAIL, "publication tailrace", "altered while capture did not look")
+    assert_found(found, Level.FAIL, "publication tailrace", "altered since capture last read it")
     assert_found(found, Level.FAIL, "publication tailrace", "row filter")
     database.execute("DROP PUBLICATION tailrace")
     assert_found(_inspect(pipeline), Level.FAIL, "publication tailrace", "is gone")
 
     grow_topic(pipeline.bootstrap, pipeline.topic("orders"), 3)
     found = _inspect(pipeline)
-    assert_found(found, Level.FAIL, "topics", "3 partitions, it was made with 2")
+    assert_found(found, Level.FAIL, "topics", "3 partitions, but it was created with 2")
     assert_found(found, Level.FAIL, f"topic {pipeline.topic('orders')}", "3 partitions")
 
     database.execute("SELECT pg_drop_replication_slot(%s)", [pipeline.slot_name])
-    assert_found(_inspect(pipeline), Level.FAIL, f"slot {pipeline.slot_name}", "is gone; progress stands at")
+    assert_found(_inspect(pipeline), Level.FAIL, f"slot {pipeline.slot_name}", "is gone; progress is at")
 
 
 @pytest.mark.parametrize(

@@ -63,7 +63,7 @@ def test_slot_advanced_by_someone_else(make_pipeline: MakePipeline) -> None:
     ("made_by", "words"),
     [
         ("pg_create_logical_replication_slot(%s, 'pgoutput')", "plugin pgoutput, database postgres"),
-        ("pg_create_physical_replication_slot(%s, true)", "a physical one"),
+        ("pg_create_physical_replication_slot(%s, true)", "a physical slot"),
     ],
     ids=["another database", "physical"],
 )

@@ -214,7 +214,7 @@ def test_every_way_to_lose_the_source(make_pipeline: MakePipeline, spark: SparkS
         (lambda: execute("DROP PUBLICATION tailrace"), "Publication tailrace is gone"),
         (remake_publication, "was re-created or altered"),
         (take_out_and_put_back, "was re-created or altered"),
-        (rename_slot, "progress was made with slot"),
+        (rename_slot, "the progress record has slot"),
         (lambda: delete_topic(pipeline.bootstrap, progress_topic), "no progress record"),
     ]
     for number, (lose, words) in enumerate(losses):

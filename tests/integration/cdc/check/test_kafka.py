@@ -30,7 +30,7 @@ def test_a_good_topic(database: Database, kafka_bootstrap: str, prefix: str) -> 
     found = inspect(make_config(database.dsn, kafka_bootstrap, prefix))
     assert_no_fail(found)
     assert_found(found, Level.OK, f"topic {prefix}.public.t", "compacted, with 2 partitions")
-    assert_found(found, Level.OK, f"topic {prefix}.public.u", "capture makes it")
+    assert_found(found, Level.OK, f"topic {prefix}.public.u", "capture creates it")
 
 
 TOPICS: dict[str, tuple[int, dict[str, str], Level, str, str]] = {
@@ -39,7 +39,7 @@ TOPICS: dict[str, tuple[int, dict[str, str], Level, str, str]] = {
     "both policies": (2, {"cleanup_policy": "compact,delete"}, Level.FAIL, "compact,delete", "cleanup.policy=compact"),
     "size": (2, {"max_message_bytes": "1048588"}, Level.FAIL, "1048588", "max.message.bytes=8388608"),
     "tombstones": (2, {"delete_retention_ms": "1000"}, Level.WARN, "misses deletes", "delete.retention.ms=604800000"),
-    "min isr": (2, {"min_insync_replicas": "2"}, Level.FAIL, "no write is accepted", "min.insync.replicas=1"),
+    "min isr": (2, {"min_insync_replicas": "2"}, Level.FAIL, "refuses every write", "min.insync.replicas=1"),
 }
 
 
@@ -102,7 +102,7 @@ BROKERS: dict[str, tuple[dict[str, str], dict[str, Any], int, Level, str, str]] 
         {"replication_factor": 3},
         3,
         Level.FAIL,
-        "may become leader and lose records",
+        "may become leader",
         "unclean.leader.election.enable=false",
     ),
     "too few brokers": ({}, {"replication_factor": 3}, 1, Level.FAIL, "only 1 broker(s)", "replication_factor"),
@@ -111,7 +111,7 @@ BROKERS: dict[str, tuple[dict[str, str], dict[str, Any], int, Level, str, str]] 
         {"replication_factor": 1},
         1,
         Level.FAIL,
-        "no write would ever",
+        "would refuse every write",
         "replication_factor",
     ),
     "min isr of one": (
@@ -119,7 +119,7 @@ BROKERS: dict[str, tuple[dict[str, str], dict[str, Any], int, Level, str, str]] 
         {"replication_factor": 3},
         3,
         Level.WARN,
-        "may exist once",
+        "may exist on one broker only",
         "min.insync.replicas=2",
     ),
     "min isr equal": (
@@ -135,7 +135,7 @@ BROKERS: dict[str, tuple[dict[str, str], dict[str, Any], int, Level, str, str]] 
         {},
         1,
         Level.FAIL,
-        "refuses the producer",
+        "reject capture's producer",
         "transaction_timeout_seconds = 30",
     ),
     "transaction log": (
@@ -143,7 +143,7 @@ BROKERS: dict[str, tuple[dict[str, str], dict[str, Any], int, Level, str, str]] 
         {"replication_factor": 3},
         3,
         Level.WARN,
-        "less safe",
+        "fewer replicas",
         "transaction.state.log.replication.factor=3",
     ),
     "request size": (
@@ -151,7 +151,7 @@ BROKERS: dict[str, tuple[dict[str, str], dict[str, Any], int, Level, str, str]] 
         {},
         1,
         Level.FAIL,
-        "cannot pass",
+        "would reject",
         "max_message_bytes below 1000000",
     ),
     "replica fetch": (
@@ -162,7 +162,14 @@ BROKERS: dict[str, tuple[dict[str, str], dict[str, Any], int, Level, str, str]] 
         "one by one",
         "replica.fetch.max.bytes=8388608",
     ),
-    "control records": ({"message.max.bytes": "10000"}, {}, 1, Level.WARN, "may not fit", "message.max.bytes=1048588"),
+    "control records": (
+        {"message.max.bytes": "10000"},
+        {},
+        1,
+        Level.WARN,
+        "may be larger",
+        "message.max.bytes=1048588",
+    ),
     "auto create": (
         {"auto.create.topics.enable": "true"},
         {},
@@ -171,7 +178,7 @@ BROKERS: dict[str, tuple[dict[str, str], dict[str, Any], int, Level, str, str]] 
         "wrong settings",
         "auto.create.topics.enable=false",
     ),
-    "no cleaner": ({"log.cleaner.enable": "false"}, {}, 1, Level.FAIL, "never compacted", "log.cleaner.enable=true"),
+    "no cleaner": ({"log.cleaner.enable": "false"}, {}, 1, Level.FAIL, "never compacts", "log.cleaner.enable=true"),
 }
 
 
@@ -198,7 +205,7 @@ def test_a_broker_that_does_not_tell(facts: BrokerFacts) -> None:
     changed = dataclasses.replace(facts, version=(2, 4), settings={})
     found = list(judge_broker(changed, make_config("postgresql://unused", "localhost:9092", "unused")))
     assert_found(found, Level.FAIL, "broker", "Kafka 2.4 is too old")
-    assert_found(found, Level.WARN, "broker", "may not see", "DescribeConfigs")
+    assert_found(found, Level.WARN, "broker", "may not read", "DescribeConfigs")
 
 
 def test_servers_that_do_not_answer(tmp_path: Path, prefix: str, tailrace: StartProcess) -> None:

@@ -81,7 +81,7 @@ def test_the_right_to_make_the_publication_will_do(logins: Logins) -> None:
     logins.admin(f'GRANT CREATE ON DATABASE "{logins._database.name}" TO {{role}}')
     found = logins.inspect()
     assert_no_fail(found)
-    assert_found(found, Level.OK, "publication tailrace", "capture makes it")
+    assert_found(found, Level.OK, "publication tailrace", "capture creates it")
 
 
 def test_row_level_security_that_hides_rows_is_refused(logins: Logins) -> None:

@@ -100,9 +100,9 @@ def test_wal_held_by_the_slot(own: OwnServer, found_on: Any, prefix: str) -> Non
     own.execute("SELECT pg_create_logical_replication_slot(%s, 'pgoutput')", [name])
     try:
         _write_segments(own, 2)
-        assert_found(found_on(), Level.WARN, f"slot {name}", "of WAL that it may hold")
+        assert_found(found_on(), Level.WARN, f"slot {name}", "of WAL, and the limit is")
         _write_segments(own, 3)
-        assert_found(found_on(), Level.FAIL, f"slot {name}", "about to be lost", "Start capture")
+        assert_found(found_on(), Level.FAIL, f"slot {name}", "about to invalidate it", "Start capture")
         own.execute("CHECKPOINT")
         assert_found(found_on(), Level.FAIL, f"slot {name}", "invalidated")
     finally:

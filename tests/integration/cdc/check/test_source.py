@@ -36,7 +36,7 @@ def test_a_good_source_has_no_failure(database: Database, run: Inspect) -> None:
     assert_found(found, Level.OK, "server", "replication slots are in use")
     assert_found(found, Level.OK, "server", "WAL senders are in use")
     assert_found(found, Level.OK, "table public.t", "has the key (id)")
-    assert_found(found, Level.OK, "publication tailrace", "makes it on its first start")
+    assert_found(found, Level.OK, "publication tailrace", "creates it on its first start")
     assert_found(found, Level.WARN, "role", "superuser", "create role")
     assert_found(found, Level.WARN, "server", "max_slot_wal_keep_size is -1", "alter system set max_slot_wal_keep_size")
 
@@ -67,7 +67,7 @@ TABLES = {
         "alter table public.t set logged;",
     ),
     "missing": ([], "does not exist", "[source] tables"),
-    "a view": (["CREATE VIEW t AS SELECT 1 AS id"], "a view", "Take it out of [source] tables."),
+    "a view": (["CREATE VIEW t AS SELECT 1 AS id"], "a view", "Remove it from [source] tables."),
 }
 
 
@@ -189,9 +189,9 @@ def test_a_publication_with_everything(database: Database, run: Inspect) -> None
 
 
 DATABASE_SETTINGS = [
-    ("wal_sender_timeout", "0", "a standby cannot take over"),
-    ("wal_sender_timeout", "1s", "short pauses"),
-    ("logical_decoding_work_mem", "1MB", "through the server's disk"),
+    ("wal_sender_timeout", "0", "a standby capture cannot take over"),
+    ("wal_sender_timeout", "1s", "a short pause"),
+    ("logical_decoding_work_mem", "1MB", "spills larger transactions to disk"),
 ]
 
 
@@ -247,5 +247,5 @@ def test_a_slot_that_is_not_ours(database: Database, run: Inspect, prefix: str, 
     database.execute("SELECT pg_create_logical_replication_slot(%s, 'pgoutput')", [name])
     found = run()
     assert_found(found, Level.FAIL, place, "no progress record", f"pg_drop_replication_slot('{name}')")
-    assert_found(found, Level.OK, place, "nobody reads it")
+    assert_found(found, Level.OK, place, "it is not active")
     assert_found(found, Level.OK, place, "of WAL")
