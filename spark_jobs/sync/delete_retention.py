@@ -68,7 +68,7 @@ def reaches(applied: Offsets, ends: Mapping[str, Sequence[int]]) -> bool:
 
 
 class DeleteRetention:
-    """Maintains `caught_up_ms` of one running sync, and refuses if Kafka may have removed a delete that was not read yet.
+    """Maintains `caught_up_ms` of one running sync, and refuses if Kafka may have removed an unread delete.
 
     `now_ms` reads the broker's time. `ends` reads the end offsets of the store's topics.
     """
