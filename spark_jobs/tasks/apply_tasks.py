@@ -1,7 +1,7 @@
 """The work of a Spark task on its share of a batch: reduce it to the last change per key, write it, park rejected rows.
 
-A task returns a few small rows. It returns errors in such rows too, with their kind. If a task raised an exception,
-Spark would retry the task, print the traceback, and give the driver only a text.
+A task returns a few small rows. It returns errors in such rows too, with their kind. A raised exception would reach
+the driver only as a text with a traceback, which Spark prints several times.
 """
 
 from __future__ import annotations
