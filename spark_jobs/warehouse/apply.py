@@ -46,7 +46,8 @@ if TYPE_CHECKING:
 
 log = get_logger("warehouse")
 
-# Another commit came first, of a compaction or of a fenced driver. The statement is run again on the new table state.
+# Another commit came first, of a compaction or of a replaced driver. The statement is run again on the new table
+# state.
 CONFLICTS: Final = ("ValidationException", "CommitFailedException", "CommitStateUnknownException")
 _TRIES: Final = 8
 _WORTH_COMPILING: Final = 20_000
@@ -98,7 +99,7 @@ class WarehouseBatches:
         self.id = f"{store.name} {generation.number} {generation.created_ms}"
 
     def without_history(self) -> WarehouseBatches:
-        """Return a copy that leaves the history alone, for a generation that is built while another one writes the history."""
+        """Return a copy that does not write the history, for a generation that is built while another one writes it."""
         return WarehouseBatches(self._store, self._generation, self._fed, self._parking, with_history=False)
 
     def target(self, table: TableSchema, least_position: int = 0) -> tuple[Target, list[WarehouseColumn]]:
@@ -159,7 +160,10 @@ class WarehouseBatches:
         self._run(fit, statements.merge_history(target, "tailrace_versions", "tailrace_closings"))
 
     def _to_current(self, rows: DataFrame, target: Target, by: Sequence[str]) -> None:
-        """Merge `rows` into the current table. They have the table's present types, which a bootstrap may still have to change."""
+        """Merge `rows` into the current table.
+
+        The rows have the table's present types. Those differ from the wanted types until the next bootstrap.
+        """
         last_of_each_key(rows, by).createOrReplaceTempView("tailrace_rows")
         self._run(rows, statements.merge_current(target, "tailrace_rows", guarded=self._with_history))
 

@@ -134,7 +134,7 @@ def _shaped(rows: DataFrame, shape: CompiledShape | None) -> tuple[DataFrame, fr
 
 
 def key_ranges(keys: Sequence[int], most: int = _MOST_RANGES) -> list[tuple[int, int]]:
-    """Return at most `most` ranges that contain all keys, divided at the widest gaps. Spark skips files inside a gap."""
+    """Return at most `most` ranges that hold all keys, divided at the widest gaps. Spark skips files inside a gap."""
     ordered = sorted(set(keys))
     gaps = sorted(range(1, len(ordered)), key=lambda place: ordered[place - 1] - ordered[place])[: most - 1]
     starts = [0, *sorted(gaps), len(ordered)]

@@ -1,4 +1,4 @@
-"""Maintains the warehouse while a sync may run: compacts data files and delete files, removes old snapshots and orphans.
+"""Maintains the warehouse while a sync may run: compacts data and delete files, removes old snapshots and orphans.
 
 If a batch commits during a compaction, the compaction fails without harm and is retried. If batches come too often for
 that, the maintenance holds the sync for the last attempt.
@@ -34,7 +34,7 @@ _SMALL_FILES: Final = 4
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Upkeep:
-    """The result for one table: files and snapshots before and after. `problem` is the error that stopped the maintenance."""
+    """The result for one table: files and snapshots before and after. `problem` is the error, if there was one."""
 
     table: str
     files_before: int

@@ -106,7 +106,7 @@ def show_past(spark: SparkSession, store: IcebergStore, as_of: AsOf) -> None:
 
 
 def past_rows(store: IcebergStore, history: naming.Identifier, as_of: AsOf) -> str:
-    """Return a SELECT of the table's past rows. Its columns are those of the current table, or of the history if that is gone."""
+    """Return a SELECT of the table's past rows, with the columns of the current table, or else of the history."""
     current = (history[0].removesuffix("__history"), history[1])
     described = store.tables.load(current) or store.tables.load(history)
     fields = [each.name for each in described.schema().fields] if described is not None else []
@@ -127,7 +127,7 @@ def view_name(name: str) -> str:
 
 def _warnings(store: IcebergStore, as_of: AsOf) -> list[str]:
     return [
-        f"{gap.topic}: between {LSN(gap.from_position)} and {LSN(gap.to_position)} some versions are missing in the history."
+        f"{gap.topic}: the history lacks versions between {LSN(gap.from_position)} and {LSN(gap.to_position)}."
         for gap in store.state().gaps
         if (as_of.position is not None and as_of.position < gap.to_position)
         or (as_of.at_us is not None and as_of.at_us < gap.until_ms * 1000)
