@@ -44,7 +44,8 @@ def judge_shapes(
 ) -> Iterator[Finding]:
     """Yield the findings about `tables` and shapes of all stores.
 
-    `connection` None: the source does not answer, so the tables and their columns are unknown. Without `analyze`, expressions are not checked.
+    `connection` None: the source does not answer, so the tables and their columns are unknown.
+    Without `analyze`, expressions are not checked.
     """
     chosen = [name for name, store in config.stores.items() if store.tables or store.shape]
     known = _described(config, connection, tables) if chosen and connection is not None else None

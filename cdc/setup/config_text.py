@@ -26,7 +26,7 @@ def config_text(
 ) -> str:
     """Return the text of the config. `dsn` has no password. `password`: whether the environment provides one."""
     lines = [
-        "# Written by `tailrace init`. docs/reference/config.md explains the keys; `tailrace config` prints all values.",
+        "# Written by `tailrace init`. docs/reference/config.md lists all keys; `tailrace config` prints all values.",
         "",
         "[source]",
         *_key(SourceConfig, "dsn", _escaped(dsn)),

@@ -26,7 +26,7 @@ def _heading(found: Survey) -> str:
     who = "an administrator" if found.service.name else "a superuser"
     return (
         f"-- Prepares the source for Tailrace. Run this in the database of the DSN, as {who}.\n"
-        "-- The owner of the tables can set replica identities and, with CREATE on the database, create the publication."
+        "-- The tables' owner can set replica identities and, with CREATE on the database, create the publication."
     )
 
 
@@ -52,8 +52,9 @@ def _settings(found: Survey) -> Iterator[str]:
 
 def _advice(found: Survey) -> Iterator[str]:
     if found.settings["max_slot_wal_keep_size"] == "-1":
-        yield "-- Advice: the server keeps WAL without limit while capture is down. A limit protects the disk, but a slot"
-        yield "-- that exceeds it is lost, and `tailrace recover` must create it again. A third of the WAL disk is usual:"
+        yield "-- Advice: the server keeps WAL without limit while capture is down. A limit protects the disk, but the"
+        yield "-- server invalidates a slot that exceeds it, and `tailrace recover` must then create a new one. A third"
+        yield "-- of the WAL disk is usual:"
         yield "--   alter system set max_slot_wal_keep_size = '50GB'; select pg_reload_conf();"
 
 
@@ -112,8 +113,8 @@ def _grants(found: Survey) -> Iterator[str]:
 def _identities(found: Survey) -> Iterator[str]:
     changes = [(table, table.wanted_identity) for table in found.capturable if table.wanted_identity]
     if changes:
-        yield "-- Replica identity: the old values of an updated or deleted row that the WAL contains. A deferrable primary key"
-        yield "-- needs full, which makes updates larger in the WAL."
+        yield "-- Replica identity: which old values of an updated or deleted row the WAL contains. A deferrable"
+        yield "-- primary key needs full, which makes updates larger in the WAL."
     for table, identity in changes:
         yield f"alter table {table.sql_name} replica identity {identity};"
 
@@ -123,14 +124,15 @@ def _publication(found: Survey, publication: str) -> Iterator[str]:
     names = {t.sql_name: t.sql_name if t.kind == "p" else f"only {t.sql_name}" for t in found.capturable}
     existing = found.publication_tables
     if existing is None and names:
-        yield "-- The publication. The owner of the tables must create it. Remove a table here too if you remove it from the config."
+        yield "-- The publication. The owner of the tables must create it. If you remove a table from the config, remove"
+        yield "-- it here too."
         yield f"create publication {publication} for table"
         yield from _listed([*names.values()])
         generated = ", publish_generated_columns = stored" if found.major >= 18 else ""
         yield f"with (publish = 'insert, update, delete, truncate', publish_via_partition_root = false{generated});"
     elif existing is not None and (missing := [entry for name, entry in names.items() if name not in existing]):
-        yield "-- The publication exists, but lacks tables. Run this only before the first start of capture: a capture that"
-        yield "-- has started refuses to continue after the publication was changed by hand."
+        yield "-- The publication exists, but lacks tables. Run this only before the first start of capture:"
+        yield "-- afterwards, capture refuses to continue if the publication was changed by hand."
         yield f"alter publication {publication} add table"
         yield from _listed(missing, end=";")
 

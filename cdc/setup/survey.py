@@ -37,7 +37,7 @@ class FoundTable:
 
     @property
     def obstacle(self) -> tuple[str, str] | None:
-        """Return why the table cannot be captured, and the remedy; None if it can be, after the SQL of `init` at most."""
+        """Return why the table cannot be captured, and the remedy. None: it can be, perhaps after the SQL of `init`."""
         if self.kind == "f":
             return "it is a foreign table: its changes are in another server's WAL", "Capture it on that server."
         if self.persistence == "u":

@@ -6,8 +6,8 @@ run again.
 
 1. With the pipeline locked: remove the tables from the publication, then from capture's records. Capture can continue
    from here. It still checks the tables' topics, because the slot may hold earlier changes for them.
-2. If topics are to be deleted: publish the earlier changes that the slot holds, as capture does. Otherwise a late change
-   would create the topic again.
+2. If topics are to be deleted: publish the earlier changes that the slot holds, as capture does. Otherwise a late
+   change would create the topic again.
 3. With the pipeline locked again: remove the topics from the progress record, then delete them.
 """
 
@@ -233,7 +233,7 @@ class TableRemoval:
             progress = self._checked(hold)
             if progress.confirmable < published_to:
                 raise RefusedError(
-                    f"The progress record is at {progress.confirmable}, before {published_to}, which was already published.",
+                    f"The progress record is at {progress.confirmable}, but {published_to} was published.",
                     remedy="Another process is changing this pipeline. Stop it, then run this again.",
                 )
             struck = _without_parked(_without_topics(progress, self._names()), self._names())
@@ -264,7 +264,7 @@ def _without_parked(progress: Progress, gone: set[str]) -> Progress:
 
 
 def _without_tables(states: TableStates, oids: set[str], topics: set[str]) -> TableStates:
-    """Return the states without the removed tables. Otherwise capture would treat them as dropped and empty their topics."""
+    """Return the states without the removed tables, so that capture does not treat them as dropped and empty topics."""
     return replace(
         states,
         tables={oid: t for oid, t in states.tables.items() if oid not in oids and t.topic not in topics},

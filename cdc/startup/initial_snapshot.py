@@ -273,5 +273,5 @@ class _WalWatch:
                 held_bytes=held,
                 left_bytes=left,
                 reason="the slot keeps all WAL until the initial snapshot is complete",
-                remedy="Raise max_slot_wal_keep_size (a reload is enough), or [copy] connections to copy faster.",
+                remedy="Raise max_slot_wal_keep_size (a reload is enough), or [snapshot] connections to copy faster.",
             )

@@ -16,7 +16,7 @@ from cdc.errors import RefusedError
 # Format 2 adds `settings`. Format 3 adds `protected`, and the digests in `settings` have another form.
 FORMAT = 3
 KEY = b'{"state":"tables"}'
-NEVER_COPIED = "the rows that it had before were never copied ([copy] first = false)"
+NEVER_COPIED = "the rows that it had before were never copied ([snapshot] initial = false)"
 
 
 class CatalogColumn(msgspec.Struct, frozen=True):
@@ -62,7 +62,7 @@ class Pending(msgspec.Struct, frozen=True):
     """Marks a table as incomplete: its topic may lack changes that were made before `since` (an LSN).
 
     `again`: the LSN of the last mark. A snapshot that started before it does not complete the table. `by_choice`: the
-    config excludes the existing rows (`[copy] first = false`), so no snapshot starts automatically.
+    config excludes the existing rows (`[snapshot] initial = false`), so no snapshot starts automatically.
     """
 
     since: int
@@ -128,7 +128,7 @@ class TableStates(msgspec.Struct, frozen=True, kw_only=True):
     def due(self, *, first: bool) -> set[str]:
         """Return the topics of tables that are due for a snapshot.
 
-        `first` is `[copy] first`. If it is false, tables that are incomplete by choice are not due.
+        `first` is `[snapshot] initial`. If it is false, tables that are incomplete by choice are not due.
         """
         return {topic for topic, mark in self.pending.items() if first or not mark.by_choice}
 

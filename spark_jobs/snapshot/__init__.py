@@ -1,1 +1,1 @@
-"""The Spark drivers of the initial and the incremental snapshot."""
+"""The Spark drivers of the initial snapshot and of incremental snapshots."""

@@ -1,7 +1,7 @@
-"""Runs chunks on Spark: a few at a time, each as a job of one task, a failed one again. Decides nothing about copies.
+"""Runs snapshot chunks on Spark, a few at a time, and retries failed ones. Decides nothing else about snapshots.
 
-One job per chunk, and not one job with a task for each: the next chunk goes to whoever is free, at most as many
-connections are open as the config allows whatever the cluster's size, and what fails, fails alone.
+Each chunk is a Spark job with one task, instead of one job with a task per chunk. So the next free thread takes the
+next chunk, the number of connections stays within the config whatever the cluster's size, and a chunk fails alone.
 """
 
 from __future__ import annotations
@@ -29,34 +29,34 @@ log = get_logger("copy")
 
 _TICK_SECONDS = 0.5
 _LONGEST_PAUSE_SECONDS = 15.0
-# Without a single chunk finished for this long, whoever supervises the command had better know.
+# If no chunk finishes for this long, the command ends with an error, so that its supervisor or the operator notices.
 _PATIENCE_SECONDS = 600.0
 _TRACE_WORDS = ("at ", "An error occurred while calling", "File ", "Traceback")
 _NAMED_ERROR = re.compile(r"^(?!org\.apache\.spark).*\b[A-Z]\w+Error\b: .|^[\w/.-]*python\S*: ")
 _GIST_CHARACTERS = 300
-# As in `tailrace capture`: rows make many objects and no cycles.
+# As in `tailrace capture`: rows create many objects and no cycles, so the garbage collector may run rarely.
 _GC_THRESHOLDS = (100_000, 20, 100)
 
 
 def run_on_spark(session: SparkSession, task: ChunkTask | IncrementalChunkTask) -> Attempt:
-    """Blocks until the chunk's job has ended. Spark itself repeats a task whose executor died."""
+    """Run the chunk as a Spark job and wait for its end. Spark itself retries a task whose executor died."""
     context = session.sparkContext
     context.setJobDescription(f"copy {task.chunk.copy}, chunk {task.chunk.number}")
-    # In the function and not in the data: data is written to a file on its way, and the config has passwords.
+    # Pass the task in the function, not as data. Spark writes data to a file, and the config holds passwords.
     (attempt,) = context.parallelize([None], 1).mapPartitions(partial(_attempt, task)).collect()
     result: Attempt = attempt
     return result
 
 
 def _attempt(task: ChunkTask | IncrementalChunkTask, nothing: Iterable[Any]) -> Iterator[Attempt]:
-    """In the worker."""
-    deque(nothing, maxlen=0)  # a worker that leaves input unread is thrown away; the next would import everything anew
+    """Run the chunk. Called in the Spark worker."""
+    deque(nothing, maxlen=0)  # Spark ends a worker that leaves input unread; a new one would import all again
     gc.set_threshold(*_GC_THRESHOLDS)
     yield run_chunk(task) if isinstance(task, ChunkTask) else run_incremental_chunk(task)
 
 
 class OfChunk(Protocol):
-    """All that the queue has to know of a task."""
+    """The part of a task that the queue uses."""
 
     @property
     def chunk(self) -> ChunkState: ...
@@ -66,10 +66,11 @@ Task = TypeVar("Task", bound=OfChunk)
 
 
 class ChunkQueue(Generic[Task]):
-    """`tick` is called twice a second from the thread that iterates, whatever the chunks do.
+    """Runs at most `at_once` chunks at the same time.
 
-    `hold`: no chunk is begun while it says so; those that run go on. `skip`: chunks that are not wanted any more, asked
-    when their turn comes.
+    The iterating thread calls `tick` about twice a second. While `hold` returns true, the queue starts no chunk;
+    running chunks continue. `skip` is called before a chunk starts, and returns whether the chunk is not needed any
+    more. `cancel` ends the running jobs.
     """
 
     def __init__(
@@ -93,10 +94,10 @@ class ChunkQueue(Generic[Task]):
         self._failures: dict[int, int] = {}
 
     def attempts(self, tasks: Iterable[Callable[[], Task]]) -> Iterator[Attempt]:
-        """Each chunk's final attempt as it ends. Tasks are made when their turn comes.
+        """Yields the final attempt of each chunk as it ends. A task is created when its turn comes.
 
-        Ends early when asked to stop: what runs is cut off, and Kafka forgets it. Whoever iterates may leave at any
-        time; running chunks are waited for.
+        Ends early when asked to stop. Running jobs are then cancelled, and Kafka aborts their transactions. The
+        caller may stop the iteration at any time; the generator then waits for running chunks.
         """
         waiting = deque((0.0, make) for make in tasks)
         running: dict[Future[Attempt], Callable[[], Task]] = {}
@@ -119,7 +120,7 @@ class ChunkQueue(Generic[Task]):
                     if time.monotonic() - last_success > _PATIENCE_SECONDS:
                         raise TransientError(f"No chunk could be copied for {_PATIENCE_SECONDS:.0f} seconds: {message}")
                     waiting.append((time.monotonic() + self._pause(make().chunk.number, message), make))
-                self._fill(pool, waiting, running)  # before anybody looks at what has ended: that takes a while
+                self._fill(pool, waiting, running)  # before the caller handles the ended ones, which takes a while
                 self._tick()
                 yield from ended
             if running:
@@ -155,7 +156,10 @@ def _skipped(task: OfChunk) -> Attempt:
 
 
 def _outcome(future: Future[Attempt], number: int) -> Attempt:
-    """Failed, where Spark could not run it at all: a worker killed too often, an executor without our code."""
+    """Return the attempt. It is a failed one if Spark could not run the chunk.
+
+    That happens if the worker was killed too often, or if an executor does not have Tailrace's code.
+    """
     error = future.exception()
     if error is None:
         return future.result()
@@ -163,11 +167,11 @@ def _outcome(future: Future[Attempt], number: int) -> Attempt:
         raise error
     text = redact(str(error))
     log.debug("spark_job_failed", chunk=number, text=text)
-    return Attempt(number=number, ending=Ending.FAILED, message=f"Spark could not run it: {_gist(text)}")
+    return Attempt(number=number, ending=Ending.FAILED, message=f"Spark could not run the chunk: {_gist(text)}")
 
 
 def _gist(text: str) -> str:
-    """What is wrong, out of many lines of Java's and Python's stack traces."""
+    """Return the line that names the error, out of the stack traces of Java and Python."""
     lines = [line.strip() for line in text.splitlines()]
     telling = [line for line in lines if line and not line.startswith(_TRACE_WORDS)]
     named = [line for line in telling if _NAMED_ERROR.search(line)]

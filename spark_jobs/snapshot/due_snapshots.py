@@ -1,4 +1,4 @@
-"""Which copies are due, and one after the other until none is: the first one, then tables that are incomplete."""
+"""Runs all snapshots that are due: first the initial snapshot, then incremental snapshots of incomplete tables."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from spark_jobs.snapshot.initial_driver import CopyRun
 log = get_logger("copy")
 
 _RETRY_SECONDS = 2.0
-# A table that is rewritten again and again cannot be copied; somebody should look.
+# A table that is rewritten in every round cannot be copied. After so many rounds the operator must decide.
 _MOST_ROUNDS = 10
 
 
@@ -34,7 +34,11 @@ def copy_what_is_due(
     where: str = "",
     sessions: Sessions | None = None,
 ) -> SnapshotReport:
-    """`tables`: copy these again, whether that is due or not; otherwise those that are incomplete."""
+    """Run the initial snapshot if it is not complete, then incremental snapshots. Returns the result.
+
+    `tables` names tables to copy again, whether that is due or not. If it is empty, the incomplete tables are copied.
+    `where` is an SQL condition for the rows of `tables`.
+    """
     with (sessions or partial(one_session, config))() as session:
         report = copy_first(config, view, stop, lambda: _Given(session))
         if report.status is None or report.status["state"] != "streaming" or stop.is_set():
@@ -45,7 +49,7 @@ def copy_what_is_due(
 
 
 class _Given:
-    """A session that is somebody else's to end."""
+    """A Spark session that the caller owns and ends."""
 
     def __init__(self, session: Session) -> None:
         self._session = session
@@ -65,7 +69,10 @@ class _Later:
         self._session = session
 
     def incomplete(self) -> CopyProgress | None:
-        """Until none is left: a table may have been rewritten while it was copied."""
+        """Copy incomplete tables until none is left. Returns the last progress.
+
+        It takes several rounds if a table is rewritten while it is copied.
+        """
         last: CopyProgress | None = None
         for _ in range(_MOST_ROUNDS):
             states = self._states()
@@ -80,13 +87,14 @@ class _Later:
         return last
 
     def named(self, names: Collection[str], where: str) -> CopyProgress | None:
+        """Copy the named tables, and end a cancellation of them. Returns the last progress."""
         states = self._states()
         oids = {f"{state.schema}.{state.table}": oid for oid, state in states.tables.items()}
         wanted = [name if "." in name else f"public.{name}" for name in names]
         for name in wanted:
             if name not in oids:
                 raise UsageError(
-                    f"Table {name} is not captured.", remedy=f"Captured are: {', '.join(sorted(oids)) or 'none'}."
+                    f"Table {name} is not captured.", remedy=f"Captured tables: {', '.join(sorted(oids)) or 'none'}."
                 )
         requests = read_requests(self._config.kafka)
         topics = [states.tables[oids[name]].topic for name in wanted]
@@ -99,7 +107,7 @@ class _Later:
         return None if run is None else run.progress
 
     def _copy(self, oids: Collection[str], where: str) -> CopyRun | None:
-        self._view.waiting("capture to pass the copy's marks (it must be running)")
+        self._view.waiting("capture to pass the snapshot's watermarks (capture must be running)")
         while not self._stop.is_set():
             try:
                 driver = LaterDriver(self._config, watch=self._view.progress, stop=self._stop)

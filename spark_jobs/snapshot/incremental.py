@@ -1,7 +1,8 @@
-"""Later copies: tables that are incomplete, or that a person names, are read again while the stream goes on.
+"""The driver of incremental snapshots: reads incomplete tables, or tables that the operator names, during streaming.
 
-The driver has chunks read on Spark; capture publishes their rows when it passes their marks, and says on the copies'
-log whether they held. So a copy needs a running capture, survives the death of either, and goes on where it was.
+Spark tasks read the chunks. Capture publishes a chunk's rows when it passes the chunk's watermarks, and records on
+the topic `__copies` whether the chunk was valid. So an incremental snapshot needs a running capture. If capture or
+the driver dies, the snapshot continues later from the chunks that are done.
 """
 
 from __future__ import annotations
@@ -44,7 +45,8 @@ if TYPE_CHECKING:
 
 log = get_logger("copy")
 
-# Capture holds the keys that change while a chunk is read, so its chunks are smaller than those of a first copy.
+# Capture keeps in memory the keys that change while a chunk is read, so chunks are smaller than those of an initial
+# snapshot.
 _CHUNK_MB = 8
 _LOOK_SECONDS = 0.2
 _COMMIT_SECONDS = 60.0
@@ -60,7 +62,7 @@ class _Later:
 
 
 class LaterDriver(CopyDriver):
-    """`run_chunk` reads one chunk; on Spark, unless a test reads it itself."""
+    """Runs one incremental snapshot at a time. Use as a context manager: it then is the only driver of the pipeline."""
 
     def __init__(self, config: Config, *, watch: Watcher, stop: threading.Event) -> None:
         small = replace(config.snapshot, chunk_mb=min(config.snapshot.chunk_mb, _CHUNK_MB))
@@ -73,7 +75,7 @@ class LaterDriver(CopyDriver):
         super().close()
 
     def copy_tables(self, oids: Collection[str], where: str, session: Callable[[], SparkSession]) -> CopyRun:
-        """One copy of these tables, or the rest of one that was begun before. Returns when capture is past its end."""
+        """Copy these tables, or continue an earlier snapshot of them. Returns when capture has passed its end."""
         later = self._begin(oids, where)
         unfinished = [chunk for chunk in later.chunks if not chunk.done]
         log.info("copy_begun", copy=later.copy.id, chunks=len(later.chunks), unfinished=len(unfinished))
@@ -93,7 +95,7 @@ class LaterDriver(CopyDriver):
             stopped=not meter.is_through,
         )
 
-    # -- begin and end ---------------------------------------------------------------------------------------
+    # -- start and end ---------------------------------------------------------------------------------------
 
     def _begin(self, oids: Collection[str], where: str) -> _Later:
         self._publisher.fence(_COMMIT_SECONDS)
@@ -112,7 +114,7 @@ class LaterDriver(CopyDriver):
                 chunks = known.chunks.get(copy.id, {})
                 return _Later(copy=copy, chunks=tuple(chunks[number] for number in sorted(chunks)), tables=tables)
         for copy in earlier:
-            self._give_up(copy, "another copy was begun")
+            self._give_up(copy, "another snapshot was started")
         return self._plan_later(tables, settings, int(began), base, where)
 
     def _plan_later(
@@ -150,14 +152,18 @@ class LaterDriver(CopyDriver):
         log.info("copy_given_up", copy=copy.id, reason=reason)
 
     def give_up_planned(self, reason: str) -> None:
-        """Where nobody is at work on them (that is why this object could be entered)."""
+        """Abandon all planned incremental snapshots. No other driver runs them, since this object holds the lock."""
         self._publisher.fence(_COMMIT_SECONDS)
         for copy in self._log.refresh_to_end().copies.values():
             if copy.kind == "later" and copy.state == "planned":
                 self._give_up(copy, reason)
 
     def _check_where(self, tables: Mapping[str, DescribedTable], where: str) -> None:
-        """Prepared, so that it is one expression and no second statement; planned, never run."""
+        """Refuse a condition that does not fit the tables.
+
+        Postgres prepares the query, so the condition cannot contain a second statement, and plans it without running
+        it.
+        """
         for table in tables.values():
             for leaf in table.leaves[:1]:
                 name = sql.Identifier(leaf.relation.schema, leaf.relation.table)
@@ -170,7 +176,7 @@ class LaterDriver(CopyDriver):
                 except psycopg.Error as error:
                     raise UsageError(
                         f"--where does not fit {table.shape}: {explain(error)}",
-                        remedy="Give an SQL condition over the table's columns, as behind WHERE.",
+                        remedy="Give an SQL condition over the table's columns, as it would follow WHERE.",
                     ) from None
 
     def _end(self, later: _Later, left_out: Mapping[str, str]) -> None:
@@ -186,7 +192,7 @@ class LaterDriver(CopyDriver):
             if state is not None and state.state == "abandoned":
                 raise other_settings(state.reason)
             if self._outcomes.has_passed(at) and self._outcomes.copy(later.copy.id) == state:
-                raise TransientError("Capture went past the end of the copy without a word.")
+                raise TransientError("Capture has passed the end watermark of the snapshot and recorded no result.")
 
     # -- chunks ----------------------------------------------------------------------------------------------
 
@@ -194,7 +200,7 @@ class LaterDriver(CopyDriver):
         self, later: _Later, unfinished: Sequence[ChunkState], meter: Meter, session: Callable[[], SparkSession]
     ) -> Ending:
         while self._is_held() and not self._cancelled(later) and not self._stop.wait(_LOOK_SECONDS):
-            self._record(meter)  # before Spark is started
+            self._record(meter)  # not yet in the queue: Spark starts only when a chunk may run
         if self._stop.is_set():
             return Ending.STOPPED
         spark = session()
@@ -218,7 +224,7 @@ class LaterDriver(CopyDriver):
         return self._paused
 
     def _cancelled(self, later: _Later) -> set[str]:
-        """Those of its tables that somebody wants left alone."""
+        """Return the tables of this snapshot that the operator has cancelled."""
         cancelled = self._requests.look().cancelled
         return {oid for oid, table in later.tables.items() if table.shape.topic in cancelled}
 
@@ -229,7 +235,7 @@ class LaterDriver(CopyDriver):
         return IncrementalChunkTask(
             config=self._config,
             chunk=chunk,
-            attempt=time.time_ns() // 1000,  # unlike that of any earlier reading, also by another driver
+            attempt=time.time_ns() // 1000,  # differs from every earlier attempt, also of another driver
             tables={piece.table: later.tables[piece.table] for piece in chunk.pieces},
             where=later.copy.where or None,
             rows_per_second=self._config.snapshot.rows_per_second / readers(self._config.snapshot),
@@ -253,13 +259,15 @@ class LaterDriver(CopyDriver):
                 return Attempt(number=chunk.number, ending=Ending.FAILED, message=chunk.repeat)
             if passed:
                 return Attempt(
-                    number=task.chunk.number, ending=Ending.FAILED, message="capture went past it without a word"
+                    number=task.chunk.number,
+                    ending=Ending.FAILED,
+                    message="capture has passed it and recorded no result",
                 )
         return Attempt(number=task.chunk.number, ending=Ending.STOPPED, message="asked to stop")
 
 
 def _left_out(attempt: Attempt) -> Attempt:
-    """A chunk that was skipped counts, without rows: its tables are left out."""
+    """Turn a skipped chunk into a finished one without rows that leaves its tables out."""
     if attempt.ending is not Ending.SKIPPED or attempt.chunk is None:
         return attempt
     tables = dict.fromkeys((piece.table for piece in attempt.chunk.pieces), CANCELLED)
@@ -268,7 +276,7 @@ def _left_out(attempt: Attempt) -> Attempt:
 
 
 class _Outcomes:
-    """What capture has said, shared by the threads that wait for it."""
+    """Capture's results of chunks and snapshots, shared by the threads that wait for them."""
 
     def __init__(self, config: Config) -> None:
         self._kafka = config.kafka
@@ -292,12 +300,15 @@ class _Outcomes:
             return self._log.refresh().copies.get(copy_id)
 
     def base(self) -> int:
-        """Of the versions that capture gives now; a copy that was begun under another one is of no use."""
+        """Return capture's present base. A snapshot that started under another base cannot continue."""
         progress = read_progress(self._kafka.client_options(), self._progress_topic)
         return 0 if progress is None else progress.base
 
     def has_passed(self, lsn: int) -> bool:
-        """Asked before the log is read: what capture wrote when it passed is there then."""
+        """Return whether capture has confirmed an LSN after this one. Polls the progress record once a second.
+
+        Call this before reading the log. The log then has every result that capture wrote up to this LSN.
+        """
         with self._lock:
             if time.monotonic() - self._looked_at > 1:
                 self._looked_at = time.monotonic()

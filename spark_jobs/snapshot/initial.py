@@ -1,7 +1,7 @@
-"""`tailrace snapshot` for a new pipeline: wait until the snapshot is there, copy, wait until capture has taken over.
+"""The initial snapshot of `tailrace snapshot`: wait for the exported snapshot, copy, wait until capture streams.
 
-Where no capture runs, this process makes the slot and holds the snapshot itself. Whatever breaks on the way is tried
-again, or ends with what stands and what does not: it never starts from zero without saying so.
+If no capture runs, this process creates the slot and holds the exported snapshot itself. After an error it retries,
+or it ends with a report of the tables that are complete and incomplete. It never starts from zero without a message.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ _RETRY_SECONDS = 2.0
 
 
 class SnapshotView(Protocol):
-    """Where a person or a program looks on."""
+    """Shows the operator or a program what the snapshot waits for, and how far it is."""
 
     def waiting(self, what: str) -> None: ...
 
@@ -53,7 +53,11 @@ class SnapshotView(Protocol):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SnapshotReport:
-    """`status` is None before capture's first start (`cdc.snapshot.table_status`); `progress` before the first row."""
+    """The result of `tailrace snapshot`.
+
+    `status` (of `cdc.snapshot.table_status`) is None if capture has never started. `progress` is None if no row was
+    copied.
+    """
 
     status: dict[str, Any] | None
     progress: CopyProgress | None
@@ -61,18 +65,23 @@ class SnapshotReport:
 
     @property
     def incomplete(self) -> list[dict[str, Any]]:
+        """The tables that must be copied again."""
         tables = [] if self.status is None else self.status["tables"]
         return [table for table in tables if not table["complete"]]
 
     @property
     def is_complete(self) -> bool:
+        """Whether capture streams and every table is complete."""
         return self.status is not None and self.status["state"] == "streaming" and not self.incomplete
 
 
 def copy_first(
     config: Config, view: SnapshotView, stop: threading.Event, sessions: Sessions | None = None
 ) -> SnapshotReport:
-    """Ends when the stream has begun, or when asked to stop. `sessions`: where there is a Spark session already."""
+    """Make the initial snapshot. Returns when capture streams, or when asked to stop.
+
+    `sessions` provides the Spark session; None means a new session of this function's own.
+    """
     status = read_status(config)
     if status is not None and status["state"] == "streaming":
         return SnapshotReport(status=status, progress=None, stopped=False)
@@ -83,7 +92,10 @@ def copy_first(
 
 @contextmanager
 def one_session(config: Config) -> Iterator[Session]:
-    """Started when the first chunk is to run: a resumed copy may have none left."""
+    """Yields a function that starts the Spark session on its first call.
+
+    A resumed snapshot may have no chunk left to run, and then needs no session.
+    """
     started: list[SparkSession] = []
 
     def session() -> SparkSession:
@@ -102,7 +114,7 @@ def one_session(config: Config) -> Iterator[Session]:
 
 @contextmanager
 def _kept_signals() -> Iterator[None]:
-    """pyspark takes Ctrl-C for itself, and would end us in the middle of whatever we do."""
+    """Restore the SIGINT handler afterwards. With pyspark's handler, Ctrl-C would end this process at any point."""
     before = signal.getsignal(signal.SIGINT)
     try:
         yield
@@ -120,10 +132,11 @@ class _Driving:
         self._stop = stop
         self._host = host
         self._session = session
-        self._through: str | None = None  # the copy that has nothing left to do for us
+        self._through: str | None = None  # the snapshot of which this driver has finished its part
         self._last: CopyProgress | None = None
 
     def until_streaming(self) -> CopyProgress | None:
+        """Run the snapshot until capture streams, with retries. Returns the last progress."""
         while not self._stop.is_set():
             if self._host.trouble is not None:
                 raise self._host.trouble
@@ -154,21 +167,22 @@ class _Driving:
         if run is not None:
             self._last = run.progress
         if run is None or run.lost:
-            raise TransientError("The copy's snapshot is gone; waiting until capture gives the copy up.")
+            raise TransientError("The exported snapshot is gone. Waiting until capture abandons this initial snapshot.")
         if not run.stopped:
             self._through = copy
 
     def _progress(self) -> Progress | None:
-        if read_status(self._config) is None:  # not even the topic, perhaps
+        if read_status(self._config) is None:  # the topic may not exist yet
             return None
         kafka = self._config.kafka
         return read_progress(kafka.client_options(), control_topic(kafka.prefix, Control.PROGRESS), timeout_seconds=10)
 
 
 def _for_chunks(config: Config) -> SparkConfig:
-    """A chunk waits as often as it computes (for its fence, its commit, the source): more of them than cores.
+    """Return Spark's settings for chunks: more task slots than cores.
 
-    Java only hands them out, so its second compiler would take more of the processor than it gives.
+    A chunk waits for its fence, its commit and the source about as long as it computes. Java only distributes the
+    chunks, so its C2 compiler would take more CPU time than it saves.
     """
     settings = config.spark
     own = {

@@ -1,7 +1,7 @@
-"""The driver of the first copy: plans it, has its chunks run on Spark, and says how far it is. It owns no data.
+"""The driver of the initial snapshot: plans chunks, runs them on Spark, and records the progress. It keeps no data.
 
-Everything that must survive is on the copies' log, so a driver may be killed at any point: the next one goes on with
-the chunks that have no final record. Capture holds the snapshot and judges the outcome
+All durable state is on the topic `__copies`, so a driver may be killed at any point. The next driver continues with
+the chunks that have no final record. Capture holds the exported snapshot and decides on the result
 (`cdc/startup/initial_snapshot.py`).
 """
 
@@ -45,14 +45,17 @@ _RECORD_SECONDS = 2.0
 
 
 class Watcher(Protocol):
-    """Told how far the copy is, about twice a second."""
+    """A callback for the snapshot's progress, called about twice a second."""
 
     def __call__(self, progress: CopyProgress) -> None: ...
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PreparedCopy:
-    """A planned copy, with all that its tasks need. `log_offset`: up to there, its chunks' records are known."""
+    """A planned initial snapshot, with everything that its tasks need.
+
+    `log_offset` is the offset of `__copies` up to which the driver has read the chunks' records.
+    """
 
     config: Config
     copy: CopyState
@@ -60,9 +63,10 @@ class PreparedCopy:
     tables: Mapping[str, DescribedTable]
     database: str
     log_offset: int
-    manners: Mapping[str, Manner]  # by table; the others' is the usual one
+    manners: Mapping[str, Manner]  # by table; a table without an entry has the usual one
 
     def task(self, chunk: ChunkState) -> ChunkTask:
+        """Return the task that copies this chunk."""
         settings = self.config.snapshot
         return ChunkTask(
             config=self.config,
@@ -82,16 +86,16 @@ class PreparedCopy:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CopyRun:
-    """What one run of the driver came to. `lost`: the snapshot went away, so what is unfinished cannot be finished."""
+    """The result of one run. `lost`: the exported snapshot is gone, so unfinished chunks cannot be copied."""
 
     progress: CopyProgress
-    left_out: Mapping[str, str]  # table -> why
+    left_out: Mapping[str, str]  # table -> reason
     lost: bool = False
     stopped: bool = False
 
 
 class CopyDriver:
-    """Runs one copy that capture has opened. Use as a context manager: it is the only driver meanwhile."""
+    """Runs one initial snapshot that capture has opened. Use as a context manager, which locks out other drivers."""
 
     def __init__(self, config: Config, *, watch: Watcher, stop: threading.Event) -> None:
         self._config = config
@@ -116,19 +120,23 @@ class CopyDriver:
         row = self._connection.execute("select pg_try_advisory_lock(hashtextextended(%s, 0))", [name]).fetchone()
         if row is None or not row[0]:
             self.close()
-            raise TransientError("Another `tailrace snapshot` is at work on this pipeline.", remedy="Let it finish.")
+            raise TransientError("Another `tailrace snapshot` is running on this pipeline.", remedy="Let it finish.")
         return self
 
     def __exit__(self, *_: object) -> None:
         self.close()
 
     def close(self) -> None:
+        """Close the producer, the connection (which releases the lock) and the log."""
         self._publisher.abandon()
         self._connection.close()
         self._log.close()
 
     def prepare(self, copy_id: str) -> PreparedCopy | None:
-        """Plan it, unless that was done. None where the copy can no longer be worked on: no snapshot, or given up."""
+        """Plan the initial snapshot if it is not planned yet.
+
+        Returns None if it cannot continue: the exported snapshot is gone, or capture has abandoned it.
+        """
         self._publisher.fence(_FENCE_SECONDS)
         copy = self._log.refresh_to_end().copies.get(copy_id)
         if copy is None or copy.state not in ("open", "planned"):
@@ -155,7 +163,7 @@ class CopyDriver:
         )
 
     def run(self, prepared: PreparedCopy, session: Callable[[], SparkSession]) -> CopyRun:
-        """Run what is unfinished of it."""
+        """Run the unfinished chunks."""
         unfinished = [chunk for chunk in prepared.chunks if not chunk.done]
         copy = prepared.copy
         log.info(
@@ -181,7 +189,7 @@ class CopyDriver:
         )
 
     def _plan(self, copy: CopyState, connection: psycopg.Connection, tables: Mapping[str, DescribedTable]) -> CopyState:
-        """All of the plan or nothing: one Kafka transaction."""
+        """Plan the chunks and write the plan in one Kafka transaction."""
         sizes = read_sizes(connection, tables.values())
         total = sum(size.heap_bytes + size.toast_bytes for size in sizes.values())
         limits = Limits.of(self._config.snapshot, total, read_block_bytes(connection))
@@ -222,7 +230,7 @@ class CopyDriver:
         return attempt.ending
 
     def _record(self, meter: Meter, *, now: bool = False) -> None:
-        """Shown each time, written down every other second."""
+        """Show the progress. Write it to `__copies` as well, every two seconds."""
         is_due = now or time.monotonic() - self._recorded_at > _RECORD_SECONDS
         if is_due:
             self._wal_held_bytes = self._wal_held()
@@ -237,4 +245,4 @@ class CopyDriver:
         try:
             return catalog.wal_held(self._connection, self._config.source.slot)[0]
         except psycopg.Error as error:
-            raise TransientError(f"Postgres went away: {explain(error)}") from error
+            raise TransientError(f"The connection to Postgres failed: {explain(error)}") from error

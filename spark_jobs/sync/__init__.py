@@ -1,1 +1,1 @@
-"""`tailrace sync`: reads the topics from a store's position on, batch by batch."""
+"""`tailrace sync`: reads the table topics from a store's position onwards and applies them, batch by batch."""

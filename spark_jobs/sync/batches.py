@@ -1,7 +1,7 @@
-"""One batch of a store's stream, read in one of three ways, and applied by tasks.
+"""One batch of a store's stream, read in one of three ways and then applied.
 
-Tasks read for themselves wherever they can: a small batch is mostly overhead, and Spark's own reading is most of that.
-Spark reads what it has to look at: rows of a shape with expressions, and all of a warehouse's.
+Tasks read from Kafka themselves where possible: a small batch is mostly overhead, and Spark's own reading is most of
+it. Spark reads the batch where it evaluates the rows: for shapes with expressions, and for warehouses.
 """
 
 from __future__ import annotations
@@ -21,39 +21,45 @@ if TYPE_CHECKING:
     from pyspark import RDD
     from pyspark.sql import DataFrame
 
-#: Where each partition of each topic stands.
+#: An offset for each partition of each topic.
 Ends = Mapping[str, Sequence[int]]
-# So many records are worth another task.
+# One more task pays off for each so many records.
 _TASK_RECORDS: Final = 5_000
 _ANY_SIZE: Final = 1 << 62
 
 
 class StoreBatch(Protocol):
+    """A batch that can be applied to its store."""
+
     def apply(self, markers: Mapping[str, bytes]) -> Answers:
-        """`markers`: the TRUNCATEs that the store has been swept for. May be called again, with more of them."""
+        """Apply the batch. `markers` are the TRUNCATEs whose rows have been deleted from the store.
+
+        May be called again, with more markers.
+        """
 
 
 class Reading:
-    """How a stream's batches are read; by `parallelism` tasks at most, so that a slow store leaves room for others."""
+    """Decides how batches are read. At most `parallelism` tasks run, so that a slow store leaves slots for others."""
 
     def __init__(self, fed: FedTables, applying: Applying | WarehouseBatches, parallelism: int) -> None:
         self._fed = fed
         self._applying = applying
         self._parallelism = parallelism
-        # By the number of tasks. Kept, since to make one takes as long as a small batch.
+        # By the number of tasks. Cached, since creating an RDD takes as long as a small batch.
         self._numbers: dict[int, RDD[int]] = {}
 
     def frame(self, source: DataFrame) -> DataFrame:
-        """What Spark's stream is made of. Where tasks read for themselves nobody runs it."""
+        """Return the stream's DataFrame. Where tasks read from Kafka themselves, Spark never evaluates it."""
         if isinstance(self._applying, WarehouseBatches):
             return self._fed.evaluated(source)
         if not has_expressions(self._fed):
             return source.select("offset")
-        # Spark gives a partition of a topic to one task, in order; `coalesce` gives several of them to one.
+        # Spark gives a topic partition to one task, in order. `coalesce` gives several partitions to one task.
         shaped = self._fed.evaluated(source).coalesce(self._parallelism)
         return shaped.mapInArrow(self._applying, ANSWER)  # type: ignore[arg-type]
 
     def batch(self, frame: DataFrame, start: Ends, end: Ends) -> StoreBatch:
+        """Return the batch between these offsets. `frame` is Spark's DataFrame of the batch."""
         if isinstance(self._applying, WarehouseBatches):
             return _OfWarehouse(frame, self._applying)
         if has_expressions(self._fed):
@@ -61,7 +67,7 @@ class Reading:
         return _ReadByTasks(self, self._applying, start, end)
 
     def share_out(self, records: int, ranges: Sequence[TopicRange]) -> tuple[RDD[int], list[list[TopicRange]]]:
-        """What each task is to read, and the tasks' numbers."""
+        """Return an RDD of task numbers, and the ranges that each task reads."""
         shares = shared(ranges, min(self._parallelism, 1 + records // _TASK_RECORDS))
         tasks = len(shares)
         if tasks not in self._numbers:
@@ -70,6 +76,7 @@ class Reading:
 
 
 def has_expressions(fed: FedTables) -> bool:
+    """Return whether any table has a shape that Spark must evaluate."""
     return any(shape.row.evaluated for shape in fed.shapes.values())
 
 
@@ -78,7 +85,7 @@ class _OfWarehouse:
     frame: DataFrame
     applying: WarehouseBatches
 
-    def apply(self, markers: Mapping[str, bytes]) -> Answers:  # noqa: ARG002 - its sweeps are over when they return
+    def apply(self, markers: Mapping[str, bytes]) -> Answers:  # noqa: ARG002 - a warehouse deletes truncated rows itself
         return self.applying.apply(self.frame)
 
 

@@ -1,4 +1,7 @@
-"""Folders for Spark's checkpoints, which nobody reads again: those of a process that was killed are taken away."""
+"""Temporary folders for Spark's checkpoints, which no process reads again.
+
+Folders that a killed process has left behind are removed.
+"""
 
 from __future__ import annotations
 
@@ -14,7 +17,7 @@ _NAME: Final = re.compile(rf"{_PREFIX}(\d+)-\w+")
 
 
 def fresh_checkpoint(parent: Path) -> Path:
-    """A new folder that names this process. What dead ones have left there goes."""
+    """Create a folder whose name has this process's id. Removes the folders of dead processes."""
     for folder in parent.glob(f"{_PREFIX}*"):
         owner = _NAME.fullmatch(folder.name)
         if owner is not None and not _is_alive(int(owner[1])):
@@ -27,6 +30,6 @@ def _is_alive(pid: int) -> bool:
         os.kill(pid, 0)
     except ProcessLookupError:
         return False
-    except (PermissionError, OverflowError):  # somebody else's
+    except (PermissionError, OverflowError):  # another user's process, or a number that is no pid
         return True
     return True

@@ -1,14 +1,14 @@
-"""Could Kafka have forgotten a delete before a store read it? Decided by the broker's clock alone.
+"""Decides whether compaction may have removed a delete before a store read it. Only the broker's clock counts.
 
-Kafka keeps a tombstone for `delete.retention.ms` after it was appended, by the broker's clock. A store that has applied
+Kafka keeps a tombstone for `delete.retention.ms` after the append, by the broker's clock. A store that has applied
 every record appended before the time C misses nothing as long as it reads the rest before C + `delete.retention.ms`.
-C is `Position.caught_up_broker_ms`. Two facts prove it, and neither needs a clock of ours:
+C is `Position.caught_up_broker_ms`. Two facts prove a value of C, and neither depends on this host's clock:
 
-- the store covers a progress record: C is when the broker appended that record;
-- the store has read the topics to the ends that the broker named after it was asked for the time: C is that time.
+- The store covers a progress record. Then C is the time at which the broker appended that record.
+- The store has read the topics to their end offsets, and those were read after the broker's time. Then C is that time.
 
-C rises only after the broker has been asked for the present time and that is still inside the retention of the old C.
-Our own clock decides only how often the broker is asked. A clock that stands still makes C older, never younger.
+C rises only after the broker has returned its present time, and only if that is within the retention of the old C.
+This host's clock decides only how often the driver polls the broker. If that clock stops, C gets older, never newer.
 """
 
 from __future__ import annotations
@@ -21,17 +21,23 @@ from cdc.errors import RefusedError, TransientError
 from cdc.positions.offset_index import Offsets, Point
 
 _ASK_SECONDS: Final = 60.0
-# Clocks of brokers differ a little, and the records of an open transaction are older than its end.
+# Brokers' clocks differ a little, and the records of an open transaction are older than its end.
 _MARGIN_MS: Final = 15 * 60_000
 
 
 def margin_ms(retention_ms: int) -> int:
-    """What is taken off the retention to be safe; a time that is further in the future than this proves nothing."""
+    """Return the safety margin that is subtracted from the retention.
+
+    A time that is further in the future than this margin proves nothing.
+    """
     return min(_MARGIN_MS, retention_ms // 10)
 
 
 def is_too_old(caught_up_ms: int, now_ms: int, retention_ms: int) -> bool:
-    """Both times are the broker's. A time in the future is no evidence: the broker's clock was wrong then."""
+    """Return whether the store may have missed deletes. Both times are by the broker's clock.
+
+    A caught-up time in the future proves nothing: the broker's clock was wrong when it was recorded.
+    """
     margin = margin_ms(retention_ms)
     return now_ms - caught_up_ms > retention_ms - margin or caught_up_ms - now_ms > margin
 
@@ -39,7 +45,7 @@ def is_too_old(caught_up_ms: int, now_ms: int, retention_ms: int) -> bool:
 def needs_bootstrap(
     store: str, caught_up_ms: int, now_ms: int, retention_ms: int, topic: str = "Kafka"
 ) -> RefusedError:
-    """The error for a store that `is_too_old`."""
+    """Return the error for a store for which `is_too_old` is true."""
     if caught_up_ms > now_ms:
         since = "The time at which it was last caught up lies in the future"
     elif caught_up_ms:
@@ -54,7 +60,7 @@ def needs_bootstrap(
 
 
 def reaches(applied: Offsets, ends: Mapping[str, Sequence[int]]) -> bool:
-    """Whether everything before these ends is applied."""
+    """Return whether every record before the end offsets `ends` is applied."""
     return all(
         topic in applied and all(offset >= end for offset, end in zip(applied[topic], partitions, strict=True))
         for topic, partitions in ends.items()
@@ -62,9 +68,9 @@ def reaches(applied: Offsets, ends: Mapping[str, Sequence[int]]) -> bool:
 
 
 class DeleteRetention:
-    """Keeps `caught_up_ms` of one running sync, and refuses when a delete may have been forgotten.
+    """Maintains `caught_up_ms` of one running sync, and refuses if Kafka may have removed an unread delete.
 
-    `now_ms` asks the broker for its time, `ends` for the ends of the store's topics.
+    `now_ms` reads the broker's time. `ends` reads the end offsets of the store's topics.
     """
 
     def __init__(
@@ -87,15 +93,18 @@ class DeleteRetention:
         self._asked_at = clock()
 
     def look(self, applied: Offsets, point: Point | None) -> bool:
-        """Ask again if it is time. `point`: the newest that `applied` covers. True: `caught_up_ms` has changed."""
+        """Poll the broker if the interval has passed. Returns whether `caught_up_ms` has changed.
+
+        `applied` are the offsets that the store has applied, `point` the newest point that they cover.
+        """
         if self._clock() - self._asked_at < self._ask_seconds:
             return False
         self._asked_at = self._clock()
         try:
             now_ms = self._now_ms()
-            at_end = reaches(applied, self._ends())  # in this order: what is appended later is later than `now_ms`
+            at_end = reaches(applied, self._ends())  # after the time: later appends are later than `now_ms`
         except TransientError:
-            return False  # the broker is away: the evidence stays as old as it is
+            return False  # the broker does not answer: `caught_up_ms` stays as it is
         if now_ms - self.caught_up_ms > self._retention_ms - margin_ms(self._retention_ms):
             raise needs_bootstrap(self._store, self.caught_up_ms, now_ms, self._retention_ms)
         reached = now_ms if at_end else point.broker_ms if point is not None else 0

@@ -1,7 +1,7 @@
-"""When did the broker append the progress record that a store's position stands for? Reads `__positions` only.
+"""Finds when the broker appended the progress record that matches a store's position. Reads only `__positions`.
 
-For a position that an older Tailrace wrote: it has a time by our own clock, which is no evidence. `__positions` has the
-progress record of each heartbeat of the last seven days, with the broker's time.
+Positions that an older Tailrace wrote need this: their time is by the clock of a Tailrace host, which proves nothing.
+`__positions` holds the progress record of each heartbeat of the last seven days, with the broker's append time.
 """
 
 from __future__ import annotations
@@ -22,13 +22,13 @@ Place = tuple[Version, int]
 
 
 def appended_ms(config: Config, place: Place) -> int:
-    """Of the newest record up to this place (version and LSN); 0 where there is none any more."""
+    """Return the append time of the newest record up to this place (version and LSN); 0 if no such record is left."""
     place_of_topic = TopicPartition(control_topic(config.kafka.prefix, Control.POSITIONS), 0)
     consumer = committed_reader(config.kafka.client_options())
     try:
         low, end = consumer.get_watermark_offsets(place_of_topic, timeout=_ANSWER_SECONDS)
         found_ms = 0
-        while low < end:  # the records' places only rise
+        while low < end:  # binary search: places only rise
             middle = (low + end) // 2
             message = _first_from(consumer, place_of_topic.topic, middle, end)
             if message is None or _place(message) > place:
@@ -43,11 +43,11 @@ def appended_ms(config: Config, place: Place) -> int:
 
 
 def _first_from(consumer: Consumer, topic: str, offset: int, end: int) -> Message | None:
-    """The first record at this offset or later; None where only markers of transactions follow before `end`."""
+    """Return the first record at or after this offset; None if only transaction markers follow before `end`."""
     consumer.assign([TopicPartition(topic, 0, offset)])
     message = consumer.poll(_ANSWER_SECONDS)
     if message is None:
-        raise TransientError(f"Kafka gave nothing from {topic} for {_ANSWER_SECONDS:.0f} seconds.")
+        raise TransientError(f"Kafka returned nothing from {topic} for {_ANSWER_SECONDS:.0f} seconds.")
     error = message.error()
     if error is not None and error.code() != KafkaError._PARTITION_EOF:
         raise KafkaException(error)

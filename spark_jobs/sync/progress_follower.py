@@ -1,4 +1,7 @@
-"""What capture has written down, followed by the driver: progress records and the tables' schemas. Reads Kafka only."""
+"""Follows capture's progress records and table schemas on the control topics, for the driver of a sync.
+
+Reads only Kafka.
+"""
 
 from __future__ import annotations
 
@@ -38,14 +41,14 @@ _OPEN_TRANSACTION_SECONDS = 1.0
 
 
 class _SchemaKey(msgspec.Struct):
-    """The tables' record under another key lies on the same topic: it has no `topic`."""
+    """The key of a schema record. The record of all tables' states is on the same topic, and its key has no `topic`."""
 
     topic: str = ""
     version: str = ""
 
 
 class Ledger:
-    """A thread of its own; every method may be called from any thread."""
+    """Consumes `__progress` and `__schema` in its own thread. Every method may be called from any thread."""
 
     def __init__(self, config: Config) -> None:
         self._progress_topic = control_topic(config.kafka.prefix, Control.PROGRESS)
@@ -73,56 +76,58 @@ class Ledger:
     ) -> None:
         self._stop.set()
         self._thread.join(10)
-        # Not left to the garbage collector: it may run in a thread of the client's own, which librdkafka aborts on.
+        # Close the client here. The garbage collector may run in one of its own threads, and librdkafka then aborts.
         self._admin.__exit__(None, None, None)
         with self._clock_turn:
             self._clock.close()
 
-    # -- what is asked -----------------------------------------------------------------------------------------
+    # -- queries -----------------------------------------------------------------------------------------------
 
     def progress(self) -> Progress | None:
-        """The newest record; None before the first start of capture."""
+        """Return the newest progress record; None if capture has never started."""
         self._raise_refused()
         return self._progress
 
     def tables(self) -> dict[str, TableSchema]:
-        """By topic: those that capture publishes and that have a schema, as it is now."""
+        """Return, by topic, the present schema of each captured table. Tables without a schema are left out."""
         self._raise_refused()
         with self._changed:
             known = self._progress.end_offsets if self._progress is not None else {}
             return {topic: self._schemas[topic][1] for topic in sorted(known) if topic in self._schemas}
 
     def covered(self, offsets: Offsets, left_out: Collection[str] = ()) -> Point | None:
-        """`left_out`: topics that the reader of these offsets does not get."""
+        """Return the newest point that these offsets cover. `left_out` are topics that the reader does not read."""
         with self._changed:
             return self._points.covered(offsets, left_out)
 
     def newest(self) -> Point | None:
+        """Return the newest point; None if there is none yet."""
         with self._changed:
             return self._points.newest
 
     def broker_ms(self) -> int:
-        """What time it is by the broker's clock. Asks it, so not for each batch."""
+        """Return the broker's time. This is a request to the broker, so do not call it for each batch."""
         with self._clock_turn:
             now_ms = self._clock.now_ms()
         newest = self.newest()
         return max(now_ms, newest.broker_ms if newest is not None else 0)
 
     def has_read_all(self) -> bool:
-        """The newest point stands for all that was published when this was called: nothing follows it, nothing is open.
+        """Return whether the newest point covers everything that was published before this call.
 
-        Every record of a table is published together with a progress record.
+        That is so if no progress record follows the newest one and no transaction is open. Capture publishes every
+        record of a table in one transaction with a progress record.
         """
         _, end = self._ends(self._progress_topic)
         with self._changed:
             return self._read_to.get(self._progress_topic, -1) >= end
 
     def catch_up(self, deadline_seconds: float = _STALE_SECONDS) -> None:
-        """Until every schema that is published now is known here.
+        """Wait until every schema that is published now has been read.
 
-        A schema is published in the transaction of the first rows that have it; who has seen those rows must see it.
-        A transaction becomes visible partition by partition, so its records are waited for, though not for ever: it may
-        be another one, which has just begun.
+        Capture publishes a schema in the transaction of the first rows that use it. A reader of those rows needs the
+        schema. A transaction becomes visible partition by partition, so this method also waits for open transactions
+        on the schema topic. That wait is short, because the open transaction may be a later one.
         """
         committed, end = self._ends(self._schema_topic)
         began = time.monotonic()
@@ -139,7 +144,7 @@ class Ledger:
                 self._raise_refused()
 
     def _ends(self, topic: str) -> tuple[int, int]:
-        """Of what is committed, and of all there is."""
+        """Return two end offsets of the topic: of committed records, and of all records."""
         place, latest = TopicPartition(topic, 0), OffsetSpec.latest()  # type: ignore[no-untyped-call]
         asked = [
             self._admin.list_offsets({place: latest}, isolation_level=level, request_timeout=_STALE_SECONDS)[place]
@@ -148,7 +153,7 @@ class Ledger:
         try:
             committed, end = (answer.result(_STALE_SECONDS).offset for answer in asked)
         except (KafkaException, futures.TimeoutError) as error:
-            self._admin = self._new_admin()  # one that has known another leader asks it, or with its epoch, for ever
+            self._admin = self._new_admin()  # the old client may stay with a former leader or its epoch forever
             reason = error.args[0].str() if isinstance(error, KafkaException) else "no answer in time"
             raise unreachable(self._options, f"Kafka did not answer: {reason}.") from error
         return committed, end
@@ -196,7 +201,7 @@ class Ledger:
             consumer.close()
 
     def _assign(self, consumer: Consumer) -> bool:
-        """False before capture has made the topics."""
+        """Assign the control topics to the consumer. Returns False if capture has not created them yet."""
         found = consumer.list_topics(timeout=10).topics
         if self._progress_topic not in found or self._schema_topic not in found:
             return False
@@ -224,7 +229,7 @@ class Ledger:
             self._changed.notify_all()
 
     def _begin_again(self) -> None:
-        """Another pipeline publishes now: its versions may be smaller, and nothing of the first holds for it."""
+        """Discard what was read: another pipeline publishes now, and its versions may be smaller than the old ones."""
         self._points, self._schemas = Points(), {}
         self._read_to.pop(self._schema_topic, None)
         self._rereads_schemas = True

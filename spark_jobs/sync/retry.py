@@ -1,7 +1,7 @@
-"""Parked rows tried again: the row as it stands in its topic now goes to the store, and what it takes is settled.
+"""Retries parked rows: writes the present state of each row, from its topic, to the store. Settles what succeeds.
 
-There are few of them: Spark is needed only where the store has them in a shape of its own. The version guards as
-always, so that a sync may run beside it.
+There are few parked rows, so only stores with shapes, and warehouses, need Spark. Versions guard the writes as
+always, so a sync may run at the same time.
 """
 
 from __future__ import annotations
@@ -28,19 +28,21 @@ from spark_jobs.tasks.parked_rows import Parked, read_parked, read_partition
 from spark_jobs.tasks.parking import ParkedRow, Parking
 from spark_jobs.warehouse.retry import retry_in_warehouse
 
-# Rows that are too large for a record: a copy of keys holds all of its rows in memory.
+# These rows are too large for a record, and a snapshot of keys holds all of its rows in memory.
 _LARGE_ROWS_AT_ONCE = 8
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Retried:
+    """The result of retrying one parked row. `reason` says why the row stays parked, or why it needed no write."""
+
     parked: Parked
     settled: bool
     reason: str = ""
 
 
 def retry(config: Config, store_name: str, rows: Sequence[Parked]) -> list[Retried]:
-    """Rows of one store. What the store still cannot take stays parked."""
+    """Retry parked rows of one store. Rows that the store still rejects stay parked."""
     store = open_store(store_name, config.stores[store_name], config.kafka.prefix)
     try:
         with Ledger(config) as ledger:
@@ -49,7 +51,7 @@ def retry(config: Config, store_name: str, rows: Sequence[Parked]) -> list[Retri
         generation = store.serving()
         position = store.position(generation) if generation is not None else None
         if generation is None or position is None:
-            raise RefusedError(f"Store {store_name} serves nothing yet.", remedy=f"tailrace sync {store_name}")
+            raise RefusedError(f"Store {store_name} serves no generation yet.", remedy=f"tailrace sync {store_name}")
         wanted = {row.topic for row in rows}
         tables = {topic: table for topic, table in known.items() if topic in wanted and topic in position.topics}
         if isinstance(store, IcebergStore):
@@ -68,7 +70,10 @@ def retry(config: Config, store_name: str, rows: Sequence[Parked]) -> list[Retri
 
 
 def retry_capture(config: Config, rows: Sequence[Parked]) -> list[Retried]:
-    """Rows that capture parked: copied from the source by their keys. Capture settles what fits or is gone."""
+    """Retry rows that capture parked, by an incremental snapshot of their keys.
+
+    Capture settles the rows that fit into a record now or no longer exist.
+    """
     states = read_recorded_states(config)
     oids = {state.topic: oid for oid, state in states.tables.items()} if states is not None else {}
     for topic in dict.fromkeys(row.topic for row in rows if row.topic in oids):
@@ -81,10 +86,10 @@ def retry_capture(config: Config, rows: Sequence[Parked]) -> list[Retried]:
 
 def _why_unpublished(row: Parked, oids: Mapping[str, str]) -> str:
     if row.topic not in oids:
-        return "it is of no table that is captured, and only its key was kept"
+        return "its table is not captured, and only its key was kept"
     if row.key_bytes:
-        return "its key is too long to be found; tailrace snapshot --table copies the whole table"
-    return "it is over max_message_bytes of the capture that runs"
+        return "only part of its long key was kept; tailrace snapshot --table copies the whole table"
+    return "it exceeds max_message_bytes of the running capture"
 
 
 def _settled(config: Config, results: list[Retried]) -> list[Retried]:
@@ -101,7 +106,7 @@ def _judged(row: Parked, reason: str | None) -> Retried:
 def _shaping(
     config: Config, name: str, tables: dict[str, TableSchema], position: Position
 ) -> Iterator[FedTables | None]:
-    """None where the store has these tables' rows as they are."""
+    """Yields the shapes of the tables; None if the store holds the rows of these tables unchanged."""
     if not any(position.topics[topic].shape for topic in tables):
         yield None
         return
@@ -113,12 +118,12 @@ def _retry_one(
     config: Config, writer: Writer, table: TableSchema | None, fed: FedTables | None, row: Parked
 ) -> Retried:
     if table is None:
-        return Retried(parked=row, settled=True, reason="the table is gone")
+        return Retried(parked=row, settled=True, reason="the store no longer has the table")
     if row.key_bytes:
-        return Retried(parked=row, settled=False, reason="its key is too long to be found")
+        return Retried(parked=row, settled=False, reason="only part of its long key was kept")
     change = _last_change(config, row)
     if change is None:
-        return Retried(parked=row, settled=True, reason="the row is gone")
+        return Retried(parked=row, settled=True, reason="the row was deleted")
     if fed is not None:
         table = fed.schemas[row.topic]
         if change.row is not None:
@@ -133,7 +138,10 @@ def _retry_one(
 
 
 def _last_change(config: Config, row: Parked) -> Change | None:
-    """From where it stood to the topic's end; None where nothing of it is left, since it was deleted long ago."""
+    """Return the row's last change between the parked offset and the topic's end.
+
+    None if the topic holds no record of the key any more, since the row was deleted long ago.
+    """
     reduction = Reduction({})
     key = row.key.encode()
     for message in read_partition(config, row.topic, row.partition, row.offset):

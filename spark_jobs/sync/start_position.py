@@ -1,4 +1,7 @@
-"""Where a store's reading begins, and when it must not. Pure: facts in, offsets or a refusal out."""
+"""Decides from which offsets a store continues, and when it must not continue.
+
+Pure functions: facts about topics and positions in, a position or a `RefusedError` out.
+"""
 
 from __future__ import annotations
 
@@ -16,7 +19,7 @@ from spark_jobs.sync.delete_retention import is_too_old, needs_bootstrap
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TopicFacts:
-    """A table's topic as Kafka has it now."""
+    """The present state of a table topic in Kafka."""
 
     topic: Topic
     starts: list[int]
@@ -25,10 +28,10 @@ class TopicFacts:
 
 
 def of_this_pipeline(position: Position, topics: Mapping[str, TopicFacts], progress: Progress) -> Position | None:
-    """The position, if the pipeline that `progress` describes wrote it; None: another one did, or none can tell.
+    """Return the position if the pipeline of `progress` wrote it; None if another one did, or if that is unknown.
 
-    A position of release 0.1.0 has no id. It is this pipeline's if it has read one of these very topics, and is not
-    ahead of them.
+    A position of release 0.1.0 has no pipeline id. It belongs to this pipeline if the store has read at least one of
+    these topics (by topic id) and is not ahead of them.
     """
     if position.pipeline_id == progress.pipeline_id:
         return position
@@ -43,16 +46,16 @@ def of_this_pipeline(position: Position, topics: Mapping[str, TopicFacts], progr
 def starting_position(
     store: str, found: Position, topics: Mapping[str, TopicFacts], progress: Progress, *, now_ms: int
 ) -> Position:
-    """The position to go on from, with every topic in it: new ones from their beginning, those that are gone left out.
+    """Return the position to continue from. New topics start at their first offset; deleted topics are dropped from it.
 
-    Refuses where going on could keep rows that were deleted, or leave rows out. Topics that a recovery has made again
-    (`remade`) hold a whole copy of the table, so a store that knew the old one begins at the beginning. `now_ms`: the
-    broker's time, asked before `topics`.
+    Refuses if the store could keep rows that were deleted in the source, or miss rows. A topic that a recovery has
+    created again (`Progress.remade`) holds a whole copy of its table. A store that read the old topic therefore
+    starts at the new topic's first offset. `now_ms` is the broker's time, read before `topics`.
     """
     position = of_this_pipeline(found, topics, progress)
     if position is None:
         raise RefusedError(
-            f"Store {store} was built from another pipeline: the versions that it holds cannot be compared with these.",
+            f"Store {store} was built from another pipeline. Versions of two pipelines cannot be compared.",
             remedy=f"Build the store again: tailrace bootstrap {store}",
         )
     remade = progress.remade
@@ -63,7 +66,8 @@ def starting_position(
     }
     places = {name: _place(store, known.get(name), name, facts) for name, facts in topics.items()}
     half_read = [name for name, place in places.items() if _is_half_read(place, topics[name])]
-    # Topics of which nothing was applied yet, and those that are read to their end, have hidden no delete until now.
+    # Only a topic that is read in part can have lost a delete: before the first read the store has no row to delete,
+    # and at the end offset the store has read every delete.
     caught_up_ms = position.caught_up_broker_ms if half_read else now_ms
     for name in half_read:
         retention_ms = topics[name].delete_retention_ms
@@ -75,21 +79,21 @@ def starting_position(
 def _place(store: str, place: TopicPosition | None, name: str, facts: TopicFacts) -> TopicPosition:
     if place is None:
         return TopicPosition(facts.topic.id, tuple(facts.starts))
-    remedy = f"Build the store anew: tailrace bootstrap {store}"
+    remedy = f"Build the store again: tailrace bootstrap {store}"
     if place.topic_id != facts.topic.id:
         raise RefusedError(
-            f"Topic {name} was made again since store {store} read it: its offsets mean nothing now.", remedy=remedy
+            f"Topic {name} was created again since store {store} read it: the old offsets are invalid.", remedy=remedy
         )
     if len(place.next_offsets) != facts.topic.partitions:
         raise RefusedError(
-            f"Topic {name} has {facts.topic.partitions} partitions; store {store} has read {len(place.next_offsets)}.",
+            f"Topic {name} has {facts.topic.partitions} partitions, store {store} has read {len(place.next_offsets)}.",
             remedy=remedy,
         )
     for partition, offset in enumerate(place.next_offsets):
         if offset > facts.ends[partition]:
             raise RefusedError(
-                f"Topic {name} ends at {facts.ends[partition]} in partition {partition}, and store {store} has read to"
-                f" {offset}: the broker has lost records.",
+                f"Topic {name} ends at offset {facts.ends[partition]} in partition {partition}, but store {store} has"
+                f" read to offset {offset}: the broker has lost records.",
                 remedy=remedy,
             )
         if offset < facts.starts[partition]:

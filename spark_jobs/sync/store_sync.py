@@ -1,4 +1,7 @@
-"""Keeps one store in step, life after life: its own thread, its own query, its own trouble."""
+"""Syncs one store: a thread that runs sync sessions one after another, and retries after errors.
+
+Each store has its own thread and its own query. An error of one store does not affect the others.
+"""
 
 from __future__ import annotations
 
@@ -43,22 +46,25 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 BOOTSTRAP_OWNER = "bootstrap:"
-# A bootstrap writes its position about every ten seconds while it lives.
+# A running bootstrap saves its position about every ten seconds.
 _BOOTSTRAP_SILENCE_SECONDS = 60.0
 _TICK_SECONDS = 0.5
 _SHORTEST_PAUSE_SECONDS, _LONGEST_PAUSE_SECONDS = 0.5, 30.0
 
 
 class MovedError(TransientError):
-    """Readers see another generation now: follow them."""
+    """Another generation serves readers now. The next session syncs that one."""
 
 
 class PausedError(TransientError):
-    """Somebody wants this store to rest."""
+    """The operator has paused this store."""
 
 
 class StoreSync:
-    """`number`: feed this generation, whatever serves; None: the serving one, and the next when it is switched."""
+    """Keeps one store in sync, in its own thread.
+
+    `number` is the generation to sync. None means the serving generation, and after a switch the new serving one.
+    """
 
     def __init__(
         self,
@@ -73,7 +79,7 @@ class StoreSync:
         is_paused: Callable[[], bool] = lambda: False,
         is_refused: Callable[[], bool] = lambda: False,
     ) -> None:
-        """`is_refused`: whether a note says that this store's sync has refused."""
+        """`is_refused` returns whether `__stores` has a note that this store's sync has refused."""
         self.name = name
         self._is_paused = is_paused
         self._is_refused = is_refused
@@ -110,7 +116,7 @@ class StoreSync:
                 return
             except TailraceError as error:
                 self._retry(str(error))
-            except Exception as error:  # a library's own: this store must go on, and the others do not notice
+            except Exception as error:  # from a library: this store retries, the other stores are not affected
                 self._retry(f"{type(error).__name__}: {error}".splitlines()[0][:300])
 
     def _rest_while_paused(self) -> None:
@@ -157,7 +163,7 @@ class StoreSync:
         return None
 
     def _choose(self, store: Store, tables: dict[str, TableSchema]) -> Generation | None:
-        """The one to feed; None while somebody else builds the first one."""
+        """Return the generation to sync; None while a bootstrap builds the first one."""
         existing = store.list_generations()
         if self._number is not None:
             found = next((each for each in existing if each.number == self._number), None)
@@ -180,7 +186,10 @@ class StoreSync:
         return store.create_generation(fed.schemas.values(), self._progress().pipeline_id)
 
     def _is_bootstrap_alive(self, position: Position) -> bool:
-        """It writes its position again and again. Its own clock may be wrong, so only a change counts."""
+        """Return whether a bootstrap owns the generation and its position has changed lately.
+
+        The bootstrap's clock may be wrong, so the time in the position does not count, only a change of the position.
+        """
         if not position.owner.startswith(BOOTSTRAP_OWNER):
             return False
         if self._bootstrap_seen is None or self._bootstrap_seen[0] != position:
@@ -190,7 +199,7 @@ class StoreSync:
     def _feed(self, store: Store, generation: Generation) -> None:
         progress = self._progress()
         if progress.state == "recovering":
-            raise TransientError("The pipeline is being recovered.", remedy="Let `tailrace recover` end.")
+            raise TransientError("The pipeline is being recovered.", remedy="Wait until `tailrace recover` has ended.")
         taken = store.take(generation, self._owner)
         fed = fed_tables(self._config, self.name, self._spark, self._ledger.tables(), taken)
         self._tell_due(fed)
@@ -229,14 +238,14 @@ class StoreSync:
             stream.close()
 
     def _with_evidence(self, position: Position) -> Position:
-        """The broker's time of the progress record that it stands for, where an older Tailrace wrote the position."""
+        """Add the broker's time of the matching progress record to a position that an older Tailrace wrote."""
         if position.caught_up_broker_ms or not position.topics:
             return position
         return caught_up_at(position, appended_ms(self._config, (position.version, position.lsn)))
 
     def _progress(self) -> Progress:
         found = self._ledger.progress()
-        if found is None:  # it was there when the tables were
+        if found is None:  # the tables came from it, so it existed
             raise TransientError("The progress record is gone.")
         return found
 
@@ -247,7 +256,7 @@ class StoreSync:
                 self._log.warning("bootstrap_due", reason=what, remedy=f"tailrace bootstrap {self.name}")
 
     def _attend(self, store: Store, feeding: Feeding, stream: TopicStream) -> None:
-        """Until it is stopped, or there is trouble."""
+        """Monitor the running stream. Returns when asked to stop, and raises the first error."""
         serves = self._number is not None
         is_noted = False
 
@@ -257,11 +266,11 @@ class StoreSync:
             if not serves:
                 serves = store.serving() is not None or self._serve_first(store, feeding)
             elif self._number is None and _serving_moved(store, feeding.generation):
-                raise MovedError("Readers see another generation now.")
+                raise MovedError("Another generation serves readers now.")
 
         while not self._stop.wait(_TICK_SECONDS):
             if self._is_paused():
-                raise PausedError("It is paused.")
+                raise PausedError("The store is paused.")
             if self._is_refused() and not is_noted:
                 is_noted = True
                 end_refusal(self._config, f"store {self.name}")
@@ -273,7 +282,7 @@ class StoreSync:
                 self._pause_seconds = _SHORTEST_PAUSE_SECONDS
 
     def _serve_first(self, store: Store, feeding: Feeding) -> bool:
-        """A store that nobody reads yet is shown when it is whole."""
+        """Make the first generation serve readers once it has caught up. Returns whether it serves."""
         if not feeding.is_caught_up:
             return False
         store.switch(feeding.generation)
@@ -284,16 +293,16 @@ class StoreSync:
 
 
 def checked_store(name: str, store: Store) -> list[StoreCheck]:
-    """What to warn of. A store that must not be written as it is, is not, until somebody has mended it."""
+    """Check the store and return the warnings. Raises if the operator must repair the store before a sync writes it."""
     found = store.check()
     failed = next((each for each in found if each.level == "fail"), None)
     if failed is not None:
-        raise TransientError(f"Store {name} cannot be written as it is: {failed.what}.", remedy=failed.remedy)
+        raise TransientError(f"Store {name} cannot be written: {failed.what}.", remedy=failed.remedy)
     return [each for each in found if each.level == "warn"]
 
 
 def drop_lost(store: Store, serving: Generation) -> list[Generation]:
-    """Remove generations that have no position: no sync can go on with them."""
+    """Drop generations that have no position, since no sync can continue them. Returns what it dropped."""
     others = [each for each in store.list_generations() if each.number != serving.number]
     lost = [each for each in others if store.position(each) is None]
     for each in lost:
@@ -304,5 +313,5 @@ def drop_lost(store: Store, serving: Generation) -> list[Generation]:
 def _serving_moved(store: Store, generation: Generation) -> bool:
     serving = store.serving()
     if serving is None:
-        raise PositionLostError("The store serves nothing any more.")
+        raise PositionLostError("The store serves no generation any more.")
     return serving.number != generation.number

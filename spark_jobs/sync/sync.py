@@ -1,4 +1,7 @@
-"""`tailrace sync`: one Spark driver, one query per store; a store's trouble is its own."""
+"""`tailrace sync`: one Spark driver with one streaming query per store.
+
+An error of one store does not affect the other stores.
+"""
 
 from __future__ import annotations
 
@@ -25,7 +28,8 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 _EXIT_REFUSED = 3
-# A batch is small and comes several times a second: what Spark does per batch beside the work is what readers wait for.
+# Batches are small, and there are several per second. So Spark's fixed overhead per batch is most of the latency that
+# readers of the store see.
 _QUICK = {
     "spark.sql.adaptive.enabled": "false",
     "spark.sql.shuffle.partitions": "4",
@@ -33,24 +37,27 @@ _QUICK = {
     "spark.sql.execution.arrow.maxBytesPerBatch": "16m",
     "spark.sql.streaming.numRecentProgressUpdates": "2",
     "spark.sql.streaming.pollingDelay": "20ms",
-    "spark.sql.ui.explainMode": "simple",  # written down for each batch, and read by nobody
-    # One store's tasks must not stand in the line of another's.
+    "spark.sql.ui.explainMode": "simple",  # Spark writes the plan for each batch, and we never read it
+    # The tasks of one store must not queue behind those of another.
     "spark.scheduler.mode": "FAIR",
 }
-# See worker_daemon.
+# The worker daemon imports these modules before it forks workers (spark_jobs/session/worker_daemon.py).
 _MODULES = "TAILRACE_WORKER_MODULES"
 _TASK_MODULES = ("spark_jobs.tasks.row_counts", "spark_jobs.tasks.range_tasks")
 _JAVA_OPTIONS = "spark.driver.extraJavaOptions"
-# Java's second compiler takes half of the driver's processor time for its first minutes, while rows wait; what it makes
-# faster is little here, where Python and the stores do the work. (A warehouse's merges are Java's own work.)
+# Java's C2 compiler takes half of the driver's CPU time in the first minutes, while rows wait. It gains little here,
+# since Python and the stores do the work. Warehouses are an exception: Java itself runs their merges.
 _QUICK_JAVA = "-XX:TieredStopAtLevel=1"
 
 
 def run_sync(config: Config, names: Sequence[str], stop: threading.Event, *, generation: int | None = None) -> int:
-    """Until `stop`, or until every store has refused; the exit code."""
+    """Sync the stores until `stop` is set or every store has refused. Returns the exit code.
+
+    `names` are the stores to sync; empty means all. `generation` is the generation to write, for exactly one store.
+    """
     chosen = chosen_stores(config, names)
     if generation is not None and len(chosen) != 1:
-        raise UsageError("--generation is for one store.")
+        raise UsageError("--generation needs exactly one store.")
     log = get_logger("sync")
     spark = spark_session(driver_config(config, chosen).spark, "tailrace-sync " + " ".join(chosen))
     if not all(isinstance(config.stores[name], IcebergConfig) for name in chosen):
@@ -89,20 +96,20 @@ def run_sync(config: Config, names: Sequence[str], stop: threading.Event, *, gen
 
 
 def _refuse_bad_shapes(config: Config, names: Sequence[str], spark: SparkSession, ledger: Ledger) -> None:
-    """What is wrong in the config is said before anything runs, as far as it can be known by then."""
+    """Refuse errors in the stores' shapes before any sync runs, as far as they can be detected by then."""
     shaped = [name for name in names if config.stores[name].shape]
     if not shaped:
         return
     try:
         ledger.catch_up()
         tables = ledger.tables()
-    except TransientError:  # before capture's first start, or while Kafka does not answer: the stores look again
+    except TransientError:  # Capture has never started, or Kafka does not answer. Each store checks again.
         tables = {}
     refuse_bad_shapes(config, shaped, spark, tables)
 
 
 def _refuse_dead(spark: SparkSession) -> None:
-    """A driver without its JVM cannot mend itself: whoever started it starts it again."""
+    """Raise if the JVM is gone. A driver cannot restart its JVM: the process that started the driver must do it."""
     try:
         stopped = spark.sparkContext._jsc.sc().isStopped()
     except Exception as error:
@@ -112,7 +119,7 @@ def _refuse_dead(spark: SparkSession) -> None:
 
 
 def chosen_stores(config: Config, names: Sequence[str]) -> list[str]:
-    """Those that are named; all of them, where none is."""
+    """Return the named stores, or all stores if none is named."""
     for name in names:
         if name not in config.stores:
             known = ", ".join(config.stores) or "none"
@@ -126,6 +133,7 @@ def chosen_stores(config: Config, names: Sequence[str]) -> list[str]:
 
 
 def feed_settings(config: Config, name: str) -> SyncedStoreConfig:
+    """Return the settings of a store that `tailrace sync` can write; refuse other kinds."""
     settings = config.stores[name]
     if not isinstance(settings, SyncedStoreConfig):
         raise UsageError(f"Store `{name}` has kind {settings.kind}, which cannot be synced here yet.")
@@ -133,7 +141,10 @@ def feed_settings(config: Config, name: str) -> SyncedStoreConfig:
 
 
 def sync_config(config: Config, names: Sequence[str]) -> Config:
-    """With room for all stores' tasks at once: one whose tasks hang must not take the place of another's."""
+    """Return the config with enough Spark task slots to run all stores' tasks at the same time.
+
+    Hanging tasks of one store must not take the slots of another.
+    """
     slots = max(os.cpu_count() or 1, sum(feed_settings(config, name).parallelism for name in names))
     master = f"local[{slots}]" if config.spark.master == "local[*]" else config.spark.master
     options = SecretOptions({**_QUICK, **_worker_modules(config, names), **config.spark.options})
@@ -141,7 +152,7 @@ def sync_config(config: Config, names: Sequence[str]) -> Config:
 
 
 def _worker_modules(config: Config, names: Sequence[str]) -> dict[str, str]:
-    """What the stores' tasks need; a warehouse's and a shape's are Spark's own."""
+    """Return the setting that preloads the tasks' modules. Warehouses and shapes need none: Spark evaluates them."""
     settings = [config.stores[name] for name in names]
     if any(isinstance(each, IcebergConfig) or each.shape for each in settings):
         return {}
@@ -150,7 +161,7 @@ def _worker_modules(config: Config, names: Sequence[str]) -> dict[str, str]:
 
 
 def driver_config(config: Config, names: Sequence[str]) -> Config:
-    """For a driver that runs small batches for a long time."""
+    """Return the config of a driver that runs small batches for a long time."""
     config = sync_config(config, names)
     if any(isinstance(config.stores[name], IcebergConfig) for name in names):
         return config

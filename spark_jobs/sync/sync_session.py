@@ -1,8 +1,8 @@
-"""One life of a store's sync: read on from its position, batch after batch, until something ends it.
+"""One sync session of a store: read from its position, batch by batch, until an error or a change ends the session.
 
-The store's word is final. Its position is compared with what was written last before each batch and about every second
-between batches: another owner ends this sync for good, everything else ends this life, and the next one goes by what
-the store says then.
+The position in the store is authoritative. The session compares it with the position that it wrote last, before each
+batch and about every second between batches. If another owner has taken the store, this sync ends for good. Any other
+difference ends the session, and the next session starts from the position that the store has then.
 """
 
 from __future__ import annotations
@@ -33,13 +33,13 @@ from spark_jobs.warehouse.apply import WarehouseBatches
 if TYPE_CHECKING:
     pass
 
-# An idle store's position is written again when heartbeats have moved the LSN, at most this often.
+# When heartbeats have moved the LSN, the driver saves an idle store's position, at most this often.
 _IDLE_SAVE_SECONDS = 0.5
 _REAP_SECONDS = 600.0
 
 
 class Feeding:
-    """Driver's side of one generation of one store. Used by one thread at a time."""
+    """The driver's side of syncing one generation of one store. One thread at a time may use it."""
 
     def __init__(
         self,
@@ -81,14 +81,14 @@ class Feeding:
         self.saved: Position | None = None
 
     def begin(self) -> None:
-        """Room for every table, and the position as this life begins with it."""
+        """Create what the store needs for every table, and save the position that this session starts from."""
         for table in self.tables.values():
             if self._store.ensure_table(self.generation, table) is Fit.NEEDS_GENERATION:
                 self._log.warning("table_needs_generation", table=str(table), remedy=f"tailrace bootstrap {self._name}")
         self._save(self.position)
 
     def batch(self, batch: StoreBatch, ends: Ends) -> None:
-        """Apply one batch, then move the position."""
+        """Apply one batch, then save the position `ends`."""
         began = time.monotonic()
         self.compare()
         self._ledger.catch_up()
@@ -109,7 +109,7 @@ class Feeding:
         )
 
     def between_batches(self) -> None:
-        """Notice what has happened to the store, and let heartbeats move the LSN of one that has nothing to do."""
+        """Check the store and the tables, and let heartbeats advance the LSN of an idle store."""
         self._compare_tables()
         if time.monotonic() - self._saved_at < _IDLE_SAVE_SECONDS:
             return
@@ -122,7 +122,7 @@ class Feeding:
         self._reap()
 
     def compare(self) -> None:
-        """Is the store as this driver left it?"""
+        """Raise if the position in the store is not the one that this driver saved last."""
         found = self._store.position(self.generation)
         if found is None:
             raise PositionLostError("The store has lost its position.")
@@ -130,27 +130,33 @@ class Feeding:
             raise displaced(found, self.saved or found)
 
     def _compare_tables(self) -> None:
-        """Are the tables, and their topics, those that this life began with?"""
+        """Raise if the tables, their topics or the pipeline are not those that this session started with."""
         known = self._ledger.tables()
         settings = self._config.stores[self._name]
         if chosen_tables(settings, known, self.position) != self._fed.source:
-            raise TablesChangedError("The tables have changed.")
+            raise TablesChangedError("The set of tables, or the columns of a table, have changed.")
         progress = self._ledger.progress()
         if progress is not None and progress.pipeline_id != self.position.pipeline_id:
-            raise TablesChangedError("Another pipeline publishes now, or this one has got its id.")
+            raise TablesChangedError("The pipeline id has changed: another pipeline publishes, or this one got its id.")
         ids = progress.topic_ids if progress is not None else {}
         if any(ids.get(topic, place.topic_id) != place.topic_id for topic, place in self.position.topics.items()):
-            raise TablesChangedError("A topic was made anew.")
+            raise TablesChangedError("A table topic was created again.")
 
     @property
     def is_caught_up(self) -> bool:
-        """Everything that was published when this life began is applied: under load, the newest is always ahead."""
+        """Whether the store has everything that was published when this session started.
+
+        The newest record is no criterion: under load the store never reaches it.
+        """
         if self._goal is None:
             self._goal = self._ledger.newest()
         return self._goal is not None and self._goal.place <= (self.position.version, self.position.lsn)
 
     def _run(self, batch: StoreBatch) -> Answers:
-        """The tasks; once more where they met a TRUNCATE, which is swept for in between, by the driver alone."""
+        """Run the batch's tasks. If they found a TRUNCATE, delete the truncated rows and run the tasks again.
+
+        Only the driver deletes the truncated rows, while no task runs.
+        """
         self._spark.sparkContext.setLocalProperty("spark.scheduler.pool", self._name)
         result = batch.apply(self._markers)
         if not result.markers:
@@ -181,7 +187,7 @@ class Feeding:
         return msgspec.structs.replace(moved, lsn=point.lsn, version=point.version)
 
     def _left_out(self) -> set[str]:
-        """Topics that this store does not get: where they end is nothing to it."""
+        """Return the topics that this store does not read. Their end offsets do not count for its position."""
         known = self._ledger.tables()
         return known.keys() - chosen_tables(self._config.stores[self._name], known, self.position).keys()
 
@@ -199,17 +205,18 @@ class Feeding:
 
 
 class TablesChangedError(TransientError):
-    """A table came, went or changed its columns: begin a new life with it, at once."""
+    """A table was added, removed or changed its columns. The next session starts at once, with the new tables."""
 
 
 def applying_for(
     name: str, config: Config, store: Store, generation: Generation, fed: FedTables, parked_topic: str
 ) -> Applying | WarehouseBatches:
+    """Return what applies batches to the store: merges for a warehouse, tasks with writers for any other store."""
     if isinstance(store, IcebergStore):
         use_warehouse(fed.spark, store.settings)
         return WarehouseBatches(store, generation, fed, Parking(config.kafka.client_options(), parked_topic))
     return Applying(
-        # Writers are bound to the store as this life found it, so no other life's are used.
+        # A writer is bound to the state in which this session found the store, so sessions do not share writers.
         id=f"{name} {generation.number} {uuid.uuid4().hex}",
         store=name,
         tables=fed.schemas,

@@ -1,4 +1,4 @@
-"""Asks Kafka what a store's reader must know of the topics."""
+"""Reads from Kafka the facts about table topics that a sync needs: topic ids, offsets, delete retention."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _ANSWER_SECONDS = 20.0
 
 
 def read_topic_facts(config: Config, names: Iterable[str]) -> dict[str, TopicFacts]:
-    """Of each topic."""
+    """Return the facts of each topic, by name. Raises `TransientError` if a topic does not exist."""
     wanted = sorted(names)
     topics = Topics(config.kafka)
     try:
@@ -28,10 +28,11 @@ def read_topic_facts(config: Config, names: Iterable[str]) -> dict[str, TopicFac
         topics.close()
     missing = [name for name in wanted if name not in described or name not in settings]
     if missing:
-        # A table that is being removed loses its topic a moment before capture says so.
+        # Transient: when a table is removed, its topic is deleted shortly before capture's progress record shows the
+        # removal.
         raise TransientError(
             f"Topic {missing[0]} is gone.",
-            remedy="If it was deleted, capture refuses to go on: run `tailrace recover`, which makes it again.",
+            remedy="If it was deleted, capture refuses to continue. Run `tailrace recover`, which creates it again.",
         )
     starts, ends = offsets(config, {name: topic.partitions for name, topic in described.items()})
     return {
@@ -41,15 +42,16 @@ def read_topic_facts(config: Config, names: Iterable[str]) -> dict[str, TopicFac
 
 
 def committed_ends(config: Config, partitions: dict[str, int]) -> dict[str, list[int]]:
-    """Where each partition ends for a reader of committed records."""
+    """Return the end offset of each partition, for a consumer that reads committed records."""
     with AdminClient({**config.kafka.client_options(), "log_level": 0}) as admin:
         return _asked(admin, partitions, OffsetSpec.latest())  # type: ignore[no-untyped-call]
 
 
 def offsets(config: Config, partitions: dict[str, int]) -> tuple[dict[str, list[int]], dict[str, list[int]]]:
-    """Where each partition begins and ends for a reader of committed records."""
+    """Return the first and the end offset of each partition, for a consumer that reads committed records."""
     earliest, latest = OffsetSpec.earliest(), OffsetSpec.latest()  # type: ignore[no-untyped-call]
-    # Not left to the garbage collector: it may run in a thread of the client's own, which librdkafka aborts on.
+    # Close the client here. The garbage collector may run in one of the client's own threads, and then librdkafka
+    # aborts.
     with AdminClient({**config.kafka.client_options(), "log_level": 0}) as admin:
         try:
             return _asked(admin, partitions, earliest), _asked(admin, partitions, latest)

@@ -1,7 +1,7 @@
-"""One Structured Streaming query over a store's topics: Spark reads and plans, tasks write, the driver is told.
+"""One Structured Streaming query over a store's topics. Spark plans the batches, and a callback applies each of them.
 
-Whatever goes wrong inside a batch is kept and returned from `trouble`, not raised through Spark: Spark would print
-pages, and a fresh query starts from the store's position in any case.
+An error inside a batch is not raised through Spark, which would print pages of stack traces. It is kept and returned
+by `trouble`. The next query starts from the store's position in any case.
 """
 
 from __future__ import annotations
@@ -23,24 +23,25 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
     from pyspark.sql.streaming.query import StreamingQuery
 
-#: Called for each batch, with where it ends.
+#: Called for each batch, with its end offsets.
 OnBatch = Callable[[StoreBatch, Ends], None]
 
-# Spark writes its checkpoint in the background, once: the position is in the store, and a start never reads the
-# checkpoint. (Written for each batch, it takes as long as the batch: Hadoop starts a `chmod` for every file.)
+# Spark writes its checkpoint in the background, only once. The position is in the store, and a start never reads the
+# checkpoint. A checkpoint for each batch would take as long as the batch, since Hadoop starts a `chmod` for every
+# file.
 _NO_CHECKPOINTS: Final = {
     "asyncProgressTrackingEnabled": "true",
     "_asyncProgressTrackingOverrideSinkSupportCheck": "true",
     "asyncProgressTrackingCheckpointIntervalMs": str(24 * 3_600_000),
 }
 _STOP_SECONDS: Final = 20.0
-# Spark reads only what it knows to be there. But Kafka's client asks ahead for more, and the broker answers whatever is
-# asked next on that connection (Spark asks where the topic ends, after each fetch) only when that wait is over.
+# Spark reads only records that exist, but Kafka's client fetches ahead. The broker answers the next request on that
+# connection only when the fetch has returned. Spark's next request is for the end offsets, after each fetch.
 _FETCH_WAIT_MS: Final = "10"
 
 
 class TopicStream:
-    """Spark says what there is to read, batch by batch; `reading` how."""
+    """The streaming query. Spark decides the offsets of each batch, and `reading` decides how the batch is read."""
 
     def __init__(
         self,
@@ -75,16 +76,16 @@ class TopicStream:
         self._started.set()
 
     def trouble(self) -> TailraceError | None:
-        """What has ended this query, if anything has."""
+        """Return the error that has ended this query; None while it runs."""
         if self._trouble is not None:
             return self._trouble
         if self._query.isActive:
             return None
         error = self._query.exception()
-        return TransientError(f"The stream has ended: {_first_line(error) if error else 'nobody says why'}.")
+        return TransientError(f"The stream has ended: {_first_line(error) if error else 'no reason given'}.")
 
     def idle(self, call: Callable[[], None]) -> None:
-        """Do this between two batches, if none is under way."""
+        """Call this between two batches. Does nothing while a batch is running."""
         if self._turn.acquire(blocking=False):
             try:
                 if self._trouble is None:
@@ -95,7 +96,7 @@ class TopicStream:
                 self._turn.release()
 
     def close(self) -> None:
-        """After the batch under way, if that ends soon."""
+        """Stop the query. Waits a limited time for a running batch to end."""
         waited = self._turn.acquire(timeout=_STOP_SECONDS)
         self._closing = True
         if waited:
@@ -118,14 +119,17 @@ class TopicStream:
                     self._trouble = TransientError(f"A batch failed: {_first_line(error)}.")
 
     def _batch_ends(self) -> dict[str, list[int]]:
-        """Up to where this batch reads: beyond its last record, where control records or a compacted end follow."""
+        """Return the batch's end offsets. They lie beyond its last record if control or compacted records follow."""
         offsets: Any = self._query._jsq.streamingQuery().availableOffsets().values().head().json()
         found: dict[str, dict[str, int]] = json.loads(offsets)
         return {topic: [by[str(number)] for number in range(len(by))] for topic, by in found.items()}
 
 
 def read_topic_stream(reader: Any, config: Config, starting: Mapping[str, Sequence[int]], **options: str) -> DataFrame:
-    """Committed records, as tasks want them. `reader`: `spark.read` or `spark.readStream`."""
+    """Return the committed records of the topics from the offsets `starting`, in the columns that tasks expect.
+
+    `reader` is `spark.read` or `spark.readStream`.
+    """
     frame: DataFrame = (
         reader.format("kafka")
         .options(**config.kafka.spark_options())
@@ -143,6 +147,7 @@ def read_topic_stream(reader: Any, config: Config, starting: Mapping[str, Sequen
 
 
 def offsets_json(offsets: Mapping[str, Sequence[int]]) -> str:
+    """Return the offsets in the JSON form of Spark's Kafka source."""
     return json.dumps(
         {topic: {str(number): offset for number, offset in enumerate(places)} for topic, places in offsets.items()}
     )

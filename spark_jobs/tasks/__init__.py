@@ -1,1 +1,1 @@
-"""What runs inside Spark's tasks: read a range of a topic, keep the latest change of each key, write, park."""
+"""Code that runs in Spark tasks: read a range of a topic, keep the latest change of each key, write it, park rows."""

@@ -1,7 +1,7 @@
-"""What a Spark task does with its share of a batch: reduce it, write it, park what cannot be written.
+"""The work of a Spark task on its share of a batch: reduce it to the last change per key, write it, park rejected rows.
 
-A task answers with a few small rows. Trouble travels in them as well, with its kind: an exception that crosses Spark's
-border is a text with a traceback, repeated by Spark and printed.
+A task returns a few small rows. It returns errors in such rows too, with their kind. A raised exception would reach
+the driver only as a text with a traceback, which Spark prints several times.
 """
 
 from __future__ import annotations
@@ -21,13 +21,14 @@ from spark_jobs.tasks.parking import ParkedRow, Parking
 if TYPE_CHECKING:
     import pyarrow as pa
 
-#: What a task says, in small rows: per topic ("events"), per marker, for trouble; keys by group, where they are wanted.
+#: A row that a task returns: counts of a topic ("events"), a marker, an error, or keys of a group if requested.
 Answer = dict[str, Any]
 ANSWER: Final = (
     "kind string, topic string, events long, written long, deleted long, parked long, stamp string, grp int,"
     " data binary, message string, remedy string"
 )
-#: Local property of a Spark job: the markers that the store has been swept for, `topic=version` by commas.
+#: Local property of a Spark job: the TRUNCATE markers whose rows have been deleted from the store, as `topic=version`,
+#: separated by commas.
 MARKERS_PROPERTY: Final = "tailrace.markers"
 _TROUBLE: Final[dict[str, type[TailraceError]]] = {
     "taken over": TakenOverError,
@@ -39,12 +40,15 @@ _TROUBLE: Final[dict[str, type[TailraceError]]] = {
 
 @dataclass(slots=True)
 class Count:
+    """How many events a batch had, and how many rows were written, deleted and parked."""
+
     events: int = 0
     written: int = 0
     deleted: int = 0
     parked: int = 0
 
     def add(self, other: Count) -> None:
+        """Add the other counts to these."""
         self.events += other.events
         self.written += other.written
         self.deleted += other.deleted
@@ -53,9 +57,10 @@ class Count:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Applying:
-    """Picklable: all that a task needs. It holds secrets, so it goes nowhere but into tasks.
+    """Everything that a task needs, picklable. It holds secrets, so pass it only to tasks.
 
-    `id` names what the writer is for; a worker process keeps its writers from task to task by it.
+    `id` identifies the generation and the session that writers are bound to. A worker process caches writers by it,
+    from task to task.
     """
 
     id: str
@@ -64,21 +69,29 @@ class Applying:
     writer_factory: WriterFactory
     kafka_options: dict[str, str] = field(repr=False)
     parked_topic: str
-    #: By topic: those whose rows the store has in a shape of its own.
+    #: By topic: the shapes of tables whose rows the store does not hold unchanged.
     shapes: Mapping[str, RowShape] = field(default_factory=dict)
     slice_bytes: int = 16_000_000
-    #: Report keys, in so many groups, so that the rows that the store must have can be counted (a bootstrap).
+    #: If not 0, tasks also return keys, in so many groups. A bootstrap counts from them the rows that the store must
+    #: have.
     key_groups: int = 0
-    #: Write past a marker that is not swept for yet (a bootstrap sweeps when all is written).
+    #: Write rows after a TRUNCATE whose older rows are still in the store. (A bootstrap deletes them when everything
+    #: is written.)
     ahead_of_markers: bool = False
 
     def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        """For `mapInArrow`. Columns: topic, partition, offset, key, value, stamp; shaped, where there are shapes."""
+        """Apply the batches, as the function of `mapInArrow`.
+
+        Columns: topic, partition, offset, key, value, stamp; also `shaped` if there are shapes.
+        """
         for answer in self.answers(map(_records, batches), _markers()):
             yield _as_batch(answer)
 
     def answers(self, batches: Iterable[Iterable[Record]], markers: Mapping[str, bytes]) -> Iterator[Answer]:
-        """Apply all of them. `markers`: those that the store has been swept for."""
+        """Apply all batches and yield the task's result rows.
+
+        `markers` are the TRUNCATEs whose rows have been deleted from the store.
+        """
         task = _Task(self, markers)
         try:
             for batch in batches:
@@ -103,7 +116,7 @@ class _Task:
         self._under_way: Future[list[Answer]] | None = None
 
     def flush(self) -> Iterator[Answer]:
-        """Begin to write what has come together, once what was begun before is written; meanwhile more is read."""
+        """Wait for the previous write, then start to write the collected rows. The task reads on meanwhile."""
         found = self.reduction.found
         taken = [each for each in self.reduction.take() if each[0] not in found or self.applying.ahead_of_markers]
         yield from self.finish()
@@ -116,12 +129,12 @@ class _Task:
             yield from under_way.result()
 
     def give_up(self) -> None:
-        """Nothing is written any more when this returns."""
+        """Wait for a running write. The task writes nothing after this returns."""
         if self._under_way is not None:
             wait([self._under_way])
 
     def _write(self, taken: list[tuple[str, dict[bytes, Held]]]) -> list[Answer]:
-        """In the sender's thread."""
+        """Write the rows and return the keys' result rows. Runs in the sender thread."""
         answers: list[Answer] = []
         for topic, last in taken:
             held = self._shaped(topic, last)
@@ -146,7 +159,10 @@ class _Task:
             yield {"kind": "marker", "topic": topic, "stamp": stamp.decode()}
 
     def _shaped(self, topic: str, held: dict[bytes, Held]) -> dict[bytes, Held]:
-        """As the store is to have them: a row that it is not to have is a delete. What fails is parked, not written."""
+        """Return the rows in the store's shape. A row that the shape excludes becomes a delete.
+
+        Rows whose shape fails are parked and not returned.
+        """
         shape = self.applying.shapes.get(topic)
         if shape is None:
             return held
@@ -194,7 +210,7 @@ class _Task:
         )
 
 
-# -- what a worker process keeps ------------------------------------------------------------------------------------
+# -- cached per worker process --------------------------------------------------------------------------------------
 
 _senders: list[ThreadPoolExecutor] = []
 _writers: dict[str, Writer] = {}
@@ -203,7 +219,7 @@ _KEPT_WRITERS: Final = 16
 
 
 def _sender() -> ThreadPoolExecutor:
-    """One thread: what was given first is written first."""
+    """Return the executor that writes. It has one thread, so writes keep their order."""
     if not _senders:
         _senders.append(ThreadPoolExecutor(1, thread_name_prefix="tailrace-sender"))
     return _senders[0]
@@ -219,7 +235,7 @@ def _writer(key: str, applying: Applying) -> Writer:
 
 
 def _forget(applying_id: str) -> None:
-    """After trouble: a new connection may be what mends it."""
+    """Close the cached writers after an error: a new connection may succeed."""
     for key in [key for key in _writers if key.startswith(applying_id)]:
         _writers.pop(key).close()
 
@@ -231,15 +247,16 @@ def _parking(applying: Applying) -> Parking:
     return parking
 
 
-# -- to and from Spark ----------------------------------------------------------------------------------------------
+# -- conversion to and from Spark -----------------------------------------------------------------------------------
 
 
 def markers_text(markers: Mapping[str, bytes]) -> str:
+    """Return the value of `MARKERS_PROPERTY`."""
     return ",".join(f"{topic}={stamp.decode()}" for topic, stamp in markers.items())
 
 
 def _markers() -> dict[str, bytes]:
-    from pyspark import TaskContext  # noqa: PLC0415 - only in a task
+    from pyspark import TaskContext  # noqa: PLC0415 - needed only in a task
 
     context = TaskContext.get()
     text = context.getLocalProperty(MARKERS_PROPERTY) if context is not None else None
@@ -255,7 +272,7 @@ def _records(batch: pa.RecordBatch) -> Iterable[Record]:
 
 
 def _of_keys(topic: str, held: dict[bytes, Held], groups: int) -> Iterator[Answer]:
-    from spark_jobs.tasks.row_counts import packed  # noqa: PLC0415 - numpy: a sync does not need it
+    from spark_jobs.tasks.row_counts import packed  # noqa: PLC0415 - imports numpy, which a sync does not need
 
     states = held.values()
     for group, data in packed(
@@ -275,13 +292,13 @@ def _of_trouble(error: TailraceError) -> Answer:
 
 
 def trouble_of(kind: str, message: str, remedy: str | None) -> TailraceError | None:
-    """The error that a task's answer stands for; None where the row is no trouble."""
+    """Return the error that a result row stands for; None if the row is not an error."""
     error: Callable[..., TailraceError] | None = _TROUBLE.get(kind)
     return error(message, remedy=remedy) if error is not None else None
 
 
 def _as_batch(answer: Answer) -> pa.RecordBatch:
-    import pyarrow as pa  # noqa: PLC0415 - half a second, and only a task needs it
+    import pyarrow as pa  # noqa: PLC0415 - the import takes half a second, and only a task needs it
 
     kinds = {"string": pa.string(), "int": pa.int32(), "long": pa.int64(), "binary": pa.binary()}
     columns = [column.split() for column in ANSWER.split(",")]

@@ -1,4 +1,4 @@
-"""What the tasks of a bulk load give: keys by group, which are counted when all tasks have ended."""
+"""Groups the result rows of a bulk load's tasks by key group, and counts the keys when all tasks have ended."""
 
 from __future__ import annotations
 
@@ -6,12 +6,12 @@ from collections.abc import Iterable, Iterator
 
 from spark_jobs.tasks.apply_tasks import Answer
 
-#: An answer, and the group of keys that it is wanted in.
+#: The key group that a result row goes to, and the row.
 Grouped = tuple[int, Answer]
 
 
 def grouped(groups: int, answer: Answer) -> Iterator[Grouped]:
-    """Where an answer is wanted: keys in their group, a marker wherever keys are counted, the rest anywhere."""
+    """Yields the row with its target groups: keys in their group, a marker in every group, any other row in group 0."""
     if answer["kind"] == "keys":
         yield answer["grp"], answer
     elif answer["kind"] == "marker":
@@ -21,8 +21,8 @@ def grouped(groups: int, answer: Answer) -> Iterator[Grouped]:
 
 
 def count_group_rows(group: Iterable[Grouped]) -> Iterator[Grouped]:
-    """For `mapPartitions` over groups: keys become the number of live rows, the rest goes through."""
-    from spark_jobs.tasks.row_counts import live_rows  # noqa: PLC0415 - numpy: only a task needs it
+    """Replace keys by the number of live rows and pass other rows on. The function of `mapPartitions` over groups."""
+    from spark_jobs.tasks.row_counts import live_rows  # noqa: PLC0415 - imports numpy, which only a task needs
 
     keys: dict[str, list[bytes]] = {}
     markers: dict[str, bytes] = {}

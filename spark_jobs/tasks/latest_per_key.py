@@ -1,6 +1,7 @@
-"""Records in offset order become the last change of each key. Pure; the hot loop of every sync and bootstrap.
+"""Reduces records in offset order to the last change of each key. Pure; the hot loop of every sync and bootstrap.
 
-`after` stays byte by byte what it is in the topic. Versions are compared as the header's bytes, of fixed width.
+The bytes of `after` stay as they are in the topic. Versions are compared as the bytes of the header, which have a
+fixed width.
 """
 
 from __future__ import annotations
@@ -22,24 +23,24 @@ class _Envelope(msgspec.Struct, gc=False):
 
 _decode = msgspec.json.Decoder(_Envelope).decode
 _NULL = b"null"
-# An event without a `before` is not parsed: its `after` lies between two texts that no JSON string can hold (their
-# quotes would be escaped).
+# An event without a `before` is not parsed. Its `after` lies between two texts that cannot occur inside a JSON string,
+# since their quotes would be escaped there.
 _HEAD = b'{"before":null,"after":'
 _HEAD_BYTES = len(_HEAD)
 _SOURCE = b',"source":{"version":"'
-# What a change costs beside its bytes: so that many small rows count as well.
+# The estimated memory of a change besides its key and row, so that many small rows count as well.
 _OBJECT_BYTES = 300
 _ID_DIGITS = 100
-# Of named tuples, for hot loops: twice as quick as their class.
+# Creates named tuples in hot loops: twice as fast as calling the class.
 _new: Any = tuple.__new__
 
 
-#: Topic, partition, offset, key, value, stamp, and what Spark says of the row where the store has a shape for it.
+#: Topic, partition, offset, key, value, stamp, and Spark's result for the row if the table has a shape.
 Record = tuple[str, int, int, bytes, bytes | None, bytes, dict[str, Any] | None]
 
 
 class Held(NamedTuple):
-    """The last change of a key so far, and where it stands in the topic."""
+    """The last change of a key so far, and its place in the topic."""
 
     stamp: bytes
     row: bytes | None
@@ -49,9 +50,11 @@ class Held(NamedTuple):
 
 
 class Reduction:
-    """`markers`: topic -> version of the last TRUNCATE that the store has been swept for; older rows are dead.
+    """Collects records and keeps the last change of each key.
 
-    A newer marker than that is kept in `found`: the rows of its topic must not be applied before the sweep.
+    `markers` maps a topic to the version of the last TRUNCATE whose rows have been deleted from the store; older rows
+    are dead. A newer TRUNCATE is put into `found`: the rows of its topic must not be applied before the driver has
+    deleted the truncated rows.
     """
 
     def __init__(self, markers: Mapping[str, bytes], *, leave_out_dead: bool = False) -> None:
@@ -63,7 +66,7 @@ class Reduction:
         self.events: dict[str, int] = {}
 
     def add(self, records: Iterable[Record]) -> None:
-        """Records of one partition come in offset order."""
+        """Add records. Those of one partition must come in offset order."""
         current: str | None = None
         rows: dict[bytes, Held] = {}
         events, size_bytes, count = self.events, 0, 0
@@ -77,7 +80,7 @@ class Reduction:
             if value is not None:
                 end = value.find(_SOURCE, _HEAD_BYTES) if value.startswith(_HEAD) else -1
                 row = value[_HEAD_BYTES:end] if end > 0 else _NULL
-                if row == _NULL:  # a delete, a TRUNCATE, or one with a `before`
+                if row == _NULL:  # a delete, a TRUNCATE, or an event with a `before`
                     event = _decode(value)
                     if event.op == "t":
                         self._mark(topic, stamp)
@@ -95,10 +98,10 @@ class Reduction:
         self.size_bytes += size_bytes
 
     def take(self) -> Iterator[tuple[str, dict[bytes, Held]]]:
-        """What has come together, by topic; afterwards it is empty again (markers stay).
+        """Yields the collected changes by topic and removes them from the collection. Markers stay.
 
-        Rows below a TRUNCATE are deletes at its version: a delayed request of an earlier attempt finds a larger one.
-        (Where there was none, they may be left out.)
+        Rows older than a TRUNCATE are returned as deletes at its version. A delayed write request of an earlier
+        attempt then finds a larger version in the store. If there was no earlier attempt, the rows may be left out.
         """
         rows, self._rows, self.size_bytes = self._rows, {}, 0
         for topic, held in rows.items():
@@ -121,8 +124,11 @@ class Reduction:
 
 
 def changes_of(held: Mapping[bytes, Held], *, one_column: bool = False) -> list[Change]:
-    """`one_column`: the key has one; most are whole numbers, whose digits are the id as they stand."""
-    versions: dict[bytes, Version] = {}  # rows of a copy, and many of a large transaction, share theirs
+    """Return the changes in the form that a writer takes.
+
+    `one_column` says that the key has one column. Most such keys are whole numbers, whose digits are the row's id.
+    """
+    versions: dict[bytes, Version] = {}  # rows of a snapshot chunk share one version
     changes = []
     for key, (stamp, row, _, _, _) in held.items():
         version = versions.get(stamp)

@@ -1,4 +1,7 @@
-"""What lies on `<prefix>.__parked` and is not settled: by capture (no store), or by a store's sync or bootstrap."""
+"""Reads the rows on `<prefix>.__parked` that are not settled, and the partitions that they came from.
+
+Capture parks rows without a store. A sync or a bootstrap parks rows of its store.
+"""
 
 from __future__ import annotations
 
@@ -18,12 +21,12 @@ _ANSWER_SECONDS = 15.0
 
 
 def read_parked(config: Config) -> list[Parked]:
-    """The last word about each row and store, of rows that are still parked; oldest first."""
+    """Return the latest record of each row and store that is still parked, oldest first."""
     return read_parked_rows(config.kafka.client_options(), control_topic(config.kafka.prefix, Control.PARKED))
 
 
 def read_partition(config: Config, topic: str, partition: int, start: int) -> Iterator[Message]:
-    """Every committed record of a partition up to its end as of now."""
+    """Yields the committed records of a partition from the offset `start` to its present end."""
     consumer = committed_reader(config.kafka.client_options())
     try:
         if topic not in consumer.list_topics(timeout=_ANSWER_SECONDS).topics:
@@ -32,7 +35,7 @@ def read_partition(config: Config, topic: str, partition: int, start: int) -> It
         while True:
             message = consumer.poll(_ANSWER_SECONDS)
             if message is None:
-                raise TransientError(f"Kafka gave nothing from {topic} for {_ANSWER_SECONDS:.0f} seconds.")
+                raise TransientError(f"Kafka returned nothing from {topic} for {_ANSWER_SECONDS:.0f} seconds.")
             error = message.error()
             if error is None:
                 yield message

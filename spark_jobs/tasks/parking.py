@@ -1,4 +1,4 @@
-"""What a store can never take goes to `<prefix>.__parked`, durably, before the position moves past it.
+"""Parks rows that a store can never accept: writes them to `<prefix>.__parked`, durably, before the position moves on.
 
 A parked record names the row and the reason, never the row's values.
 """
@@ -21,7 +21,7 @@ _FLUSH_SECONDS = 30.0
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ParkedRow:
-    """`partition` and `offset` say where the change stands in its topic."""
+    """A row to park or to settle. `partition` and `offset` are the place of the change in its topic."""
 
     store: str
     topic: str
@@ -33,7 +33,7 @@ class ParkedRow:
 
 
 class Parking:
-    """A producer of its own; not transactional, since a row that is parked twice is listed once."""
+    """Writes parked rows, with its own producer. No transactions: a row that is parked twice is listed only once."""
 
     def __init__(self, options: dict[str, str], topic: str) -> None:
         self._topic = topic
@@ -43,12 +43,13 @@ class Parking:
         )
 
     def park(self, rows: Iterable[ParkedRow]) -> None:
+        """Write the rows with their reasons. Returns when Kafka has acknowledged them."""
         for row in rows:
             self._send(row, {"reason": row.reason})
         self._flush()
 
     def settle(self, rows: Iterable[ParkedRow]) -> None:
-        """Say that these are parked no longer: the store has them, or something newer."""
+        """Record that these rows are not parked any more: the store has them, or a newer version."""
         for row in rows:
             self._send(row, {"settled": True})
         self._flush()

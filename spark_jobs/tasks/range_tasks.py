@@ -1,4 +1,4 @@
-"""Tasks that read their records themselves: some ranges of topics, applied one list after the other."""
+"""Tasks that read ranges of topics from Kafka themselves, and apply the records."""
 
 from __future__ import annotations
 
@@ -14,21 +14,22 @@ from spark_jobs.tasks.apply_tasks import Answer, Applying
 from spark_jobs.tasks.latest_per_key import Record
 from spark_jobs.tasks.topic_range import TopicRange, read_ranges
 
-# Rows make many objects and no cycles.
+# Rows create many objects and no cycles, so the garbage collector may run rarely.
 _GC_THRESHOLDS: Final = (100_000, 20, 100)
 
 
 @dataclass(frozen=True, slots=True)
 class RangeTask:
-    """For `mapPartitions`, over numbers of `shares`. It holds secrets, like `applying`: for tasks and nobody else."""
+    """The function of `mapPartitions` over indexes of `shares`. It holds secrets, so pass it only to tasks."""
 
     applying: Applying
     markers: Mapping[str, bytes]
     shares: Sequence[Sequence[TopicRange]]
 
     def __call__(self, numbers: Iterable[int]) -> Iterator[Answer]:
+        """Apply the shares with these numbers and yield the result rows."""
         gc.set_threshold(*_GC_THRESHOLDS)
-        # All of them first: a worker that leaves input unread is thrown away, and the next has to be started.
+        # Read all input first. Spark ends a worker that leaves input unread, and must then start another.
         for number in list(numbers):
             if number < len(self.shares):
                 yield from self._apply(self.shares[number])
@@ -40,7 +41,7 @@ class RangeTask:
 
 
 def shared(ranges: Sequence[TopicRange], most: int) -> list[list[TopicRange]]:
-    """In so many shares at most, of about the same number of records."""
+    """Divide the ranges into at most `most` shares with about the same number of records."""
     shares: list[list[TopicRange]] = [[] for _ in range(min(most, len(ranges)))]
     sizes = [0] * len(shares)
     for each in sorted(ranges, key=lambda each: each.start - each.end):
@@ -51,7 +52,7 @@ def shared(ranges: Sequence[TopicRange], most: int) -> list[list[TopicRange]]:
 
 
 def _of_one(messages: list[Any]) -> Iterable[Record]:
-    """Of one partition."""
+    """Convert messages of one partition."""
     return _records(repeat(messages[0].topic()), repeat(messages[0].partition()), messages)
 
 
@@ -61,7 +62,7 @@ def _of_many(messages: list[Any]) -> Iterable[Record]:
 
 
 def _records(topics: Iterable[str], partitions: Iterable[int], messages: list[Any]) -> Iterable[Record]:
-    """A record of ours has its version as the first header. (Messages: none of what they may lack is lacking here.)"""
+    """Convert messages to records. The first header of a record that Tailrace wrote is its version."""
     try:
         stamps = [message.headers()[0][1] for message in messages]
     except TypeError:
@@ -82,6 +83,6 @@ def _foreign(messages: list[Any]) -> RefusedError:
     first = next(message for message in messages if not message.headers())
     return RefusedError(
         f"{first.topic()}, partition {first.partition()}, offset {first.offset()}: a record without a version."
-        " Something else than Tailrace writes to this topic.",
-        remedy="Stop that. `tailrace audit --topic --repair` mends the row, and compaction removes the record.",
+        " A program other than Tailrace writes to this topic.",
+        remedy="Stop that program. `tailrace audit --topic --repair` repairs the row. Compaction removes the record.",
     )

@@ -1,7 +1,8 @@
-"""How many rows must a store have? Counted from what the tasks saw, once for each key, by columns of numbers. Pure.
+"""Counts the rows that a store must have, from the last state of each key that the tasks saw. Pure functions.
 
-A key is here as a hash, in one of several groups by that hash. A group is what travels through Spark's shuffle and what
-is counted at once, so the memory for it does not grow with the table, and Python does nothing per row but the hash.
+Each key is represented by a hash and belongs to one of several groups, by that hash. Spark shuffles whole groups, and
+each group is counted separately, so the memory for a group does not grow with the table. All work is on numpy columns,
+and Python computes only the hash per row.
 """
 
 from __future__ import annotations
@@ -28,11 +29,11 @@ def packed(
     live: Iterable[bool],
     groups: int,
 ) -> Iterator[tuple[int, bytes]]:
-    """The states of these keys of one topic, each key at most once, by group."""
+    """Yields (group, packed states) for keys of one topic. Each key occurs at most once."""
     count = len(keys)
     states = np.empty(count, _STATE)
     hashes = np.fromiter(map(_hash, keys), np.int64, count)
-    # A key belongs to its partition: the same one elsewhere would be another.
+    # The same key in another partition counts as another key.
     states["key"] = hashes ^ (np.fromiter(partitions, np.int64, count) * _SPREAD)
     states["offset"] = np.fromiter(offsets, np.int64, count)
     states["live"] = np.fromiter(live, bool, count)
@@ -47,7 +48,10 @@ def packed(
 
 
 def live_rows(group: Iterable[bytes], marker: bytes) -> int:
-    """Keys whose last state (by offset) is a row, and not older than the last TRUNCATE (b"": there was none)."""
+    """Return the number of keys whose last state, by offset, is a row that is not older than the last TRUNCATE.
+
+    `marker` is the version of that TRUNCATE; b"" if there was none.
+    """
     found = [np.frombuffer(each, _STATE) for each in group]
     if not found:
         return 0
@@ -78,6 +82,6 @@ def _slow_hash(key: bytes) -> int:
     return int.from_bytes(blake2b(key, digest_size=8).digest(), "little", signed=True)
 
 
-# Python's own hash is twenty times as quick, and the same in every worker where it is not seeded by chance (Spark sees
-# to that, as its own shuffles need it).
+# Python's own hash is twenty times as fast. It is the same in every worker if it has no random seed. Spark sets a
+# fixed seed, because its own shuffles need one.
 _hash: Final = _slow_hash if sys.flags.hash_randomization else hash

@@ -1,4 +1,4 @@
-"""What the tasks of a batch have answered, in small rows; the first trouble among them is raised."""
+"""Combines the result rows of a batch's tasks, and raises the first error among them."""
 
 from __future__ import annotations
 
@@ -14,14 +14,14 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Answers:
-    """By topic. `markers`: TRUNCATEs that the store has not been swept for yet."""
+    """Counts by topic. `markers` are TRUNCATEs whose rows have not been deleted from the store yet."""
 
     counts: dict[str, Count]
     markers: dict[str, bytes]
 
     @classmethod
     def of(cls, rows: Iterable[Answer]) -> Answers:
-        """Of all tasks. Raises the first trouble among them."""
+        """Combine the rows of all tasks. Raises the first error among them."""
         found = cls({}, {})
         for row in rows:
             trouble = trouble_of(row["kind"], row.get("message", ""), row.get("remedy"))
@@ -35,6 +35,7 @@ class Answers:
         return found
 
     def total(self) -> Count:
+        """Return the sum over all topics."""
         total = Count()
         for count in self.counts.values():
             total.add(count)
@@ -42,5 +43,5 @@ class Answers:
 
 
 def read_answers(answers: DataFrame) -> Answers:
-    """Runs the job. A few rows per task come to the driver, never a table's row."""
+    """Run the job and combine its results. Each task returns a few small rows to the driver, never a table's rows."""
     return Answers.of(row.asDict() for row in answers.collect())

@@ -1,7 +1,7 @@
-"""Ranges of topics: the committed records of a partition between two offsets, read inside a task.
+"""Reads ranges of topics inside a task: the committed records of a partition between two offsets.
 
-Read with librdkafka and not with Spark's own source: that one's first query keeps Java busy for seconds, and each
-record costs it twice as much.
+It uses librdkafka instead of Spark's own Kafka source, whose first query keeps Java busy for seconds, and which takes
+twice as long per record.
 """
 
 from __future__ import annotations
@@ -23,24 +23,27 @@ _READING: Final = {
     "isolation.level": "read_committed",
     "enable.auto.commit": False,
     "enable.partition.eof": True,
-    "auto.offset.reset": "error",  # records that are gone are no reason to begin elsewhere
-    "group.id": "tailrace-unused",  # required, but never joined: partitions are assigned by hand
+    "auto.offset.reset": "error",  # fail if the records are gone; never start at another offset
+    "group.id": "tailrace-unused",  # required but never joined, since partitions are assigned explicitly
     "fetch.wait.max.ms": 10,
-    "fetch.queue.backoff.ms": 5,  # by default a full queue is not filled again for a whole second
+    "fetch.queue.backoff.ms": 5,  # by default librdkafka waits a second before it refills a full queue
     "queued.max.messages.kbytes": 32_768,
     "check.crcs": False,
     "log_level": 0,
 }
-# What is read ahead, past a range's end as well, and thrown away there: enough to keep the task busy.
+# How far librdkafka reads ahead: enough to keep the task busy. It also reads past the end of a range, and those
+# records are discarded.
 _LONG: Final = {"fetch.message.max.bytes": 1 << 19, "queued.min.messages": 5_000}
 _SHORT: Final = {"fetch.message.max.bytes": 1 << 18, "queued.min.messages": 1_000}
 _IS_LONG: Final = 20_000
-# librdkafka mends these by itself, in time or not.
+# librdkafka retries after these errors by itself. The timeout of `_batches` covers the case that it never succeeds.
 _PASSING: Final = frozenset({KafkaError._TRANSPORT, KafkaError._ALL_BROKERS_DOWN, KafkaError._TIMED_OUT})
 
 
 @dataclass(frozen=True, slots=True)
 class TopicRange:
+    """The offsets from `start` up to, but not including, `end` of one partition."""
+
     topic: str
     partition: int
     start: int
@@ -48,12 +51,12 @@ class TopicRange:
 
 
 def cut(start: Mapping[str, Sequence[int]], end: Mapping[str, Sequence[int]], most: int) -> list[TopicRange]:
-    """Everything in between, in ranges of about the same size, none much larger than `most`."""
+    """Divide all offsets between `start` and `end` into ranges of about equal size, none much larger than `most`."""
     found = []
     for topic, ends in end.items():
         for partition, (first, last) in enumerate(zip(start[topic], ends, strict=True)):
             if last < first:
-                raise TransientError(f"{topic} ends before the place that was read: it was made again.")
+                raise TransientError(f"Topic {topic} ends before the offset that was read: it was created again.")
             pieces = -(-(last - first) // most)
             bounds = [first + (last - first) * number // pieces for number in range(pieces + 1) if pieces]
             found += [TopicRange(topic, partition, *each) for each in pairwise(bounds)]
@@ -61,13 +64,16 @@ def cut(start: Mapping[str, Sequence[int]], end: Mapping[str, Sequence[int]], mo
 
 
 def read_ranges(options: Mapping[str, str], ranges: Sequence[TopicRange]) -> Generator[list[Message], None, None]:
-    """Their records, those of a partition in order. `options`: of librdkafka. Use one at a time, and close it."""
+    """Yields the records of the ranges, those of a partition in order. `options` are librdkafka's.
+
+    Only one generator may be in use at a time, and the caller must close it.
+    """
     consumer = _consumer(options, long=any(each.end - each.start >= _IS_LONG for each in ranges))
     try:
         consumer.assign([TopicPartition(each.topic, each.partition, each.start) for each in ranges])
         yield from _batches(consumer, _Ends(ranges))
         consumer.unassign()
-    except BaseException:  # also when nobody wants the rest
+    except BaseException:  # also when the caller closes the generator early
         _kept.clear()
         consumer.close()
         raise
@@ -89,7 +95,11 @@ def _consumer(options: Mapping[str, str], *, long: bool) -> Consumer:
 
 
 class _Ends:
-    """How far each range is read: an offset tells its end, or the broker, where only control records follow."""
+    """Tracks which ranges are read to their end.
+
+    A range has ended when a record reaches its last offset, or at the end of the partition if only control records
+    follow.
+    """
 
     def __init__(self, ranges: Sequence[TopicRange]) -> None:
         self._ends = {(each.topic, each.partition): each.end for each in ranges}
@@ -98,7 +108,7 @@ class _Ends:
         self.open = set(self._ends)
 
     def records(self, messages: list[Message]) -> list[Message]:
-        """Those that belong to a range."""
+        """Return the messages that belong to a range, and note the ranges that have ended."""
         in_the_middle = (messages[-1].offset() or 0) < self._only - 1
         if in_the_middle and all(message.error() is None for message in messages):
             return messages
@@ -134,7 +144,7 @@ def _batches(consumer: Consumer, ends: _Ends) -> Iterator[list[Message]]:
             give_up_at = time.monotonic() + _ANSWER_SECONDS
             yield records
         elif time.monotonic() > give_up_at:
-            raise TransientError(f"Kafka gave nothing from {ends.topics} for {_ANSWER_SECONDS:.0f} seconds.")
+            raise TransientError(f"Kafka returned nothing from {ends.topics} for {_ANSWER_SECONDS:.0f} seconds.")
 
 
 def _trouble(topics: str, error: KafkaError) -> TransientError:

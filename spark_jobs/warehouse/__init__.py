@@ -1,1 +1,1 @@
-"""Feeds the warehouse: batches of the topics become versions of the history, and rows of the current tables."""
+"""Writes the warehouse: applies batches of the table topics to the history tables and to the current tables."""

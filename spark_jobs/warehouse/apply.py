@@ -1,8 +1,8 @@
-"""Applies a batch to the warehouse: for each table the history first, then the current rows.
+"""Applies a batch to the warehouse: for each table first to the history, then to the current table.
 
-A version counts once it is in the history; the current table follows it. A driver that dies in between leaves a
-position that is too low, and the same batch, run again, finds in the history what it has written
-(`sinks/iceberg/statements.py`).
+A version is applied once it is in the history; the current table follows the history. A driver that dies in between
+leaves a position that is too low. The next driver runs the same batch again, and its statements find in the history
+what was already written (`sinks/iceberg/statements.py`).
 """
 
 from __future__ import annotations
@@ -46,11 +46,12 @@ if TYPE_CHECKING:
 
 log = get_logger("warehouse")
 
-# Another commit came first (a compaction, a zombie's): what it has left is found when the statement is run again.
+# Another commit came first, of a compaction or of a replaced driver. The statement is run again on the new table
+# state.
 CONFLICTS: Final = ("ValidationException", "CommitFailedException", "CommitStateUnknownException")
 _TRIES: Final = 8
 _WORTH_COMPILING: Final = 20_000
-# A row of the table is only looked at, a row of the batch is parsed and written.
+# Spark only compares a row of the table, but parses and writes a row of the batch.
 _ROWS_PER_EVENT: Final = 25
 _ROWS_PER_TASK: Final = 20_000
 _TASKS: Final = "spark.sql.shuffle.partitions"
@@ -61,7 +62,7 @@ _BOUNDED: Final = frozenset({"int", "bigint"})
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Share:
-    """What a batch has for one table."""
+    """The part of a batch that belongs to one table."""
 
     topic: str
     events: int
@@ -71,13 +72,13 @@ class _Share:
 
 
 class Parks(Protocol):
-    """Takes rows with values that no typed column can hold."""
+    """Accepts parked rows: rows with values that their typed columns cannot hold."""
 
     def park(self, rows: Iterable[ParkedRow]) -> None: ...
 
 
 class WarehouseBatches:
-    """Of one generation. Used by one thread at a time."""
+    """Applies batches to one generation of the warehouse. One thread at a time may use it."""
 
     def __init__(
         self,
@@ -98,10 +99,11 @@ class WarehouseBatches:
         self.id = f"{store.name} {generation.number} {generation.created_ms}"
 
     def without_history(self) -> WarehouseBatches:
-        """For a generation that is built beside the one that feeds the history."""
+        """Return a copy that does not write the history, for a generation that is built while another one writes it."""
         return WarehouseBatches(self._store, self._generation, self._fed, self._parking, with_history=False)
 
     def target(self, table: TableSchema, least_position: int = 0) -> tuple[Target, list[WarehouseColumn]]:
+        """Return the warehouse tables to write for this table, and their columns."""
         columns = self._store.tables.columns(table)
         target = Target(
             current=self._store.table_name(self._generation, table),
@@ -113,7 +115,7 @@ class WarehouseBatches:
         return target, columns
 
     def apply(self, records: DataFrame) -> Answers:
-        """Everything in `records` (columns of `read_topics`); returns when all of it is committed."""
+        """Apply all `records` (columns of `read_topic_stream`). Returns when everything is committed."""
         self._store.wait_while_held()
         counts: dict[str, Count] = {}
         with _kept(events_of(records)) as events:
@@ -123,7 +125,7 @@ class WarehouseBatches:
         return Answers(counts, {})
 
     def _apply_table(self, table: TableSchema, events: DataFrame, share: _Share) -> Count:
-        from pyspark.sql import functions as f  # noqa: PLC0415 - takes half a second: only a job needs it
+        from pyspark.sql import functions as f  # noqa: PLC0415 - the import takes half a second, and only a job needs it
 
         count = Count(events=share.events)
         target, columns = self.target(table, share.least_position)
@@ -158,7 +160,10 @@ class WarehouseBatches:
         self._run(fit, statements.merge_history(target, "tailrace_versions", "tailrace_closings"))
 
     def _to_current(self, rows: DataFrame, target: Target, by: Sequence[str]) -> None:
-        """`rows` in the types that the table has: others than wanted, until a bootstrap."""
+        """Merge `rows` into the current table.
+
+        The rows have the table's present types. Those differ from the wanted types until the next bootstrap.
+        """
         last_of_each_key(rows, by).createOrReplaceTempView("tailrace_rows")
         self._run(rows, statements.merge_current(target, "tailrace_rows", guarded=self._with_history))
 
@@ -178,7 +183,10 @@ class WarehouseBatches:
     def _counted(
         self, rows: DataFrame, target: Target, columns: Sequence[WarehouseColumn], count: Count, records: int
     ) -> Target:
-        """Counts, and the range of keys; this is what computes the frame. `records`: those that must be in it."""
+        """Count the rows into `count` and return the target with the range of its keys. This evaluates the frame.
+
+        `records` is the number of records that the frame must stand for.
+        """
         kinds = {column.name: column.type for column in columns}
         first = quoted(target.key[0])
         row = rows.selectExpr(
@@ -200,13 +208,17 @@ class WarehouseBatches:
         return replace(target, ranges=((row["least"], row["most"]),))
 
     def park(self, table: TableSchema, rows: DataFrame) -> None:
+        """Park the rows that do not fit their typed columns."""
         self._parking.park(parked_rows(self._store.name, table, rows))
 
 
 def _narrowed(rows: DataFrame, target: Target, types: Mapping[str, str]) -> Target:
-    """Joining a few keys with a large table, Spark would move and sort all of it; and read all of it for one old key
-    among new ones."""
-    if any(types[name] in ("float", "double") for name in target.key):  # 0 and -0 are equal, and two hashes
+    """Restrict the merge to the hashes and the ranges of the batch's keys.
+
+    To join a few keys with a large table, Spark would otherwise shuffle and sort the whole table. It would also read
+    the whole table for one old key among new ones.
+    """
+    if any(types[name] in ("float", "double") for name in target.key):  # 0 and -0 are equal, but have different hashes
         return target
     first = f"{quoted(target.key[0])} AS first" if target.ranges else "NULL AS first"
     found = rows.where(FIT).selectExpr(f"{statements.key_hash(target.key)} AS hash", first).distinct()
@@ -222,8 +234,11 @@ def _records(table: Table) -> int:
 
 
 def _tune(session: SparkSession, share: _Share, records: int) -> None:
-    """Java that is generated for a batch of a few rows takes longer to compile than they take without. And each task
-    that writes makes files of its own: a batch of few rows should be in few files."""
+    """Set Spark's code generation and number of tasks for the size of this batch.
+
+    For a few rows, compiling the generated Java code takes longer than it saves. Each writing task creates its own
+    files, so a small batch uses one task.
+    """
     generate = max(share.events, records // _ROWS_PER_EVENT) >= _WORTH_COMPILING
     session.conf.set("spark.sql.codegen.wholeStage", "true" if generate else "false")
     session.conf.set("spark.sql.codegen.factoryMode", "FALLBACK" if generate else "NO_CODEGEN")
@@ -232,7 +247,7 @@ def _tune(session: SparkSession, share: _Share, records: int) -> None:
 
 
 def parked_rows(store: str, table: TableSchema, rows: DataFrame) -> Iterator[ParkedRow]:
-    """Rows with a value that no typed column can hold; the reason names the columns, never a value."""
+    """Yields the rows with a value that its typed column cannot hold. The reason names the columns, never a value."""
     for row in (
         rows.where(f"NOT ({FIT})")
         .selectExpr(*(f"{name} AS {known}" for name, known in PLACE.items()))
@@ -252,21 +267,29 @@ def parked_rows(store: str, table: TableSchema, rows: DataFrame) -> Iterator[Par
 
 
 def require_all(target: Target, expected: int, found: int) -> None:
-    """Every event is written, deleted or parked. If one is lost on the way, the batch must not count as applied."""
+    """Raise if the number of events is not the expected one.
+
+    Every event must be written, deleted or parked. A batch that loses an event must not count as applied.
+    """
     if found != expected:
         raise TransientError(f"{'.'.join(target.current)}: Spark returned {found} of the {expected} events of a batch.")
 
 
 def run_statement(frame: DataFrame, statement: str) -> None:
-    """In the frame's session, where its views are. Run again after a conflict: every statement may be."""
+    """Run the statement in the frame's session, which has its temporary views. Retries after a commit conflict.
+
+    Every statement is safe to run again.
+    """
     run_in(frame.sparkSession, statement)
 
 
 def run_in(spark: SparkSession, statement: str) -> None:
+    """Run the statement in this session. Retries after a commit conflict."""
     retried(lambda: spark.sql(statement))
 
 
 def retried(call: Callable[[], Any]) -> Any:
+    """Return the result of `call`. Retries it after a commit conflict."""
     for attempt in range(_TRIES):
         try:
             return call()

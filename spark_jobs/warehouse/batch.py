@@ -1,4 +1,4 @@
-"""One table's share of a batch, as frames: every version that the batch brings, typed. DataFrame in, DataFrame out."""
+"""Transforms one table's part of a batch into typed versions. Functions from DataFrame to DataFrame."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 _MOST_RANGES: Final = 16
 
-#: Text of the row's key, where it stands in the topic, and the columns that did not fit: for parking.
+#: Columns for parking: the text of the row's key, its place in the topic, and the columns that did not fit.
 PLACE: Final = {
     naming.KEY_TEXT: "key",
     naming.VERSION_TEXT: "version",
@@ -27,7 +27,7 @@ PLACE: Final = {
     naming.UNFIT: "unfit",
 }
 FIT: Final = f"size({naming.UNFIT}) = 0"
-#: In `UNFIT` beside the names of columns: no value of the event could be read.
+#: An entry of `UNFIT` besides names of columns: no value of the event could be read.
 UNREADABLE: Final = "Spark could not read the event as JSON"
 _END: Final = "_tailrace_end"
 _OWN: Final = "_tailrace_own"
@@ -35,11 +35,12 @@ _RANK: Final = "_tailrace_rank"
 
 
 def versions(events: DataFrame) -> DataFrame:
-    """Each version of each key once; a tombstone gives way to the delete that it follows.
+    """Return each version of each key once. A delete is kept instead of the tombstone that follows it.
 
-    `records`: how many records of the topic a row stands for. Their sum is the number of records that are no markers.
+    The column `records` is the number of topic records that a row stands for. Its sum is the number of records that
+    are not TRUNCATE markers.
     """
-    from pyspark.sql import Window  # noqa: PLC0415 - takes half a second: only a job needs it
+    from pyspark.sql import Window  # noqa: PLC0415 - the import takes half a second, and only a job needs it
     from pyspark.sql import functions as f  # noqa: PLC0415 - as above
 
     same = Window.partitionBy("key", "position", "seq").orderBy("is_tombstone", f.desc("offset"))
@@ -50,7 +51,7 @@ def versions(events: DataFrame) -> DataFrame:
 
 
 def newest(events: DataFrame) -> DataFrame:
-    """The last version of each key; `records` as in `versions`."""
+    """Return the last version of each key, with `records` as in `versions`."""
     from pyspark.sql import functions as f  # noqa: PLC0415 - as above
 
     fields = [name for name in events.columns if name not in ("key", "position", "seq")]
@@ -60,7 +61,7 @@ def newest(events: DataFrame) -> DataFrame:
 
 
 def loaded(rows: DataFrame, columns: Sequence[WarehouseColumn]) -> DataFrame:
-    """What `typed` makes of `newest`, of `typed_events`, as a bulk load wants it: without what a history needs."""
+    """Return what `typed` returns, for a bulk load: from `newest` of `typed_events`, without the history's columns."""
     from pyspark.sql import functions as f  # noqa: PLC0415 - as above
 
     told = f.when(f.col("op") == UNREAD, f.array_append("unfit", f.lit(UNREADABLE))).otherwise(f.col("unfit"))
@@ -81,15 +82,15 @@ def typed(
     types: Mapping[str, str],
     shape: CompiledShape | None = None,
 ) -> DataFrame:
-    """The table's columns by their names in the warehouse, our own beside them, and `PLACE`. `rows`: of `versions` or
-    `newest`.
+    """Return the table's columns under their warehouse names, Tailrace's own columns, and `PLACE`.
 
-    Of a row that is gone, or that the store's `where` leaves out, only the key's columns are known.
+    `rows` come from `versions` or `newest`. Of a deleted row, or one that the store's `where` excludes, only the
+    columns of the key are known.
     """
     from pyspark.sql import functions as f  # noqa: PLC0415 - as above
 
     read, computed = _shaped(rows, shape)
-    # Without `after`: each step that carries it has a copy of the whole row.
+    # Drop `after`: every step that keeps it copies the whole row.
     read = read.withColumns({"text": f.coalesce("after", "key"), "is_gone": f.col("after").isNull()}).drop("after")
     wanted = {column.source: types[column.name] for column in columns if column.source not in computed}
     parsed = with_typed_columns(read, wanted, after="text")
@@ -118,7 +119,10 @@ def typed(
 
 
 def _shaped(rows: DataFrame, shape: CompiledShape | None) -> tuple[DataFrame, frozenset[str]]:
-    """Rows with `after` NULL where the store is not to have them, `trouble`, and the names of the computed columns."""
+    """Return the rows with their shape applied, and the names of the computed columns.
+
+    `after` is NULL in rows that the shape excludes. The column `trouble` is the error of the shape's expressions.
+    """
     from pyspark.sql import functions as f  # noqa: PLC0415 - as above
 
     if shape is None or not shape.row.evaluated:
@@ -130,7 +134,7 @@ def _shaped(rows: DataFrame, shape: CompiledShape | None) -> tuple[DataFrame, fr
 
 
 def key_ranges(keys: Sequence[int], most: int = _MOST_RANGES) -> list[tuple[int, int]]:
-    """A few ranges that hold all of these, cut at the widest gaps: files that lie in a gap are not opened."""
+    """Return at most `most` ranges that hold all keys, divided at the widest gaps. Spark skips files inside a gap."""
     ordered = sorted(set(keys))
     gaps = sorted(range(1, len(ordered)), key=lambda place: ordered[place - 1] - ordered[place])[: most - 1]
     starts = [0, *sorted(gaps), len(ordered)]
@@ -138,29 +142,30 @@ def key_ranges(keys: Sequence[int], most: int = _MOST_RANGES) -> list[tuple[int,
 
 
 def _place() -> list[Column]:
-    """Under names that no column of a user's has: those are beside them from here on."""
+    """Return the columns of `PLACE` under names that no user column has, since user columns are in the same frame."""
     from pyspark.sql import functions as f  # noqa: PLC0415 - as above
 
     return [f.col(known).alias(name) for name, known in PLACE.items()]
 
 
 def identity(key: Sequence[str], types: Mapping[str, str]) -> list[str]:
-    """The columns that tell one row of a batch from another: the key's text, as long as equal keys have equal texts.
+    """Return the columns that identify a row in a batch: the key's text, or the key's columns if it has a float column.
 
-    -0 is 0, in Postgres and in Spark: an update from one to the other is a delete and an insert of one row.
+    In Postgres and in Spark -0 equals 0, but the texts differ. An update from one to the other is a delete and an
+    insert of the same row.
     """
     return list(key) if any(types[name] in ("float", "double") for name in key) else [naming.KEY_TEXT]
 
 
 def one_of_each_version(rows: DataFrame, by: Sequence[str]) -> DataFrame:
-    """Of a delete and an insert of one row in one version, the insert. `by`: `identity`."""
+    """Keep the insert where one version has a delete and an insert of the same row. `by` comes from `identity`."""
     from pyspark.sql import functions as f  # noqa: PLC0415 - as above
 
     return _first(rows, [*by, naming.POSITION, naming.SEQ], f.col(naming.OP) == "d")
 
 
 def last_of_each_key(rows: DataFrame, by: Sequence[str]) -> DataFrame:
-    """`by`: `identity`."""
+    """Return the last version of each row. `by` comes from `identity`."""
     from pyspark.sql import functions as f  # noqa: PLC0415 - as above
 
     return _first(rows, by, f.desc(naming.POSITION), f.desc(naming.SEQ))
@@ -175,7 +180,7 @@ def _first(rows: DataFrame, by: Sequence[str], *order: Column) -> DataFrame:
 
 
 def history_rows(rows: DataFrame, markers: Sequence[Marker], by: Sequence[str]) -> DataFrame:
-    """Each version with its end: the key's next version, or the TRUNCATE before that. `rows`: typed, and fit."""
+    """Return each version with its end: the key's next version, or an earlier TRUNCATE. `rows` are typed and fit."""
     from pyspark.sql import Window  # noqa: PLC0415 - as above
     from pyspark.sql import functions as f  # noqa: PLC0415 - as above
 
@@ -194,7 +199,10 @@ def history_rows(rows: DataFrame, markers: Sequence[Marker], by: Sequence[str]) 
 
 
 def closings(rows: DataFrame, key: Sequence[str], markers: Sequence[Marker]) -> DataFrame:
-    """One row per key: what may end the version that the history has open. `rows`: typed, and fit."""
+    """Return one row per key with the versions that may end the version that is open in the history.
+
+    `rows` are typed and fit.
+    """
     from pyspark.sql import functions as f  # noqa: PLC0415 - as above
 
     of_key = rows.groupBy(*(f.col(quoted(name)) for name in key)).agg(
@@ -219,7 +227,11 @@ def _own_version() -> Column:
 
 
 def _ends(markers: Sequence[Marker]) -> Column:
-    """A copy's marker is no end of rows that the copy has brought again: only what is left over is swept by it."""
+    """Return the TRUNCATEs as an array of versions, without the markers of snapshots.
+
+    A snapshot's marker does not end the rows that the snapshot has published again. Only rows that it did not find are
+    deleted by its marker.
+    """
     from pyspark.sql import functions as f  # noqa: PLC0415 - as above
 
     made = ", ".join(marker.as_end() for marker in markers if not marker.by_copy)

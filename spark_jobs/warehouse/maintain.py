@@ -1,7 +1,7 @@
-"""Upkeep of the warehouse, beside a running sync: small files together, deletes away, old snapshots and orphans gone.
+"""Maintains the warehouse while a sync may run: compacts data and delete files, removes old snapshots and orphans.
 
-A compaction that a batch has overtaken fails without harm and is tried again; if batches come too often for it, the
-sync is asked to hold still for a moment.
+If a batch commits during a compaction, the compaction fails without harm and is retried. If batches come too often for
+that, the maintenance holds the sync for the last attempt.
 """
 
 from __future__ import annotations
@@ -27,14 +27,14 @@ log = get_logger("maintain")
 
 _TRIES: Final = 3
 _HOLD_SECONDS: Final = 120.0
-# Files of a write that is still under way are orphans until it commits.
+# The files of an uncommitted write look like orphans, so younger files are kept.
 _ORPHAN_HOURS: Final = 72
 _SMALL_FILES: Final = 4
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Upkeep:
-    """Of one table: files and snapshots before and after; `problem`: why it is as it was."""
+    """The result for one table: files and snapshots before and after. `problem` is the error, if there was one."""
 
     table: str
     files_before: int
@@ -50,12 +50,15 @@ class Upkeep:
 
 
 def maintain_warehouse(spark: SparkSession, store: IcebergStore, show: Callable[[Upkeep], None]) -> list[Upkeep]:
-    """Every table of the warehouse, one after another; one that fails does not stop the others."""
+    """Maintain every table of the warehouse, one after another. An error in one table does not stop the others.
+
+    `show` is called with the result of each table.
+    """
     done = []
     for name in _tables(store):
         done.append(_maintain_table(spark, store, name))
         show(done[-1])
-    # Its old snapshots are forgotten as it is written; their files stay behind.
+    # Each write of the state table already expires its old snapshots, but leaves their files behind.
     _remove_orphans(spark, store, naming.STATE)
     return done
 
@@ -98,7 +101,10 @@ def _maintain_table(spark: SparkSession, store: IcebergStore, name: Identifier) 
 
 
 def _compact(spark: SparkSession, store: IcebergStore, name: Identifier) -> None:
-    """Files that have deletes, and small ones, become few and sorted: a batch then opens only those it may concern."""
+    """Rewrite small files and files with deletes into a few files that are sorted by key.
+
+    A batch then opens only the files whose key range it touches.
+    """
     options = {
         "target-file-size-bytes": str(store.settings.target_file_bytes),
         "min-input-files": str(_SMALL_FILES),
@@ -120,20 +126,23 @@ def _compact(spark: SparkSession, store: IcebergStore, name: Identifier) -> None
 
 
 def _remove_orphans(spark: SparkSession, store: IcebergStore, name: Identifier) -> None:
-    """Object storage is listed by the client that reads and writes it, not by Hadoop, which may have none for it."""
+    """Remove files that no snapshot refers to.
+
+    Object storage is listed by the client that Iceberg reads and writes with, since Hadoop may have no client for it.
+    """
     listing = ", prefix_listing => true" if "://" in location(store.settings) else ""
     _call(spark, "remove_orphan_files", name, f"older_than => {_ago(_ORPHAN_HOURS)}{listing}")
 
 
 def _words(error: Exception) -> str:
-    """What Java says, where Python only says that Java did."""
+    """Return the error's message: Java's own line where py4j's first line only says that a Java call failed."""
     lines = str(error).splitlines() or [type(error).__name__]
     found = next((line for line in lines[1:] if line.startswith(": ")), lines[0]) if "calling" in lines[0] else lines[0]
     return found.removeprefix(": ")[:300]
 
 
 def _settled(store: IcebergStore, call: Callable[[], Any]) -> None:
-    """Again after a conflict; the last time with the sync held."""
+    """Call it, and retry after a commit conflict. The last attempt runs while the sync is held."""
     for attempt in range(_TRIES):
         try:
             call()
@@ -158,7 +167,7 @@ def _ago(hours: float) -> str:
 
 
 def _figures(spark: SparkSession, name: Identifier) -> tuple[int, int, int, int]:
-    """Data files, delete files, bytes of both, snapshots."""
+    """Return the numbers of data files, delete files, bytes of both, and snapshots."""
     full = statements.full_name(name)
     rows = spark.sql(
         f"SELECT count_if(content = 0) AS files, count_if(content <> 0) AS deletes,"  # noqa: S608 - a quoted name

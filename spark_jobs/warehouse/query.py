@@ -1,7 +1,7 @@
-"""Spark SQL over the warehouse, as it is or as it was. Reads only.
+"""Runs Spark SQL queries over the present or a past state of the warehouse. Read-only.
 
-The past is shown by views over the history, under the names of the current tables, in Spark's own session catalog: the
-same query runs over both.
+A past state is a set of views over the history tables. The views have the names of the current tables, in Spark's own
+session catalog, so the same query runs over both.
 """
 
 from __future__ import annotations
@@ -30,7 +30,11 @@ _READING: Final = re.compile(
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AsOf:
-    """`position`: everything that committed before this LSN (plus the base); or `at_us`: by the source's clock."""
+    """A past state: `position` or `at_us` is set.
+
+    `position` means everything that committed before this LSN (plus the base). `at_us` is a time by the source's
+    clock.
+    """
 
     text: str
     position: int | None = None
@@ -39,14 +43,14 @@ class AsOf:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class QueryResult:
-    """`warnings`: why the past may not be exact."""
+    """A query's result. `warnings` say why a past state may not be exact."""
 
     frame: DataFrame
     warnings: list[str] = field(default_factory=list)
 
 
 def parse_as_of(text: str, base: int = 0) -> AsOf:
-    """`16/B374D848`, or a time in ISO 8601: in UTC unless it names a zone."""
+    """Parse an LSN such as `16/B374D848`, or an ISO 8601 time. A time without a zone is UTC."""
     try:
         return AsOf(text=text, position=int(LSN.parse(text)) + base)
     except ValueError:
@@ -55,7 +59,7 @@ def parse_as_of(text: str, base: int = 0) -> AsOf:
         at = datetime.fromisoformat(text.replace("Z", "+00:00"))
     except ValueError as error:
         raise UsageError(
-            f"Neither an LSN nor a time: {text}.", remedy="Such as 16/B374D848, or 2026-01-31T12:00:00Z."
+            f"Neither an LSN nor a time: {text}.", remedy="Use a form such as 16/B374D848 or 2026-01-31T12:00:00Z."
         ) from error
     at = at if at.tzinfo is not None else at.replace(tzinfo=timezone.utc)
     since = at - datetime(1970, 1, 1, tzinfo=timezone.utc)
@@ -63,19 +67,22 @@ def parse_as_of(text: str, base: int = 0) -> AsOf:
 
 
 def query_warehouse(spark: SparkSession, store: IcebergStore, sql: str, as_of: AsOf | None = None) -> QueryResult:
-    """`spark`: a session of the query's own, with the warehouse's catalog."""
+    """Run the query over the present state, or over the state `as_of`.
+
+    `spark` is a session that only this query uses, with the warehouse's catalog.
+    """
     if _READING.match(sql) is None:
-        raise UsageError("A query reads: it begins with SELECT or WITH.", remedy="Write to the source instead.")
+        raise UsageError("A query must only read: start it with SELECT or WITH.", remedy="Write to the source instead.")
     state = store.state()
     if state.serving is None:
-        raise UsageError("The warehouse serves nothing yet.", remedy=f"tailrace sync {store.name}")
+        raise UsageError("The warehouse serves no generation yet.", remedy=f"tailrace sync {store.name}")
     if as_of is None:
         spark.sql(f"USE {CATALOG}")
         return QueryResult(frame=spark.sql(sql))
     reached = state.generations[state.serving].position
     if as_of.position is not None and as_of.position > max(reached.version.position, reached.lsn):
         raise UsageError(
-            f"The warehouse has everything up to {LSN(reached.lsn)}, not yet up to {as_of.text}.",
+            f"The warehouse has everything up to {LSN(reached.lsn)}, but not up to {as_of.text} yet.",
             remedy=f"Wait for it: tailrace wait {store.name} --lsn {as_of.text}",
         )
     show_past(spark, store, as_of)
@@ -84,7 +91,7 @@ def query_warehouse(spark: SparkSession, store: IcebergStore, sql: str, as_of: A
 
 
 def show_past(spark: SparkSession, store: IcebergStore, as_of: AsOf) -> None:
-    """A view for each table that has a history, under the name of the table."""
+    """Create a view of the past state for each table that has a history, under the name of the table."""
     for name, *_ in store.catalog.list_namespaces():
         if not naming.is_history(name):
             continue
@@ -99,7 +106,7 @@ def show_past(spark: SparkSession, store: IcebergStore, as_of: AsOf) -> None:
 
 
 def past_rows(store: IcebergStore, history: naming.Identifier, as_of: AsOf) -> str:
-    """A SELECT of the table's rows, with the columns of the current table where that is there still."""
+    """Return a SELECT of the table's past rows, with the columns of the current table, or else of the history."""
     current = (history[0].removesuffix("__history"), history[1])
     described = store.tables.load(current) or store.tables.load(history)
     fields = [each.name for each in described.schema().fields] if described is not None else []
@@ -110,13 +117,17 @@ def past_rows(store: IcebergStore, history: naming.Identifier, as_of: AsOf) -> s
 
 
 def view_name(name: str) -> str:
-    """Spark's own catalog takes no dash, which stands for what is no letter: it becomes an underscore."""
+    """Return the quoted name of the view.
+
+    Warehouse names have a dash for characters that are not letters. Spark's own catalog accepts no dash, so it
+    becomes an underscore.
+    """
     return statements.quoted_name(name.replace("-", "_"))
 
 
 def _warnings(store: IcebergStore, as_of: AsOf) -> list[str]:
     return [
-        f"{gap.topic}: between {LSN(gap.from_position)} and {LSN(gap.to_position)} the history has not every version."
+        f"{gap.topic}: the history lacks versions between {LSN(gap.from_position)} and {LSN(gap.to_position)}."
         for gap in store.state().gaps
         if (as_of.position is not None and as_of.position < gap.to_position)
         or (as_of.at_us is not None and as_of.at_us < gap.until_ms * 1000)

@@ -1,7 +1,7 @@
-"""Parked rows of the warehouse tried again: what the sync has passed by of them is applied as a batch of its own.
+"""Retries parked rows of the warehouse: applies their records up to the sync's position again, as a separate batch.
 
-Beyond the position nothing is read: an earlier version that the sync has yet to bring would find a later one in the
-history, and be left out.
+It reads no record beyond the position. Otherwise the history would have a later version of the row before the sync
+applies an earlier one, and the sync would leave the earlier version out.
 """
 
 from __future__ import annotations
@@ -27,12 +27,13 @@ Record = tuple[str, int, int, bytes, bytes | None, bytes, datetime]
 
 
 class _Refused:
-    """Takes what does not fit this time either."""
+    """Collects the rows that still do not fit, with the reasons."""
 
     def __init__(self) -> None:
         self.reasons: dict[tuple[str, bytes, str], str] = {}
 
     def park(self, rows: Iterable[ParkedRow]) -> None:
+        """Keep the reasons, by topic, key and version."""
         self.reasons |= {(row.topic, row.key, row.version): row.reason for row in rows}
 
 
@@ -44,12 +45,15 @@ def retry_in_warehouse(
     tables: Mapping[str, TableSchema],
     rows: Sequence[Parked],
 ) -> dict[int, str]:
-    """Why they stay parked, by the rows' places; what is not named there is settled. `tables`: those of the store."""
+    """Retry the rows. Returns why rows stay parked, by `Parked.place`; rows without an entry are settled.
+
+    `tables` are the store's tables, by topic.
+    """
     reasons: dict[int, str] = {}
     records: dict[int, list[Record]] = {}
     for row in rows:
         if row.key_bytes:
-            reasons[row.place] = "its key is too long to be found"
+            reasons[row.place] = "only part of its long key was kept"
         elif row.topic in tables:
             passed = position.topics[row.topic].next_offsets[row.partition]
             records[row.place] = list(_records_of(config, row, passed))
@@ -70,7 +74,7 @@ def retry_in_warehouse(
 
 
 def _records_of(config: Config, row: Parked, passed: int) -> Iterator[Record]:
-    """The row's own, and TRUNCATEs of its table, from where it stood up to where the sync is."""
+    """Yields the row's records and the TRUNCATEs of its table, from the parked offset to the offset `passed`."""
     for message in read_partition(config, row.topic, row.partition, row.offset):
         offset, key = message.offset() or 0, message.key() or b""
         if offset >= passed:

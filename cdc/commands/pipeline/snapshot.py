@@ -94,7 +94,7 @@ def snapshot(
 def _is_done(report: SnapshotReport, *, first: bool) -> bool:
     """Return whether every requested snapshot is complete.
 
-    Without an initial snapshot (`[copy] first = false`), tables that are incomplete by that choice do not count.
+    Without an initial snapshot (`[snapshot] initial = false`), tables that are incomplete by that choice do not count.
     """
     left = [table for table in report.incomplete if first or not table.get("by_choice")]
     return report.status is not None and report.status["state"] == "streaming" and not left

@@ -112,7 +112,7 @@ def _refuse_first_copy(config: Config) -> None:
     if status["state"] == "copying":
         raise RefusedError(
             "The initial snapshot cannot be paused or cancelled: it holds a Postgres snapshot and the WAL since then.",
-            remedy="Limit its rate instead ([copy] rows_per_second), or remove the pipeline: tailrace remove --all",
+            remedy="Limit its rate instead ([snapshot] rows_per_second), or remove the pipeline: tailrace remove --all",
         )
     topics = Topics(config.kafka)
     try:

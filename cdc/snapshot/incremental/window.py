@@ -28,7 +28,7 @@ from cdc.postgres.visibility import Snapshot
 # Above this number of changed keys, reading the chunk again costs less than storing more keys.
 MOST_KEYS = 200_000
 # Limits the open windows, since a chunk whose task died never gets a high watermark. It is the largest allowed value of
-# [copy] connections.
+# [snapshot] connections.
 MOST_WINDOWS = 256
 
 # Numbers of streamed transactions that may not be visible yet. Usually `forget_visible` removes all of them.

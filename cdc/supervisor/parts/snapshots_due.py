@@ -26,7 +26,7 @@ class CopiesDue:
     """The snapshots that are due. `first`: capture waits for the initial snapshot.
 
     `tables`: incomplete tables and the reasons. Tables whose snapshot was cancelled are left out. So are those without
-    an initial snapshot by choice (`[copy] first = false`).
+    an initial snapshot by choice (`[snapshot] initial = false`).
     """
 
     first: bool = False
@@ -39,7 +39,7 @@ class CopiesDue:
 def copies_due(status: Status | None, *, first: bool = True) -> CopiesDue:
     """Return the snapshots that are due. `status`: from `cdc.snapshot.table_status`; None before capture's first start.
 
-    `first`: whether tables need an initial snapshot, as `[copy] first` says.
+    `first`: whether tables need an initial snapshot, as `[snapshot] initial` says.
     """
     if status is None or status["state"] in ("creating", "recovering"):
         return CopiesDue()

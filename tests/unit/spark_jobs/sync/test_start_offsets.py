@@ -69,7 +69,7 @@ def test_a_known_position_is_gone_on_from() -> None:
 @pytest.mark.parametrize(
     ("position", "facts", "words"),
     [
-        (_position(3), _facts(ends=[5], topic_id="other"), "made again"),
+        (_position(3), _facts(ends=[5], topic_id="other"), "created again"),
         (_position(3), _facts(ends=[5, 5]), "2 partitions"),
         (_position(6), _facts(ends=[5]), "the broker has lost records"),
         (_position(3), _facts(ends=[9], starts=[4]), "deleted from t"),
