@@ -124,7 +124,7 @@ def _publication(found: Survey, publication: str) -> Iterator[str]:
     names = {t.sql_name: t.sql_name if t.kind == "p" else f"only {t.sql_name}" for t in found.capturable}
     existing = found.publication_tables
     if existing is None and names:
-        yield "-- The publication. The owner of the tables must create it. If you remove a table from the config, remove"
+        yield "-- The publication. The tables' owner must create it. If you remove a table from the config, remove"
         yield "-- it here too."
         yield f"create publication {publication} for table"
         yield from _listed([*names.values()])
