@@ -16,12 +16,12 @@ class Backoff:
 
     first_seconds: float = FIRST_SECONDS
     longest_seconds: float = LONGEST_SECONDS
-    long_life_seconds: float = LONG_LIFE_SECONDS
+    long_session_seconds: float = LONG_LIFE_SECONDS
     _next_seconds: float = field(default=0.0, init=False)
 
     def after(self, lived_seconds: float) -> float:
         """Return the seconds to wait after a run that took `lived_seconds`."""
-        if lived_seconds >= self.long_life_seconds:
+        if lived_seconds >= self.long_session_seconds:
             self.reset()
         pause = self._next_seconds or self.first_seconds
         self._next_seconds = min(pause * 2, self.longest_seconds)

@@ -20,7 +20,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from cdc.errors import TailraceError, TransientError
-from deploy import leash
+from deploy import parent_watch
 from deploy.java import Java, find_java
 from deploy.progress import ProgressDisplay
 from deploy.versions import Coordinates
@@ -123,10 +123,10 @@ def _download_all(artifact: Artifact, scratch: Path, java: Java, progress: Progr
 
 def _run_ivy(command: Sequence[str], part: Coordinates, scratch: Path, label: str, progress: ProgressDisplay) -> None:
     output = scratch / "ivy.log"
-    leashed = [sys.executable, "-S", "-E", leash.__file__, *command]
+    command_line = [sys.executable, "-S", "-E", parent_watch.__file__, *command]
     with (
         output.open("w") as log,
-        subprocess.Popen(leashed, stdin=subprocess.PIPE, stdout=log, stderr=log, cwd=scratch) as ivy,
+        subprocess.Popen(command_line, stdin=subprocess.PIPE, stdout=log, stderr=log, cwd=scratch) as ivy,
     ):
         while ivy.poll() is None:
             progress.show(label, f"downloading {part.name} {part.version} ({_megabytes(scratch)} MB)")

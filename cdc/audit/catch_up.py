@@ -12,7 +12,7 @@ from cdc.names import Control, control_topic
 from cdc.positions.progress import Progress, read_progress
 from cdc.positions.wait import wait_for
 
-_LOOK_SECONDS = 0.1
+_POLL_SECONDS = 0.1
 
 
 def wait_for_topics(config: Config, lsn: int, timeout_seconds: float) -> Progress:
@@ -31,7 +31,7 @@ def wait_for_topics(config: Config, lsn: int, timeout_seconds: float) -> Progres
                 f"Capture has not published everything up to {LSN(lsn)} after {timeout_seconds:.0f} seconds.",
                 remedy="An audit needs a running capture: tailrace capture --status shows its state.",
             )
-        time.sleep(_LOOK_SECONDS)
+        time.sleep(_POLL_SECONDS)
 
 
 def wait_for_stores(config: Config, names: Sequence[str], lsn: int, timeout_seconds: float) -> None:

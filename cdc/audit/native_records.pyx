@@ -2,7 +2,7 @@
 """The audit's compiled loops: hashes of many rows, and the record batches of a topic as columns of numbers.
 
 The extension is built at installation if there is a C compiler. Without it, `cdc.audit.row_content` and
-`spark_jobs.audit.topic_share` compute the same numbers in Python; tests compare the two. Records that are not plain
+`spark_jobs.audit.topic_read_task` compute the same numbers in Python; tests compare the two. Records that are not plain
 events of Tailrace are returned undecoded, and Python decodes them.
 """
 

@@ -21,7 +21,7 @@ from cdc.audit.audit_records import TOPIC
 from cdc.audit.catch_up import wait_for_stores, wait_for_topics
 from cdc.audit.difference_rules import Kind, Moment, RowCase, judge_store, judge_topic
 from cdc.audit.row_content import Content
-from cdc.audit.source_rows import SourceLook, fence, read_source_rows
+from cdc.audit.source_rows import SourceRead, fence, read_source_rows
 from cdc.audit.topic_records import Schemas, TopicTail, id_of, read_schemas
 from cdc.config import Config
 from cdc.errors import TransientError
@@ -30,7 +30,7 @@ from cdc.names import Control, control_topic
 from cdc.snapshot.table_description import DescribedTable
 from cdc.stores.contract import StoredRow, TableSchema
 from cdc.stores.scan import StoreScan
-from cdc.tables.event_settings import name_of, why_other
+from cdc.tables.event_settings import name_of, recorded_settings_mismatch
 from cdc.tables.recorded_state import why_incomplete
 from cdc.tables.state_reader import incomplete, read_recorded_states
 
@@ -200,7 +200,7 @@ class Recheck:
                 found.records.append(record)
 
 
-def why_unjudged(config: Config, oid: str, topic: str, seen: SourceLook) -> str:
+def why_unjudged(config: Config, oid: str, topic: str, seen: SourceRead) -> str:
     """Return why the table cannot be compared now, or "".
 
     The table is incomplete if rows changed without row events and the incremental snapshot that publishes them has not
@@ -216,7 +216,9 @@ def why_unjudged(config: Config, oid: str, topic: str, seen: SourceLook) -> str:
     before = states.tables.get(oid)
     if before is None or seen.state is None:
         return "capture has no recorded state of the table"
-    return why_other(config, states, {oid: name_of(before)}) or why_incomplete(before, seen.state) or ""
+    return (
+        recorded_settings_mismatch(config, states, {oid: name_of(before)}) or why_incomplete(before, seen.state) or ""
+    )
 
 
 def read_schemas_of(config: Config) -> Mapping[str, Schemas]:

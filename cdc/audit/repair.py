@@ -17,7 +17,7 @@ from cdc.audit.recheck import Audited, RowVerdict
 from cdc.config import Config
 from cdc.errors import TransientError
 from cdc.lsn import Version
-from cdc.snapshot.incremental.keys import copy_keys
+from cdc.snapshot.incremental.keys import snapshot_keys
 from cdc.stores.contract import Change, StoredRow
 from cdc.stores.registry import open_store
 from cdc.stores.scan import Forced
@@ -30,7 +30,7 @@ def repair_topic(config: Config, audited: Audited, wrong: Wrong) -> int:
     cases = [case for case, verdict in wrong.values() if TOPIC in verdict.kinds and case.key is not None]
     if cases:
         keys: Collection[bytes] = {case.key for case in cases if case.key is not None}
-        copy_keys(config, audited.oid, keys, timeout_seconds=audited.timeout_seconds)
+        snapshot_keys(config, audited.oid, keys, timeout_seconds=audited.timeout_seconds)
         for case in cases:
             case.disordered = False
     return len(cases)

@@ -23,7 +23,7 @@ from cdc.audit.audit_records import AuditRecord, Difference
 from cdc.audit.catch_up import wait_for_stores
 from cdc.audit.recheck import content_of, read_schemas_of, why_unjudged
 from cdc.audit.row_content import Content
-from cdc.audit.source_rows import SourceLook, fence, read_source_rows
+from cdc.audit.source_rows import SourceRead, fence, read_source_rows
 from cdc.config import Config
 from cdc.config.stores import RedisConfig
 from cdc.errors import TransientError
@@ -33,7 +33,7 @@ from cdc.postgres.connection import explain
 from cdc.publishing.parked import RowName, names_of
 from cdc.snapshot.chunk_plan import read_sizes
 from cdc.snapshot.copy_rows import LineEncoder
-from cdc.snapshot.records import Piece
+from cdc.snapshot.records import BlockRange
 from cdc.snapshot.rows_by_key import key_of_id
 from cdc.snapshot.source_reader import Readable, at_snapshot, lines, lock
 from cdc.snapshot.table_description import DescribedTable, describe_tables
@@ -168,13 +168,13 @@ class ContinuousAudit:
         """Return an LSN, and by id the chosen rows that truly differ. None: the table cannot be compared now."""
         open_ids = dict.fromkeys(chosen, 0)
         found: dict[str, Difference] = {}
-        before = self._look(oid, schema, chosen)
+        before = self._poll(oid, schema, chosen)
         for _ in range(_ROUNDS):
             if before is None or not open_ids:
                 break
             wait_for_stores(self._config, [name], before.ended, self._timeout)
             held = scan.rows(schema, list(open_ids))
-            after = self._look(oid, schema, {each: chosen[each] for each in open_ids})
+            after = self._poll(oid, schema, {each: chosen[each] for each in open_ids})
             if after is None or after.table is None:
                 return 0, None
             schemas = read_schemas_of(self._config).get(schema.topic)
@@ -209,7 +209,7 @@ class ContinuousAudit:
             or not known & (names_of(name, topic, chosen[each]) | names_of("", topic, chosen[each]))
         }
 
-    def _look(self, oid: str, schema: TableSchema, chosen: Mapping[str, bytes]) -> SourceLook | None:
+    def _poll(self, oid: str, schema: TableSchema, chosen: Mapping[str, bytes]) -> SourceRead | None:
         seen = read_source_rows(self._config, oid, set(chosen.values()))
         fence(self._config)
         return None if why_unjudged(self._config, oid, schema.topic, seen) else seen
@@ -256,7 +256,7 @@ class ContinuousAudit:
         found: list[bytes] = []
         for _ in range(1 if self._warehouses else min(blocks, _MOST_BLOCKS)):
             first = self._chance.randrange(blocks)
-            piece = Piece(table=table.oid, relation=leaf.relation.oid, first_block=first, end_block=first + 1)
+            piece = BlockRange(table=table.oid, relation=leaf.relation.oid, first_block=first, end_block=first + 1)
             for some in lines(connection, readable, piece, encoder.columns):
                 found += [key for key, _ in encoder.encode(some)]
             if len(found) >= count:

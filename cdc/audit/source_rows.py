@@ -23,7 +23,7 @@ from cdc.tables.recorded_state import TableState
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class SourceLook:
+class SourceRead:
     """Rows of one table in one snapshot.
 
     `rows`: by record key. `began` and `ended`: LSNs before and after the snapshot was taken. `table`: None if the table
@@ -39,7 +39,7 @@ class SourceLook:
     state: TableState | None
 
 
-def read_source_rows(config: Config, oid: str, keys: Collection[bytes]) -> SourceLook:
+def read_source_rows(config: Config, oid: str, keys: Collection[bytes]) -> SourceRead:
     """Read the rows with these keys from the table, in a new snapshot."""
     with connect(config.source.conninfo(), application_name="tailrace audit") as other:
         began = catalog.current_lsn(other)
@@ -53,7 +53,7 @@ def read_source_rows(config: Config, oid: str, keys: Collection[bytes]) -> Sourc
                 state = read_catalog_states(connection, [oid], prefix=config.kafka.prefix).get(oid)
         except psycopg.Error as error:
             raise TransientError(f"Postgres: {explain(error)}") from error
-    return SourceLook(rows=rows, snapshot=Snapshot.parse(row[0]), began=began, ended=ended, table=table, state=state)
+    return SourceRead(rows=rows, snapshot=Snapshot.parse(row[0]), began=began, ended=ended, table=table, state=state)
 
 
 def fence(config: Config) -> LSN:

@@ -16,13 +16,13 @@ _KEPT_BYTES = 64 << 20  # how much free memory the process keeps; the queues are
 
 def share_memory() -> None:
     """Limit malloc to one arena for all threads. Call this before the process starts a second thread."""
-    _tell((_M_ARENA_MAX, 1))
+    _set_malloc_options((_M_ARENA_MAX, 1))
 
 
 def keep_memory(reserve_bytes: int) -> None:
     """Keep freed memory in the process, and allocate `reserve_bytes` now, before a large transaction needs them."""
     share_memory()
-    _tell((_M_MMAP_THRESHOLD, _KEPT_BYTES // 2), (_M_TRIM_THRESHOLD, _KEPT_BYTES))
+    _set_malloc_options((_M_MMAP_THRESHOLD, _KEPT_BYTES // 2), (_M_TRIM_THRESHOLD, _KEPT_BYTES))
     libc = ctypes.CDLL(None)
     libc.malloc.restype = ctypes.c_void_p
     libc.malloc.argtypes = [ctypes.c_size_t]
@@ -34,7 +34,7 @@ def keep_memory(reserve_bytes: int) -> None:
         libc.free(block)
 
 
-def _tell(*settings: tuple[int, int]) -> None:
+def _set_malloc_options(*settings: tuple[int, int]) -> None:
     """Call `mallopt` for each setting. Without glibc (musl, macOS) do nothing: capture is then only slower."""
     libc = ctypes.CDLL(None)
     if hasattr(libc, "mallopt"):

@@ -59,11 +59,11 @@ class BatchCommit:
         publisher = self._publisher
         if heartbeat:
             continuity.check_topics(draft, self._topics)
-            publication, self.states = self._watch.look(draft, self.states)
+            publication, self.states = self._watch.poll(draft, self.states)
             draft = draft.with_publication(publication.identity, publication.tables)
         publisher.begin()
         self.send_completed(held)
-        publisher.flush(self._timeout_seconds, lambda: self._look_at_topics(draft))
+        publisher.flush(self._timeout_seconds, lambda: self._check_topics(draft))
         touched = {name: len(draft.end_offsets[name]) for name in publisher.touched if name in draft.end_offsets}
         progress = draft.with_end_offsets(self._topics.end_offsets(touched) if touched else {})
         progress = progress.with_parked(publisher.parked_counts)
@@ -85,6 +85,6 @@ class BatchCommit:
         if heartbeat:
             self._publisher.send(self._positions_topic, PROGRESS_KEY, data, headers)
 
-    def _look_at_topics(self, progress: Progress) -> None:
+    def _check_topics(self, progress: Progress) -> None:
         with suppress(TransientError):  # the broker is unavailable, perhaps only for a while
             continuity.check_topics(progress, self._topics)

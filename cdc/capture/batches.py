@@ -57,7 +57,7 @@ class Batches:
         publisher: Publisher,
         commits: BatchCommit,
         worker: Worker,
-        attendance: StreamWaiter,
+        stream_waiter: StreamWaiter,
         progress: Progress,
     ) -> None:
         self._settings = settings
@@ -67,7 +67,7 @@ class Batches:
         self._publisher = publisher
         self._commits = commits
         self._worker = worker
-        self._attendance = attendance
+        self._stream_waiter = stream_waiter
         self.progress = progress
         self.heartbeat_seen = False
         self.is_late = False  # the transactions were committed a while ago: throughput matters more than latency
@@ -145,16 +145,16 @@ class Batches:
         """Wait for the Kafka commit in progress, if there is one. Only then confirm the slot."""
         if self._commit is None:
             return
-        self.progress = self._attendance.wait(self._commit, self._stream)
+        self.progress = self._stream_waiter.wait(self._commit, self._stream)
         self._commit = None
         self._confirm(self.progress.confirmable)
         self._changes.emit = self._publisher.emit
         self._outbox.empty_into(self._publisher.send)
         self._settled_at = time.monotonic()
 
-    def look(self) -> None:
+    def check_limits(self) -> None:
         """Check the limits between rows: wait for Kafka, complete held events, split a very large transaction."""
-        self._attendance.wait_while(self._is_full, self._stream)
+        self._stream_waiter.wait_while(self._is_full, self._stream)
         if self._commit is not None and self._commit.done():
             self.settle()
         if len(self._changes.held) >= _HELD_EVENTS or self._changes.held_bytes >= _HELD_BYTES:
@@ -179,7 +179,7 @@ class Batches:
 
     def call(self, call: Callable[[], T]) -> T:
         """Run a blocking call in the worker thread and return its result."""
-        return self._attendance.call(call, self._stream)
+        return self._stream_waiter.call(call, self._stream)
 
     # -- committing ------------------------------------------------------------------------------------------
 

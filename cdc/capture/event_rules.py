@@ -166,7 +166,7 @@ class EventRules:
     # -- incremental snapshots -------------------------------------------------------------------------------
 
     @property
-    def is_replaying_copies(self) -> bool:
+    def is_replaying_snapshots(self) -> bool:
         """Whether the snapshot rows of this position were published before the restart. (Their seq is 0.)"""
         return self._skip_through >= 0
 
@@ -179,7 +179,7 @@ class EventRules:
         self._watched = self.windows.topics
         self._quick = {head: way for table in self.tables.values() for head, way in self._ways(table).items()}
 
-    def on_copied(self, record: Record) -> None:
+    def on_snapshot_row(self, record: Record) -> None:
         self._queue(record)
 
     # -- rows ------------------------------------------------------------------------------------------------
@@ -335,7 +335,7 @@ class EventRules:
     ) -> None:
         envelope = self._envelope(table)
         place = self._place(envelope, lsn)
-        if table.holes(new):
+        if table.missing_toast_indexes(new):
             self._hold(table, envelope, op, before, new, key, table.key_values(new), place, *headers)
         else:
             value = envelope.render(op, before, table.encode_row(new), place, self.now)

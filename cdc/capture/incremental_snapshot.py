@@ -24,17 +24,17 @@ from cdc.lsn import LSN, Version
 from cdc.names import Control, control_topic
 from cdc.postgres.visibility import Snapshot
 from cdc.publishing.parked import parked_headers
-from cdc.snapshot.events import copied_event, full_copy_markers
+from cdc.snapshot.events import full_snapshot_markers, snapshot_event
 from cdc.snapshot.incremental import watermarks
-from cdc.snapshot.incremental.announced import Announced
-from cdc.snapshot.incremental.chunk_rows import CHUNK_HEADER, GONE, SIZE_HEADER, TOPIC_HEADER, CopiedRow, chunk_tag
+from cdc.snapshot.incremental.announced import AnnouncedSnapshots
+from cdc.snapshot.incremental.chunk_rows import CHUNK_HEADER, GONE, SIZE_HEADER, TOPIC_HEADER, SnapshotRow, chunk_tag
 from cdc.snapshot.incremental.window import WindowVerdict
-from cdc.snapshot.records import ChunkState, CopyState
-from cdc.tables.event_settings import name_of, why_different
+from cdc.snapshot.records import ChunkState, SnapshotState
+from cdc.tables.event_settings import job_settings_mismatch, name_of
 from cdc.tables.recorded_state import TableState, TableStates
 
 T = TypeVar("T")
-log = get_logger("copies")
+log = get_logger("snapshot")
 
 _READ_SECONDS = 30.0
 _SLICE_ROWS = 1000
@@ -67,33 +67,35 @@ class WatermarkHandler:
         self._kafka = config.kafka
         self._prefix = config.kafka.prefix
         self._pipeline = watermarks.pipeline_of(config)
-        self._announced = Announced(config.kafka)
+        self._announced = AnnouncedSnapshots(config.kafka)
         self._changes = changes
         self._database = database
         self._call = call
         self._settle = settle
         self._introduce = introduce
-        self._copies_topic = control_topic(self._prefix, Control.COPIES)
+        self._snapshots_topic = control_topic(self._prefix, Control.COPIES)
 
-    def on_mark(self, content: bytes, lsn: LSN, states: TableStates) -> TableStates:
+    def on_watermark(self, content: bytes, lsn: LSN, states: TableStates) -> TableStates:
         """Handle one watermark and return the table states after it."""
         mark = watermarks.decode_watermark(content)
         if mark is None:
-            log.warning("mark_ignored", reason="the message has our prefix but is no watermark", lsn=str(lsn))
+            log.warning("watermark_ignored", reason="the message has our prefix but is no watermark", lsn=str(lsn))
         elif mark.pipeline != self._pipeline:
             # Another pipeline on this database wrote it, or a release whose watermarks named no pipeline. The job that
             # wrote it notices that capture has passed it without a record, and reads the chunk again.
-            log.debug("mark_ignored", reason="it belongs to another pipeline", pipeline=mark.pipeline, lsn=str(lsn))
-        elif self._changes.is_replaying_copies:
+            log.debug(
+                "watermark_ignored", reason="it belongs to another pipeline", pipeline=mark.pipeline, lsn=str(lsn)
+            )
+        elif self._changes.is_replaying_snapshots:
             pass  # capture handled it before the restart
-        elif isinstance(mark, watermarks.Low):
+        elif isinstance(mark, watermarks.LowWatermark):
             if (reason := self._why_refused(mark.tables, mark.settings, states)) is not None:
-                log.warning("mark_refused", reason=reason, copy=mark.copy, chunk=mark.chunk, lsn=str(lsn))
+                log.warning("watermark_refused", reason=reason, copy=mark.copy, chunk=mark.chunk, lsn=str(lsn))
                 return states
             topics = [states.tables[oid].topic for oid in mark.tables if oid in states.tables]
             self._changes.windows.low((mark.copy, mark.chunk), (mark.attempt, mark.reading), topics, lsn)
             self._changes.watch_windows()
-        elif isinstance(mark, watermarks.High):
+        elif isinstance(mark, watermarks.HighWatermark):
             self._on_high(mark, lsn, states)
         else:
             return self._on_end(mark, lsn, states)
@@ -105,17 +107,19 @@ class WatermarkHandler:
         A job with other settings encodes rows differently. So may a job of an older release, which sends no settings.
         """
         tables = {oid: name_of(states.tables[oid]) for oid in oids if oid in states.tables}
-        return why_different(self._config, settings, tables)
+        return job_settings_mismatch(self._config, settings, tables)
 
-    def _on_high(self, mark: watermarks.High, lsn: LSN, states: TableStates) -> None:
+    def _on_high(self, mark: watermarks.HighWatermark, lsn: LSN, states: TableStates) -> None:
         chunk = msgspec.structs.replace(mark.chunk, attempt=mark.attempt, repeat="")
         windows = self._changes.windows
         if not self._call(lambda: self._announced.has_chunk(chunk.copy, chunk.number)):
-            log.warning("mark_ignored", reason="no snapshot job has announced its chunk", copy=chunk.copy, lsn=str(lsn))
+            log.warning(
+                "watermark_ignored", reason="no snapshot job has announced its chunk", copy=chunk.copy, lsn=str(lsn)
+            )
             return
         tables = {piece.table for piece in chunk.pieces}
         if (reason := self._why_refused(tables, mark.settings, states)) is not None:
-            log.warning("mark_refused", reason=reason, copy=chunk.copy, chunk=chunk.number, lsn=str(lsn))
+            log.warning("watermark_refused", reason=reason, copy=chunk.copy, chunk=chunk.number, lsn=str(lsn))
             self._note(msgspec.structs.replace(chunk, rows=0, done=False, repeat=reason, refused=True))
             return
         snapshot = Snapshot.parse(mark.snapshot)
@@ -157,9 +161,9 @@ class WatermarkHandler:
                 events = parked if size else deletes if row == GONE else found
                 head, tail = events[topic]
                 headers = parked_headers(stamp, size) if size else [("v", stamp)]
-                self._changes.on_copied(Record(topic, key, head + (GONE if size else row) + tail, headers))
+                self._changes.on_snapshot_row(Record(topic, key, head + (GONE if size else row) + tail, headers))
                 if events is not found:
-                    self._changes.on_copied(Record(topic, key, None, headers))
+                    self._changes.on_snapshot_row(Record(topic, key, None, headers))
                 published += not size
         return published
 
@@ -168,7 +172,7 @@ class WatermarkHandler:
     ) -> dict[str, tuple[bytes, bytes]]:
         """Return, by topic, the bytes of an event before and after its row."""
         return {
-            state.topic: copied_event(
+            state.topic: snapshot_event(
                 _shape(state),
                 pipeline=self._prefix,
                 database=self._database,
@@ -181,24 +185,26 @@ class WatermarkHandler:
             for state in states.tables.values()
         }
 
-    def _on_end(self, mark: watermarks.End, lsn: LSN, states: TableStates) -> TableStates:
+    def _on_end(self, mark: watermarks.EndWatermark, lsn: LSN, states: TableStates) -> TableStates:
         """Complete a snapshot of whole tables: write markers that invalidate all versions from before its start.
 
         A row that the snapshot did not read no longer exists at the source.
         """
         if mark.copy.base != self._changes.base:
-            log.warning("mark_ignored", reason="its snapshot began before a recovery", copy=mark.copy.id, lsn=str(lsn))
+            log.warning(
+                "watermark_ignored", reason="its snapshot began before a recovery", copy=mark.copy.id, lsn=str(lsn)
+            )
             return states
         plan = self._call(lambda: self._announced.plan(mark.copy.id))
         if plan is None or not mark.whole.keys() <= set(plan.tables):
-            log.warning("mark_ignored", reason="no job has planned its tables", copy=mark.copy.id, lsn=str(lsn))
+            log.warning("watermark_ignored", reason="no job has planned its tables", copy=mark.copy.id, lsn=str(lsn))
             return states
         if any(began > lsn for began in mark.whole.values()):
-            log.warning("mark_ignored", reason="a table's start LSN is after it", copy=mark.copy.id, lsn=str(lsn))
+            log.warning("watermark_ignored", reason="a table's start LSN is after it", copy=mark.copy.id, lsn=str(lsn))
             return states
         reason = self._why_refused(mark.whole, mark.settings, states)
         if reason is not None:
-            log.warning("mark_refused", reason=reason, copy=mark.copy.id, lsn=str(lsn))
+            log.warning("watermark_refused", reason=reason, copy=mark.copy.id, lsn=str(lsn))
             self._note(
                 msgspec.structs.replace(plan, state="abandoned", reason=reason, ended_ms=self._changes.commit_ms)
             )
@@ -208,21 +214,21 @@ class WatermarkHandler:
             state = states.tables.get(oid)
             if state is None:
                 continue
-            for record in full_copy_markers(
+            for record in full_snapshot_markers(
                 _shape(state),
                 msgspec.structs.replace(plan, point=began),
                 pipeline=self._prefix,
                 database=self._database,
                 partitions=self._kafka.partitions,
             ):
-                self._changes.on_copied(record)
+                self._changes.on_snapshot_row(record)
             states = states.copied(state.topic, began)
         self._note(msgspec.structs.replace(plan, state="complete", ended_ms=self._changes.commit_ms))
-        log.info("copy_complete", copy=mark.copy.id, lsn=str(lsn), tables=len(mark.whole))
+        log.info("snapshot_complete", copy=mark.copy.id, lsn=str(lsn), tables=len(mark.whole))
         return states
 
-    def _note(self, record: ChunkState | CopyState) -> None:
-        self._changes.on_copied(Record(self._copies_topic, record.key, record.encode(), [("v", b"")], 0))
+    def _note(self, record: ChunkState | SnapshotState) -> None:
+        self._changes.on_snapshot_row(Record(self._snapshots_topic, record.key, record.encode(), [("v", b"")], 0))
 
 
 def _shape(state: TableState) -> Shape:
@@ -268,9 +274,9 @@ class WaitingRows:
             raise TransientError(f"{self.topic} could not be read: {error.args[0].str()}") from error
         return bool(low <= self._first and self._end <= high)
 
-    def next_slice(self) -> list[CopiedRow]:
+    def next_slice(self) -> list[SnapshotRow]:
         """Read and return the next rows. An empty list: the end of the chunk."""
-        rows: list[CopiedRow] = []
+        rows: list[SnapshotRow] = []
         while self._at < self._end and not rows:
             # Do not ask for more records than exist, since `consume` waits for that many. (No record on this topic is
             # transactional, so the consumer sees all of them.)
@@ -280,7 +286,7 @@ class WaitingRows:
             rows = [row for message in messages if (row := self._row(message)) is not None]
         return rows
 
-    def _row(self, message: Message) -> CopiedRow | None:
+    def _row(self, message: Message) -> SnapshotRow | None:
         error = message.error()
         if error is not None:
             raise TransientError(f"{self.topic} could not be read: {error.str()}")
@@ -289,7 +295,7 @@ class WaitingRows:
         if self._at > self._end or headers.get(CHUNK_HEADER) != self._tag:
             return None
         self.count += 1
-        return CopiedRow(
+        return SnapshotRow(
             _data(headers.get(TOPIC_HEADER)).decode(),
             _data(message.key()),
             _data(message.value()),

@@ -46,9 +46,9 @@ log = get_logger("capture")
 # A commit older than this when the server sends it is late anyway: use larger batches and fewer Kafka commits.
 _LATE_US = 1_000_000
 # How many rows capture handles between two checks of the clock, the keepalives, the split limit and the queues.
-_ROWS_BETWEEN_LOOKS = 256
+_ROWS_BETWEEN_CHECKS = 256
 # The pauses between two sessions. A session longer than the last value resets the pause.
-_FIRST_PAUSE_SECONDS, _LAST_PAUSE_SECONDS, _LONG_LIFE_SECONDS = 0.25, 5.0, 30.0
+_FIRST_PAUSE_SECONDS, _LAST_PAUSE_SECONDS, _LONG_SESSION_SECONDS = 0.25, 5.0, 30.0
 
 
 _VISIBLE = """
@@ -79,12 +79,12 @@ class CaptureSession:
         self._started: Started | None = None
         self._reselect: Reselect | None = None
         self._heartbeat: Heartbeat | None = None
-        self._attendance = StreamWaiter(self._worker, stop, self._server_lost)
+        self._stream_waiter = StreamWaiter(self._worker, stop, self._server_lost)
 
     def run(self) -> None:
         """Start, stream changes until `stop` is set, publish the whole transactions, and close all connections."""
         try:
-            self._started = start(self._config, self._attendance.call, stop=self._stop)
+            self._started = start(self._config, self._stream_waiter.call, stop=self._stop)
             if self._started is None:
                 return
             self._adopt(self._started)
@@ -128,7 +128,7 @@ class CaptureSession:
                 states=started.states,
             ),
             worker=self._worker,
-            attendance=self._attendance,
+            stream_waiter=self._stream_waiter,
             progress=progress,
         )
         self._tables = TableMessages(
@@ -139,7 +139,7 @@ class CaptureSession:
             publisher=self._publisher,
             topics=self._topics,
         )
-        self._passage = WatermarkHandler(
+        self._watermarks = WatermarkHandler(
             config,
             self._changes,
             database=database,
@@ -149,7 +149,7 @@ class CaptureSession:
         )
         self._own_messages = OwnMessages(started.secret, config.source.slot)
         self._message_topics = MessageTopics(config)
-        self._visible = self._look_at_visible()
+        self._visible = self._check_visible()
         self._changes.windows.start(self._visible.snapshot.in_progress if self._visible.late else (), self._visible.lsn)
         self._batches.after_heartbeat = self._after_heartbeat
         self._heartbeat = Heartbeat(
@@ -158,7 +158,7 @@ class CaptureSession:
             secret=started.secret,
             interval_seconds=config.source.heartbeat_seconds,
         )
-        self._publisher.wait_for_room = lambda: self._attendance.wait_for_room(self._stream)
+        self._publisher.wait_for_room = lambda: self._stream_waiter.wait_for_room(self._stream)
         self._resumption = started.resumption
         if not self._resumption.is_passed:
             self._stream.hold_confirmations()
@@ -190,20 +190,20 @@ class CaptureSession:
             elif not self._batches.end_or_wait():
                 self._batches.note_idle()
                 self._stream.pump(0.5)
-                self._worker.drain()  # clear the worker's wake-up, if there was one: `_look_around` handles its result
-                self._look_around()
+                self._worker.drain()  # clear the worker's wake-up, if there was one: `_poll_all` handles its result
+                self._poll_all()
 
     def _handle_all(self, items: list[bytes]) -> None:
         changes = self._changes
         changes.now = clock()
-        at, look_at = 0, 0
+        at, check_at = 0, 0
         while at < len(items):
-            if at >= look_at:
-                self._stream.attend()
-                self._look_around()
-                look_at = min(at + _ROWS_BETWEEN_LOOKS, len(items))
-            at = changes.take_rows(items, at, look_at)
-            if at < look_at:
+            if at >= check_at:
+                self._stream.send_status_if_due()
+                self._poll_all()
+                check_at = min(at + _ROWS_BETWEEN_CHECKS, len(items))
+            at = changes.take_rows(items, at, check_at)
+            if at < check_at:
                 self._handle_one(items[at])
                 at += 1
 
@@ -255,8 +255,8 @@ class CaptureSession:
         while self._changes.correct_keys(commit):
             if self._stop.is_set():
                 raise TransientError("Capture stops inside a transaction. The slot keeps the unpublished changes.")
-            self._stream.attend()
-            self._look_around()
+            self._stream.send_status_if_due()
+            self._poll_all()
 
     def _on_message(self, message: LogicalMessage) -> None:
         if message.prefix.startswith(OWN_PREFIX):
@@ -278,13 +278,13 @@ class CaptureSession:
         batches = self._batches
         if message.prefix == HEARTBEAT_PREFIX:
             batches.heartbeat_seen = True
-            self._tables.empty_topics_of_gone_tables(message.lsn)
+            self._tables.empty_topics_of_dropped_tables(message.lsn)
         elif message.prefix == COPY_PREFIX:
-            batches.replace_states(self._passage.on_mark(content, message.lsn, batches.states))
+            batches.replace_states(self._watermarks.on_watermark(content, message.lsn, batches.states))
 
-    def _look_around(self) -> None:
-        self._attendance.raise_if_lost()
-        self._batches.look()
+    def _poll_all(self) -> None:
+        self._stream_waiter.raise_if_lost()
+        self._batches.check_limits()
         if self._changes.windows.is_full:
             self._forget_visible()
 
@@ -303,13 +303,13 @@ class CaptureSession:
         windows, seen = self._changes.windows, self._visible
         has_passed = self._changes.position - self._changes.base > seen.lsn
         if has_passed or windows.is_overfull:
-            self._visible = self._batches.call(self._look_at_visible)
+            self._visible = self._batches.call(self._check_visible)
         if has_passed or seen.lsn == windows.started_at:
             windows.forget_visible(seen.snapshot)
         if windows.is_overfull:
             windows.start(self._visible.snapshot.in_progress, self._visible.lsn)
 
-    def _look_at_visible(self) -> _Visible:
+    def _check_visible(self) -> _Visible:
         row = self._catalog.execute(_VISIBLE).fetchone()
         assert row is not None  # noqa: S101  # a select without FROM has one row
         return _Visible(Snapshot.parse(row[0]), LSN.parse(row[1]), row[2])
@@ -341,7 +341,7 @@ def run_capture(config: Config, stop: threading.Event) -> None:
             reason = explain(error)
         except TransientError as error:
             reason = str(error)
-        if time.monotonic() - born > _LONG_LIFE_SECONDS:
+        if time.monotonic() - born > _LONG_SESSION_SECONDS:
             pause_seconds = _FIRST_PAUSE_SECONDS
         log.warning("retrying", reason=reason, in_seconds=pause_seconds)
         gc.collect()  # frees the ended session's producer, whose threads and sockets are in a reference cycle

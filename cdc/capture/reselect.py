@@ -247,7 +247,7 @@ def _columns(table: TableEncoder, items: Iterable[Incomplete]) -> list[Column]:
     names = _named(table)
     wanted: dict[Column, None] = {}
     for item in items:
-        indexes = range(len(names)) if item.values is None else table.holes(item.values)
+        indexes = range(len(names)) if item.values is None else table.missing_toast_indexes(item.values)
         wanted.update((names[index], None) for index in indexes)
     return list(wanted)
 
@@ -300,11 +300,11 @@ def _fill(item: Incomplete, row: Row | None) -> list[Record]:
         return _present_state(item, names, row)
     if row is None:
         return []
-    holes = table.holes(item.values)
+    missing_toast_indexes = table.missing_toast_indexes(item.values)
     values: list[Value] = list(item.values)
-    for index in holes:
+    for index in missing_toast_indexes:
         values[index] = row.get(names[index])
-    value = item.render(item.op, table.encode_row(values), [names[index][0] for index in holes])
+    value = item.render(item.op, table.encode_row(values), [names[index][0] for index in missing_toast_indexes])
     return [Record(table.topic, item.key, value, item.headers)]
 
 

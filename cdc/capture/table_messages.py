@@ -53,9 +53,11 @@ class TableMessages:
         lsn = max(lsn, self._changes.begin.final_lsn if self._changes.begin is not None else 0)
         shape = table.shape
         states = self._tables.learn(relation.oid, self._batches.states, lsn)
-        states = states.with_stray(relation.oid, shape.schema, shape.table, shape.topic, lsn)
-        self._batches.replace_states(states.with_columns_away(relation.oid, [each.name for each in relation.columns]))
-        self._make_known(table)
+        states = states.with_temporary_name(relation.oid, shape.schema, shape.table, shape.topic, lsn)
+        self._batches.replace_states(
+            states.with_renamed_columns(relation.oid, [each.name for each in relation.columns])
+        )
+        self._ensure_topic_and_schema(table)
         self._changes.on_table(table)
 
     def on_truncate(self, message: Truncate, lsn: int) -> None:
@@ -82,7 +84,7 @@ class TableMessages:
         if unknown:
             described = self._batches.call(lambda: describe_tables(self._catalog, self._config, unknown))
             for each in described.values():
-                self._make_known(each.table(each.relation))
+                self._ensure_topic_and_schema(each.table(each.relation))
 
     def follow_renamed_roots(self) -> None:
         """Find partitioned tables with a new name. The stream has no message for this, so compare the states."""
@@ -91,7 +93,7 @@ class TableMessages:
             if root is not None and str(oid) in root.leaves and root.topic != table.topic:
                 self.on_relation(table.relation, self._batches.progress.confirm_lsn)
 
-    def empty_topics_of_gone_tables(self, lsn: int) -> None:
+    def empty_topics_of_dropped_tables(self, lsn: int) -> None:
         """Write truncate markers to the topics of tables that no longer exist."""
         if not self._batches.states.emptying:
             return
@@ -104,7 +106,7 @@ class TableMessages:
                 self._changes.on_gone(Shape(schema=gone.schema, table=gone.table, topic=name, key=()), lsn)
         self._batches.replace_states(states.emptied(due))
 
-    def _make_known(self, table: TableEncoder) -> None:
+    def _ensure_topic_and_schema(self, table: TableEncoder) -> None:
         """Create the table's topic and publish its columns to `__schema`, before its first row."""
         batches = self._batches
         if table.topic not in batches.progress.topic_ids:

@@ -50,7 +50,7 @@ def inspect(config: Config, analyze_shapes: shapes.AnalyzeShapes | None = None) 
     with ExitStack() as opened:
         # Read the slot before the progress record. In the other order, a running capture could advance both between
         # the two reads, and the slot would seem to be ahead of the progress record.
-        source = _look_at_source(config, opened)
+        source = _read_source(config, opened)
         kafka = _open_topics(config, opened)
         recorded, unread = _read_progress(config, kafka)
         findings = [source] if isinstance(source, Finding) else list(_judge_source(config, source, recorded))
@@ -78,7 +78,7 @@ def _judge_shapes(config: Config, source: _Source | Finding, analyze: shapes.Ana
         yield from shapes.judge_shapes(config, source.connection, list(source.chosen()), analyze)
 
 
-def _look_at_source(config: Config, opened: ExitStack) -> _Source | Finding:
+def _read_source(config: Config, opened: ExitStack) -> _Source | Finding:
     source = config.source
     try:
         connection = opened.enter_context(closing(connect(source.conninfo(), application_name="tailrace check")))

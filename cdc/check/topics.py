@@ -17,7 +17,7 @@ from cdc.names import Control, control_topic
 from cdc.positions import continuity
 from cdc.positions.progress import Progress, read_progress
 from cdc.publishing.parked import Parked
-from cdc.tables.event_settings import name_of, pipeline_digest, refuse_removed, why_other
+from cdc.tables.event_settings import name_of, pipeline_digest, recorded_settings_mismatch, refuse_removed
 from cdc.tables.recorded_state import TableStates
 from cdc.tables.state_reader import copy_command, incomplete
 from cdc.units import in_rows
@@ -223,7 +223,7 @@ def judge_settings(config: Config, progress: Progress, states: TableStates | Non
         yield refusal("masks", error, _RECOVER)
         return
     for oid, state in states.tables.items():
-        reason = why_other(config, states, {oid: name_of(state)})
+        reason = recorded_settings_mismatch(config, states, {oid: name_of(state)})
         if reason is not None:
             yield warn(
                 f"table {name_of(state)}",

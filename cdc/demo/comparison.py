@@ -23,7 +23,7 @@ from cdc.positions.wait import wait_for
 from cdc.postgres import catalog
 from cdc.postgres.connection import connect
 from cdc.snapshot.copy_rows import LineEncoder
-from cdc.snapshot.records import Piece
+from cdc.snapshot.records import BlockRange
 from cdc.snapshot.source_reader import Readable, at_snapshot, lines, lock
 from cdc.snapshot.table_description import DescribedTable, describe_tables
 from cdc.stores.contract import Store, TableSchema
@@ -102,7 +102,7 @@ def _source_rows(connection: psycopg.Connection[Any], table: DescribedTable) -> 
         readable = lock(connection, table, leaf, encoder.columns)
         if not isinstance(readable, Readable):
             raise TransientError(f"{table.shape} cannot be compared: {readable}.")
-        everything = Piece(table=table.oid, relation=leaf.relation.oid, first_block=0, end_block=None)
+        everything = BlockRange(table=table.oid, relation=leaf.relation.oid, first_block=0, end_block=None)
         for block in lines(connection, readable, everything, encoder.columns):
             found.update((row_id_of(key), row) for key, row in encoder.encode(block))
     return found

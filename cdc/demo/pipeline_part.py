@@ -47,7 +47,7 @@ trigger_milliseconds = 5000
 STORES = ("search", "cache", "warehouse")
 _START_SECONDS = 300.0
 _STOP_SECONDS = 60.0
-_LOOK_SECONDS = 0.2
+_POLL_SECONDS = 0.2
 # Print what the start waits for only after this time. The first reports do not show yet that a snapshot is due.
 _TELL_SECONDS = 3.0
 
@@ -95,7 +95,7 @@ class PipelinePart:
             if not self.healthy or time.monotonic() > give_up_at:
                 self.stop()
                 raise TransientError("The pipeline did not start in time.", remedy=f"See {self._logs}.")
-            time.sleep(_LOOK_SECONDS)
+            time.sleep(_POLL_SECONDS)
 
     def stop(self) -> None:
         """Stop the pipeline. Raises the cause if it ended early or one of its parts refused."""
@@ -106,13 +106,13 @@ class PipelinePart:
         child.terminate()
         give_up_at = time.monotonic() + _STOP_SECONDS
         while child.poll() is None and time.monotonic() < give_up_at:
-            time.sleep(_LOOK_SECONDS)
+            time.sleep(_POLL_SECONDS)
         if child.poll() is None:
             child.kill()
         if self._lines is not None:
             self._lines.close()
         if died is not None:
-            words = child.last_words()
+            words = child.exit_reason()
             raise TailraceError(f"`tailrace run` ended with exit code {died}: {words.reason}", remedy=words.remedy)
         for refusal in self._refusals():
             raise RefusedError(refusal)

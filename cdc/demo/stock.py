@@ -51,7 +51,7 @@ _THINGS: Final = (
     "speaker",
     "chair",
 )
-_LOOKS: Final = (
+_POLLS: Final = (
     "blue",
     "brass",
     "folding",
@@ -102,7 +102,7 @@ def tags(random: Random) -> list[str]:
 
 
 def product_name(random: Random) -> str:
-    return f"{random.choice(_LOOKS)} {random.choice(_THINGS)}"
+    return f"{random.choice(_POLLS)} {random.choice(_THINGS)}"
 
 
 def description(random: Random) -> str:
@@ -121,7 +121,7 @@ def weight(random: Random) -> float | None:
 def attributes(random: Random) -> str:
     return json.dumps(
         {
-            "colour": random.choice(_LOOKS),
+            "colour": random.choice(_POLLS),
             "rating": round(random.uniform(1, 5), 2),
             "limits": {"watts": random.randrange(10, 2_000), "indoor": random.random() < 0.5},
             "codes": [random.randrange(10**12) for _ in range(random.randrange(4))],

@@ -1,7 +1,7 @@
 """The shop's transactions. Each function is one transaction of several rows, with values from a seeded generator.
 
 A function writes through the given cursor and returns its changes. It does not commit and keeps no state. The writer
-applies the changes to `Shelves` after the commit.
+applies the changes to `KnownIds` after the commit.
 """
 
 from __future__ import annotations
@@ -12,18 +12,18 @@ from random import Random
 from typing import Final
 
 from cdc.demo import stock
-from cdc.demo.shelves import Cursor, Shelves, ShopChanges
+from cdc.demo.known_ids import Cursor, KnownIds, ShopChanges
 
-Transaction = Callable[[Cursor, Random, Shelves], ShopChanges]
+Transaction = Callable[[Cursor, Random, KnownIds], ShopChanges]
 
 
 def _some(random: Random, ids: list[int], most: int) -> list[int]:
     return random.sample(ids, min(len(ids), random.randint(1, most)))
 
 
-def welcome_customers(cursor: Cursor, random: Random, shelves: Shelves) -> ShopChanges:
+def welcome_customers(cursor: Cursor, random: Random, known_ids: KnownIds) -> ShopChanges:
     """Insert one to three customers."""
-    now = shelves.tick(random)
+    now = known_ids.tick(random)
     made = [
         _one(
             cursor.execute(
@@ -47,9 +47,9 @@ def welcome_customers(cursor: Cursor, random: Random, shelves: Shelves) -> ShopC
     return ShopChanges(inserted=len(made), new_customers=tuple(made))
 
 
-def list_products(cursor: Cursor, random: Random, shelves: Shelves) -> ShopChanges:
+def list_products(cursor: Cursor, random: Random, known_ids: KnownIds) -> ShopChanges:
     """Insert one or two products."""
-    now = shelves.tick(random)
+    now = known_ids.tick(random)
     made = [
         _one(
             cursor.execute(
@@ -75,14 +75,14 @@ def list_products(cursor: Cursor, random: Random, shelves: Shelves) -> ShopChang
     return ShopChanges(inserted=len(made), new_products=tuple(made))
 
 
-def place_order(cursor: Cursor, random: Random, shelves: Shelves) -> ShopChanges:
+def place_order(cursor: Cursor, random: Random, known_ids: KnownIds) -> ShopChanges:
     """Insert an order with its items, and update the customer and the products' stock.
 
     The updates do not touch the products' long descriptions.
     """
-    now = shelves.tick(random)
-    customer = random.choice(shelves.customers)
-    products = sorted(_some(random, shelves.products, 6))
+    now = known_ids.tick(random)
+    customer = random.choice(known_ids.customers)
+    products = sorted(_some(random, known_ids.products, 6))
     order = _one(
         cursor.execute(
             "INSERT INTO public.orders (customer_id, total, ship_to, coupons, placed_at)"
@@ -115,9 +115,9 @@ def place_order(cursor: Cursor, random: Random, shelves: Shelves) -> ShopChanges
     return ShopChanges(inserted=1 + items, updated=1 + stocked + cursor.rowcount, new_orders=(order,))
 
 
-def advance_orders(cursor: Cursor, random: Random, shelves: Shelves) -> ShopChanges:
+def advance_orders(cursor: Cursor, random: Random, known_ids: KnownIds) -> ShopChanges:
     """Set up to five orders to their next status."""
-    now = shelves.tick(random)
+    now = known_ids.tick(random)
     tracking = uuid.UUID(int=random.getrandbits(128), version=4)
     cursor.execute(
         "UPDATE public.orders SET"
@@ -126,16 +126,16 @@ def advance_orders(cursor: Cursor, random: Random, shelves: Shelves) -> ShopChan
         " tracking = coalesce(tracking, %s),"
         " shipped_at = CASE status WHEN 'packed' THEN %s ELSE shipped_at END"
         " WHERE id = ANY(%s)",
-        (tracking, now, _some(random, shelves.orders, 5)),
+        (tracking, now, _some(random, known_ids.orders, 5)),
     )
     return ShopChanges(updated=cursor.rowcount)
 
 
-def revise_products(cursor: Cursor, random: Random, shelves: Shelves) -> ShopChanges:
+def revise_products(cursor: Cursor, random: Random, known_ids: KnownIds) -> ShopChanges:
     """Update the price of up to four products, and the description of some of them."""
-    now = shelves.tick(random)
+    now = known_ids.tick(random)
     updated = 0
-    for product in sorted(_some(random, shelves.products, 4)):
+    for product in sorted(_some(random, known_ids.products, 4)):
         text = stock.description(random) if random.random() < 0.4 else None
         cursor.execute(
             "UPDATE public.products SET price = %s, attributes = %s, stock = stock + 10,"
@@ -146,37 +146,37 @@ def revise_products(cursor: Cursor, random: Random, shelves: Shelves) -> ShopCha
     return ShopChanges(updated=updated)
 
 
-def revise_items(cursor: Cursor, random: Random, shelves: Shelves) -> ShopChanges:
+def revise_items(cursor: Cursor, random: Random, known_ids: KnownIds) -> ShopChanges:
     """Update all items of up to three orders."""
     cursor.execute(
         "UPDATE public.order_items SET quantity = %s, gift_note = %s WHERE order_id = ANY(%s)",
-        (random.randint(1, 9), stock.gift_note(random), _some(random, shelves.orders, 3)),
+        (random.randint(1, 9), stock.gift_note(random), _some(random, known_ids.orders, 3)),
     )
     return ShopChanges(updated=cursor.rowcount)
 
 
-def renumber_items(cursor: Cursor, random: Random, shelves: Shelves) -> ShopChanges:
+def renumber_items(cursor: Cursor, random: Random, known_ids: KnownIds) -> ShopChanges:
     """Update the primary key of an order's items. Downstream this is a delete of the old key and an insert."""
     cursor.execute(
         "UPDATE public.order_items SET line_no = line_no + 100 WHERE order_id = %s",
-        (random.choice(shelves.orders),),
+        (random.choice(known_ids.orders),),
     )
     return ShopChanges(updated=cursor.rowcount)
 
 
-def cancel_orders(cursor: Cursor, random: Random, shelves: Shelves) -> ShopChanges:
+def cancel_orders(cursor: Cursor, random: Random, known_ids: KnownIds) -> ShopChanges:
     """Delete up to three orders."""
-    return _delete_orders(cursor, _some(random, shelves.orders, 3))
+    return _delete_orders(cursor, _some(random, known_ids.orders, 3))
 
 
-def archive_orders(cursor: Cursor, random: Random, shelves: Shelves) -> ShopChanges:
+def archive_orders(cursor: Cursor, random: Random, known_ids: KnownIds) -> ShopChanges:
     """Delete the 20 to 40 oldest orders, so that a demo that runs for days does not grow."""
-    return _delete_orders(cursor, sorted(shelves.orders)[: random.randint(20, 40)])
+    return _delete_orders(cursor, sorted(known_ids.orders)[: random.randint(20, 40)])
 
 
-def forget_customer(cursor: Cursor, random: Random, shelves: Shelves) -> ShopChanges:
+def forget_customer(cursor: Cursor, random: Random, known_ids: KnownIds) -> ShopChanges:
     """Delete a customer with all orders."""
-    customer = random.choice(shelves.customers)
+    customer = random.choice(known_ids.customers)
     found = cursor.execute("SELECT id FROM public.orders WHERE customer_id = %s ORDER BY id", (customer,))
     orders = _delete_orders(cursor, [row[0] for row in found])
     cursor.execute("DELETE FROM public.customers WHERE id = %s", (customer,))
@@ -185,12 +185,12 @@ def forget_customer(cursor: Cursor, random: Random, shelves: Shelves) -> ShopCha
     )
 
 
-def drop_products(cursor: Cursor, random: Random, shelves: Shelves) -> ShopChanges:
+def drop_products(cursor: Cursor, random: Random, known_ids: KnownIds) -> ShopChanges:
     """Delete up to three products that are in no order."""
     gone = cursor.execute(
         "DELETE FROM public.products AS p WHERE id = ANY(%s)"
         " AND NOT EXISTS (SELECT FROM public.order_items WHERE product_id = p.id) RETURNING id",
-        (_some(random, shelves.products, 3),),
+        (_some(random, known_ids.products, 3),),
     ).fetchall()
     return ShopChanges(deleted=len(gone), gone_products=tuple(row[0] for row in gone))
 
@@ -226,16 +226,16 @@ _MOST_ORDERS: Final = 5_000
 _MOST_CUSTOMERS: Final = 2_000
 
 
-def choose(random: Random, shelves: Shelves) -> Transaction:
+def choose(random: Random, known_ids: KnownIds) -> Transaction:
     """Choose the next transaction: at random, unless the shop has too few rows or too many."""
-    if len(shelves.products) < _FEWEST:
+    if len(known_ids.products) < _FEWEST:
         return list_products
-    if len(shelves.customers) < _FEWEST:
+    if len(known_ids.customers) < _FEWEST:
         return welcome_customers
-    if len(shelves.orders) < _FEWEST:
+    if len(known_ids.orders) < _FEWEST:
         return place_order
-    if len(shelves.orders) > _MOST_ORDERS:
+    if len(known_ids.orders) > _MOST_ORDERS:
         return archive_orders
-    if len(shelves.customers) > _MOST_CUSTOMERS:
+    if len(known_ids.customers) > _MOST_CUSTOMERS:
         return forget_customer
     return random.choices(list(_WEIGHTS), weights=list(_WEIGHTS.values()))[0]

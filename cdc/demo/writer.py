@@ -14,7 +14,7 @@ from typing import Any, Final
 
 import psycopg
 
-from cdc.demo.shelves import Shelves, ShopChanges
+from cdc.demo.known_ids import KnownIds, ShopChanges
 from cdc.demo.transactions import choose
 
 _ROLLBACK_SHARE: Final = 0.03
@@ -52,7 +52,7 @@ class ShopWriter:
         self._rate = rate
         self._random = Random(seed)  # noqa: S311 - repeatable rows, not secrets
         self._connection: psycopg.Connection[tuple[Any, ...]] | None = None
-        self._shelves = Shelves()
+        self._known_ids = KnownIds()
         self._stop = threading.Event()
         self._thread: threading.Thread | None = None
         self._failure: BaseException | None = None
@@ -120,11 +120,11 @@ class ShopWriter:
 
     def _write_one(self) -> None:
         connection = self._connect()
-        transaction = choose(self._random, self._shelves)
+        transaction = choose(self._random, self._known_ids)
         give_up = self._random.random() < _ROLLBACK_SHARE
         try:
             with connection.transaction(), connection.cursor() as cursor:
-                changes = transaction(cursor, self._random, self._shelves)
+                changes = transaction(cursor, self._random, self._known_ids)
                 if give_up:
                     raise _ChangedItsMind
         except _ChangedItsMind:
@@ -132,9 +132,9 @@ class ShopWriter:
         except (psycopg.IntegrityError, psycopg.errors.TransactionRollback):
             # Another client has changed the shop too, so the tracked ids are out of date.
             self.counts = replace(self.counts, rolled_back=self.counts.rolled_back + 1)
-            self._look_around(connection)
+            self._poll_all(connection)
         else:
-            self._shelves.fold(changes)
+            self._known_ids.fold(changes)
             self._count(changes)
 
     def _connect(self) -> psycopg.Connection[tuple[Any, ...]]:
@@ -143,13 +143,13 @@ class ShopWriter:
                 self._dsn, autocommit=True, connect_timeout=5, application_name="tailrace-shop"
             )
             self._connection = connection
-            self._look_around(connection)
+            self._poll_all(connection)
             self.counts = replace(self.counts, connected=True)
         return self._connection
 
-    def _look_around(self, connection: psycopg.Connection[tuple[Any, ...]]) -> None:
+    def _poll_all(self, connection: psycopg.Connection[tuple[Any, ...]]) -> None:
         with connection.cursor() as cursor:
-            self._shelves = Shelves.read(cursor)
+            self._known_ids = KnownIds.read(cursor)
 
     def _count(self, changes: ShopChanges) -> None:
         counts = self.counts

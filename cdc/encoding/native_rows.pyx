@@ -11,7 +11,7 @@ from libc.stdint cimport int64_t, uint8_t, uint32_t, uint64_t
 from libc.string cimport memchr, memcmp, memcpy
 
 from cdc.encoding.native_json cimport NULL_LENGTH, Buffer, Columns, Value
-from cdc.kafka.direct_produce cimport Outlet
+from cdc.kafka.direct_produce cimport RowSender
 
 from cdc.encoding.row_compiler import MALFORMED_ROW
 
@@ -73,7 +73,7 @@ cdef class NativeRun(Columns):
         cdef Py_ssize_t lsn_at, lsn_size
         cdef uint64_t lsn
         cdef Buffer out = self.value_out
-        cdef Outlet outlet = emit if isinstance(emit, Outlet) else None
+        cdef RowSender outlet = emit if isinstance(emit, RowSender) else None
         cdef char record_version[POSITION_BYTES + SEQ_DIGITS]
         cdef Py_ssize_t version_size
         if at == end:

@@ -97,7 +97,7 @@ class TableEncoder:
         return described
 
     def encode_row(self, values: Sequence[Value]) -> bytes:
-        """Return the row as a JSON object. The caller must have filled in missing TOASTed values (see `holes`)."""
+        """Return the row as a JSON object. The caller has filled in the values at `missing_toast_indexes`."""
         try:
             if len(values) != len(self._encoders):
                 raise ValueError("wrong number of columns")
@@ -120,7 +120,7 @@ class TableEncoder:
         """Return the primary key's values as Postgres text, for a query."""
         return tuple([values[index] for index in self.key_indexes])  # type: ignore[misc]  # as in encode_key
 
-    def holes(self, values: Sequence[Value]) -> list[int]:
+    def missing_toast_indexes(self, values: Sequence[Value]) -> list[int]:
         """Return the indexes of unchanged TOASTed values that an update left out and the published row needs."""
         if UNCHANGED not in values:
             return []

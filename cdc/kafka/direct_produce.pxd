@@ -2,7 +2,7 @@
 """Declares the parts of `direct_produce` that the compiled row encoder uses."""
 
 
-cdef class Outlet:
+cdef class RowSender:
     cdef object producer
     cdef void *rk
     cdef int *first_failure

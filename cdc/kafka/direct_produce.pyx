@@ -96,14 +96,14 @@ def make_outlet(make_producer, note_topic, send, Py_ssize_t largest_record):
     See `producer.open_producer`.
     """
     global newest
-    cdef Outlet outlet
+    cdef RowSender outlet
     _find_librdkafka()
     with _making:
         newest = NULL
         producer = make_producer(__file__)
         if newest == NULL:
             raise RuntimeError("librdkafka has not told its plugin of the new producer")
-        outlet = Outlet()
+        outlet = RowSender()
         outlet.rk = newest
         outlet.first_failure = newest_failure
     outlet.producer = producer
@@ -114,7 +114,7 @@ def make_outlet(make_producer, note_topic, send, Py_ssize_t largest_record):
 
 
 @no_gc_clear  # so that the producer exists until __dealloc__ has destroyed its topic handles
-cdef class Outlet:
+cdef class RowSender:
     """The outlet of one producer.
 
     The compiled row encoder calls `offer`. To call the outlet itself is the same as to call `Publisher.send`.
@@ -143,7 +143,7 @@ cdef class Outlet:
         """The error code of the first record whose delivery failed, or 0."""
         return NO_ERROR if self.first_failure == NULL else self.first_failure[0]
 
-    def begin_anew(self):
+    def reset_counts(self):
         """Reset the counters after a commit."""
         self.topic = ""
         self.count = self.sent_bytes = 0

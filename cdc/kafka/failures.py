@@ -30,7 +30,7 @@ _COULD_NOT_CONNECT = (
 )
 _ANSWER_SECONDS = 6.0
 _OTHER_ADDRESS_SECONDS = 2.0
-_LOOK_SECONDS = 0.1
+_POLL_SECONDS = 0.1
 
 
 def kafka_failure(options: Mapping[str, str], what: str, error: KafkaError) -> TailraceError:
@@ -77,7 +77,7 @@ def _refused_by_all(options: Mapping[str, str]) -> KafkaError | None:
     # Close the client here: the garbage collector may close it in one of the client's own threads.
     with AdminClient(settings) as client:
         while time.monotonic() < give_up_at:
-            client.poll(_LOOK_SECONDS)
+            client.poll(_POLL_SECONDS)
             refused = next(filter(_is_refusal, errors), None)
             if not are_down and any(error.code() == KafkaError._ALL_BROKERS_DOWN for error in errors):
                 # A host name may have several addresses. If no server is at the first, librdkafka tries the next.

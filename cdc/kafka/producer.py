@@ -25,7 +25,7 @@ log = get_logger("publisher")
 _PLUGINS = "plugin.library.paths"
 
 
-class Outlet(Protocol):
+class RowSender(Protocol):
     """Puts the records of rows into the producer's queue.
 
     `count` and `sent_bytes`: number and size of the records since the last commit that did not go through `send`.
@@ -42,14 +42,14 @@ class Outlet(Protocol):
     def send_rows(self, topic: str, rows: Sequence[tuple[bytes, bytes]], version: bytes) -> None:
         """Send one record for each (key, event). All have the same version."""
 
-    def begin_anew(self) -> None:
+    def reset_counts(self) -> None:
         """Reset the counters after a commit."""
 
     def watch(self, topics: frozenset[str]) -> None:
         """Send all further records of these topics through `send`."""
 
 
-class PlainOutlet:
+class PlainRowSender:
     """The fallback without the compiled fast path: every record goes through `send`."""
 
     count = sent_bytes = failure = 0
@@ -62,7 +62,7 @@ class PlainOutlet:
         for key, event in rows:
             self.emit(topic, key, event, headers, -1)
 
-    def begin_anew(self) -> None:
+    def reset_counts(self) -> None:
         pass
 
     def watch(self, topics: frozenset[str]) -> None:
@@ -71,7 +71,7 @@ class PlainOutlet:
 
 def open_producer(
     settings: Mapping[str, Any], *, send: Emit, note_topic: Callable[[str], None], largest_record: int
-) -> tuple[Producer, Outlet]:
+) -> tuple[Producer, RowSender]:
     """Open a producer and its outlet.
 
     The outlet calls `note_topic` before the first record of a topic that does not go through `send`.
@@ -82,11 +82,11 @@ def open_producer(
         return Producer({**settings, _PLUGINS: ";".join(paths)})
 
     if native_outlet is None:
-        return Producer(dict(settings)), PlainOutlet(send)
+        return Producer(dict(settings)), PlainRowSender(send)
     try:
-        opened: tuple[Producer, Outlet] = native_outlet.make_outlet(make_producer, note_topic, send, largest_record)
+        opened: tuple[Producer, RowSender] = native_outlet.make_outlet(make_producer, note_topic, send, largest_record)
     except (KafkaException, RuntimeError) as error:
         producer = Producer(dict(settings))  # raises again if the error is not the plugin's
         log.warning("rows_not_compiled", reason=str(error))
-        return producer, PlainOutlet(send)
+        return producer, PlainRowSender(send)
     return opened

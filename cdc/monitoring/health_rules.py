@@ -118,8 +118,8 @@ class HealthRules:
                     "tailrace run",
                 )
             if topics.heartbeat_seconds > self._silence_seconds:
-                look = "Read capture's log; restart capture if it hangs."
-                yield _bad(HealthLevel.STALLED, f"Capture has sent no heartbeat for {silent}.", look)
+                poll = "Read capture's log; restart capture if it hangs."
+                yield _bad(HealthLevel.STALLED, f"Capture has sent no heartbeat for {silent}.", poll)
         if still_seconds > self._lag.stalled_seconds:
             still = in_time(still_seconds)
             yield _bad(HealthLevel.STALLED, f"Capture has made no progress for {still}.", "Read capture's log.")

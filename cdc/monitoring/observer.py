@@ -20,7 +20,7 @@ from cdc.monitoring.facts.kafka import KafkaFactsReader
 from cdc.monitoring.facts.log_clock import LogClock
 from cdc.monitoring.facts.source import SourceReader
 from cdc.monitoring.facts.store import StoreReader
-from cdc.monitoring.process_file import parts_path, read_troubles
+from cdc.monitoring.process_file import parts_path, read_process_errors
 from cdc.monitoring.status_builder import Readings, StatusBuilder
 from cdc.monitoring.status_record import PipelineStatus, ProcessError
 from cdc.secrets import redact
@@ -29,7 +29,7 @@ from cdc.units import in_time
 
 T = TypeVar("T")
 
-ONE_LOOK_SECONDS = 15.0
+POLL_TIMEOUT_SECONDS = 15.0
 _CLOSE_SECONDS = 2.0
 
 
@@ -91,10 +91,10 @@ class _Asked(Generic[T]):
                 with suppress(Exception):  # the reader is discarded in any case
                     self._close()
                 return
-            self._found = self._look()
+            self._found = self._poll()
             self._done.set()
 
-    def _look(self) -> tuple[T | None, str | None]:
+    def _poll(self) -> tuple[T | None, str | None]:
         try:
             answer = self._read()
         except TailraceError as error:
@@ -106,16 +106,16 @@ class _Asked(Generic[T]):
 
 
 class Observer:
-    """Builds status records. One thread calls `look`.
+    """Builds status records. One thread calls `poll`.
 
-    `troubles` returns errors from another source, such as the parts of `tailrace run`.
+    `process_errors` returns errors from another source, such as the parts of `tailrace run`.
     """
 
     def __init__(
         self,
         config: Config,
         stores: Sequence[str] | None = None,
-        troubles: Callable[[], Sequence[ProcessError]] = tuple,
+        process_errors: Callable[[], Sequence[ProcessError]] = tuple,
     ) -> None:
         names = (
             [name for name, store in config.stores.items() if is_store_kind(store.kind)]
@@ -129,10 +129,10 @@ class Observer:
         self._log = _Asked(log.read, log.close)
         self._stores = {each.name: _Asked(each.read, each.close) for each in opened}
         self._assembler = StatusBuilder(config, clock)
-        self._troubles = troubles
+        self._process_errors = process_errors
         self._clock_ahead_seconds = 0.0
 
-    def look(self, deadline_seconds: float = ONE_LOOK_SECONDS) -> PipelineStatus:
+    def poll(self, deadline_seconds: float = POLL_TIMEOUT_SECONDS) -> PipelineStatus:
         """Poll every server and return the status record.
 
         The source is read first. Otherwise a hop that was read before the source would seem to be behind it.
@@ -167,14 +167,14 @@ class Observer:
             log=self._log.answer,
             stores={name: each.answer for name, each in self._stores.items()},
             problems={name: each.problem for name, each in asked.items() if each.problem is not None},
-            troubles=self._troubles(),
+            process_errors=self._process_errors(),
         )
 
 
-def look_once(config: Config, stores: Sequence[str] | None = None) -> PipelineStatus:
+def poll_once(config: Config, stores: Sequence[str] | None = None) -> PipelineStatus:
     """Poll every server once and return the status record. `stores`: None means every store of the config."""
-    observer = Observer(config, stores, troubles=lambda: read_troubles(parts_path(config)))
+    observer = Observer(config, stores, process_errors=lambda: read_process_errors(parts_path(config)))
     try:
-        return observer.look()
+        return observer.poll()
     finally:
         observer.close()

@@ -38,7 +38,7 @@ def write_parts(path: Path, report: Mapping[str, Any]) -> None:
         aside.replace(path)
 
 
-def read_troubles(path: Path) -> list[ProcessError]:
+def read_process_errors(path: Path) -> list[ProcessError]:
     """Return the parts that refused, died or retry after an error, and the stores that are left out."""
     with suppress(OSError, ValueError, KeyError, TypeError):
         found = json.loads(path.read_text(encoding="utf-8"))

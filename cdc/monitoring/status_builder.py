@@ -13,8 +13,8 @@ from cdc.monitoring.facts.log_clock import LogClock
 from cdc.monitoring.facts.source import SourceFacts
 from cdc.monitoring.facts.store import StoreFacts
 from cdc.monitoring.health_rules import HealthRules
-from cdc.monitoring.status_details import behind, building, copies, partitions, readable, refusal_of
-from cdc.monitoring.trends import Motion, Trends
+from cdc.monitoring.status_details import behind, building, partitions, readable, refusal_of, snapshots
+from cdc.monitoring.trends import StallDetector, Trends
 from cdc.positions.wait import applied_lsn, is_of
 
 _WINDOW_SECONDS = 60.0
@@ -30,7 +30,7 @@ class Readings:
     log: KafkaFacts | None
     stores: Mapping[str, StoreFacts | None]
     problems: Mapping[str, str] = field(default_factory=dict)  # under "source", "log" and the stores' names
-    troubles: Sequence[status_record.ProcessError] = ()
+    process_errors: Sequence[status_record.ProcessError] = ()
 
 
 class StatusBuilder:
@@ -41,7 +41,7 @@ class StatusBuilder:
         self._clock = clock
         self._speeds = Trends(_SPEED_SECONDS, of_counters=True)
         self._falls = Trends(_WINDOW_SECONDS)
-        self._motion = Motion()
+        self._motion = StallDetector()
         self._judge = HealthRules(config)
 
     def assemble(self, readings: Readings) -> status_record.PipelineStatus:
@@ -60,8 +60,8 @@ class StatusBuilder:
             topics=topics,
             stores=stores,
             tables=self._tables(readings),
-            copies=copies(readings.log),
-            troubles=tuple(readings.troubles),
+            snapshots=snapshots(readings.log),
+            process_errors=tuple(readings.process_errors),
         )
 
     def _source(self, readings: Readings) -> status_record.SourceStatus:
@@ -120,7 +120,7 @@ class StatusBuilder:
                 slot,
                 is_reading=False,
                 still_seconds=0.0,
-                refusal=refusal_of("capture", readings.log, readings.troubles),
+                refusal=refusal_of("capture", readings.log, readings.process_errors),
             )
         source = self._source_lsn(readings)
         until, seconds = self._age(progress.confirm_lsn, source, now, progress.commit_time_us / 1e6)
@@ -140,14 +140,14 @@ class StatusBuilder:
             problem=problem,
         )
         is_reading = slot.exists and slot.active
-        refusal = refusal_of("capture", readings.log, readings.troubles)
+        refusal = refusal_of("capture", readings.log, readings.process_errors)
         return self._judge.topics(found, slot, is_reading=is_reading, still_seconds=still, refusal=refusal)
 
     def _store(self, name: str, readings: Readings, topics: status_record.TopicsStatus) -> status_record.StoreStatus:
         log = readings.log or KafkaFacts()
         problem = readings.problems.get(name)
         facts = readings.stores[name]
-        refusal = refusal_of(f"store {name}", readings.log, readings.troubles)
+        refusal = refusal_of(f"store {name}", readings.log, readings.process_errors)
         common: dict[str, object] = {
             "name": name,
             "kind": self._config.stores[name].kind,

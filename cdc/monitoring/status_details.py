@@ -12,7 +12,7 @@ from cdc.names import parse_topic
 
 
 def refusal_of(
-    where: str, log: KafkaFacts | None, troubles: Sequence[status_record.ProcessError]
+    where: str, log: KafkaFacts | None, process_errors: Sequence[status_record.ProcessError]
 ) -> status_record.ProcessError | None:
     """Return why capture ("capture") or a store's sync ("store NAME") refuses to run, as the process reported it.
 
@@ -24,7 +24,7 @@ def refusal_of(
         return status_record.ProcessError(
             where=where, reason=f"{REFUSED}{note.reason}", remedy=note.remedy, refused=True
         )
-    return next((each for each in troubles if each.refused and each.where == where), None)
+    return next((each for each in process_errors if each.refused and each.where == where), None)
 
 
 def behind(log: KafkaFacts, applied: Mapping[str, Sequence[int]], topics: Iterable[str]) -> int:
@@ -92,15 +92,15 @@ def building(name: str, facts: StoreFacts | None, log: KafkaFacts) -> status_rec
     )
 
 
-def copies(log: KafkaFacts | None) -> tuple[status_record.SnapshotStatus, ...]:
+def snapshots(log: KafkaFacts | None) -> tuple[status_record.SnapshotStatus, ...]:
     """Return the snapshots that are in progress or planned."""
     if log is None:
         return ()
     under_way = []
-    for copy in log.copies.values():
+    for copy in log.snapshots.values():
         if copy.state not in ("open", "planned"):
             continue
-        seen = log.copy_progress.get(copy.id)
+        seen = log.snapshot_progress.get(copy.id)
         began = copy.started_ms / 1000
         under_way.append(
             status_record.SnapshotStatus(id=copy.id, kind=copy.kind, began=began, total_bytes=copy.size_bytes)

@@ -203,8 +203,8 @@ class PipelineStatus:
     topics: TopicsStatus
     stores: tuple[StoreStatus, ...]
     tables: tuple[TableStatus, ...] = ()
-    copies: tuple[SnapshotStatus, ...] = ()
-    troubles: tuple[ProcessError, ...] = ()
+    snapshots: tuple[SnapshotStatus, ...] = ()
+    process_errors: tuple[ProcessError, ...] = ()
 
     @property
     def hops(self) -> dict[str, Health]:

@@ -58,7 +58,7 @@ class Trends:
         return trend.per_second()
 
 
-class Motion:
+class StallDetector:
     """Measures since when a position has not changed although there was work to do."""
 
     def __init__(self) -> None:

@@ -88,7 +88,7 @@ class Progress(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
         """Return the record as JSON."""
         return msgspec.json.encode(self)
 
-    def copying_from(self, consistent_point: LSN, copy: str) -> Progress:
+    def snapshotting_from(self, consistent_point: LSN, copy: str) -> Progress:
         """Return the record for the initial snapshot with this id, at the slot's consistent point."""
         return replace(self.streaming_from(consistent_point), state="copying", copy=copy)
 

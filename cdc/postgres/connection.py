@@ -39,7 +39,7 @@ _SERVER_LIVENESS = {"tcp_keepalives_idle": 30, "tcp_keepalives_interval": 10, "t
 
 # Connection errors that another try cannot mend. libpq gives no code for most of them. (An "SSL error" as such may be a
 # handshake that was cut off.)
-_HOPELESS = (
+_PERMANENT_ERRORS = (
     "password authentication failed",
     "authentication failed",
     "no pg_hba.conf entry",
@@ -80,7 +80,7 @@ def connect(conninfo: str, **parameters: Any) -> psycopg.Connection:
         )
     except psycopg.OperationalError as error:
         text = explain(error)
-        if any(words in text for words in _HOPELESS):
+        if any(words in text for words in _PERMANENT_ERRORS):
             raise RefusedError(
                 f"Postgres does not let us in: {text}",
                 remedy="Mend the [source] settings or the role, then start again.",

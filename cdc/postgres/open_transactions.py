@@ -10,7 +10,7 @@ from structlog.typing import FilteringBoundLogger
 from cdc.postgres import catalog
 
 
-def tell_open_transactions(log: FilteringBoundLogger, connection: psycopg.Connection, slot: str) -> Callable[[], None]:
+def log_open_transactions(log: FilteringBoundLogger, connection: psycopg.Connection, slot: str) -> Callable[[], None]:
     """For `ReplicationStream.create_slot`, which calls it now and then."""
 
     def tell() -> None:

@@ -37,7 +37,7 @@ _PERMANENT = ("22", "54")
 # Enough to answer keepalives and to have work at hand; the rest waits in TCP's buffers and at the server.
 READ_AHEAD_BYTES = 1 << 20
 # What one `pump` reads: little enough to be handled while it may still be in the processor's cache.
-TURN_BYTES = 256 << 10
+READ_BATCH_BYTES = 256 << 10
 _MESSAGE_COST_BYTES = 100  # what the objects cost beside a message's own bytes
 STATUS_SECONDS = 1.0
 SILENCE_SECONDS = 30.0
@@ -59,7 +59,7 @@ class CreatedSlot(NamedTuple):
     snapshot: str
 
 
-class _Turn:
+class _ReadBatch:
     """What was read in one go, or in several short ones; `size` in bytes, with what the objects cost."""
 
     __slots__ = ("items", "size")
@@ -80,15 +80,15 @@ class ReplicationStream:
         self._publication = publication
         self._selector = selectors.DefaultSelector()
         self._wakes = selectors.DefaultSelector()  # the watched descriptors only
-        self._turns: deque[_Turn] = deque()
+        self._read_batches: deque[_ReadBatch] = deque()
         self._buffered_bytes = 0  # of all turns
         self._received = 0
         self._confirmed = 0
         self._holds_confirmations = False
         self._held_lsn = LSN(0)
         self._sent_at = 0.0
-        self._heard_at = time.monotonic()
-        self._part_bytes = 0  # that have come since the last whole message
+        self._last_received_at = time.monotonic()
+        self._partial_message_bytes = 0  # that have come since the last whole message
         self._part_since = 0.0
 
     def identify(self) -> tuple[str, int]:
@@ -152,7 +152,7 @@ class ReplicationStream:
         self._command(command.as_bytes(self._connection), pq.ExecStatus.COPY_BOTH)
         self._pgconn.nonblocking = 1
         self._selector.register(self._pgconn.socket, selectors.EVENT_READ)
-        self._heard_at = time.monotonic()
+        self._last_received_at = time.monotonic()
 
     def watch(self, descriptor: int) -> None:
         """Also wake up when this file descriptor becomes readable; it is drained by its owner."""
@@ -166,9 +166,9 @@ class ReplicationStream:
 
         Not everything at once: what is being handled takes up room beside what is read ahead meanwhile.
         """
-        if not self._turns:
+        if not self._read_batches:
             return []
-        turn = self._turns.popleft()
+        turn = self._read_batches.popleft()
         self._buffered_bytes -= turn.size
         return turn.items
 
@@ -181,39 +181,39 @@ class ReplicationStream:
         if not full and not self._read_available():
             ready = self._selector.select(min(timeout_seconds, STATUS_SECONDS))
             if any(key.fd == self._pgconn.socket for key, _ in ready):
-                self._hear_part()
-            self._fill_turn()
+                self._note_partial_message()
+            self._fill_batch()
         elif full:
-            self._heard_at = time.monotonic()  # it is we who do not listen
-            self._part_bytes = 0
+            self._last_received_at = time.monotonic()  # it is we who do not listen
+            self._partial_message_bytes = 0
             self._wakes.select(min(timeout_seconds, STATUS_SECONDS))
-        self.attend()
-        return bool(self._turns)
+        self.send_status_if_due()
+        return bool(self._read_batches)
 
-    def attend(self) -> None:
+    def send_status_if_due(self) -> None:
         """Send a status update if one is due, and notice a server that has gone silent."""
         now = time.monotonic()
         if now - self._sent_at >= STATUS_SECONDS:
-            silent_seconds = now - self._heard_at
+            silent_seconds = now - self._last_received_at
             if silent_seconds > SILENCE_SECONDS:
                 raise TransientError(f"Postgres has been silent for {silent_seconds:.0f} seconds; reconnecting.")
             self._check_part(now)
             self.send_status(ask=silent_seconds > SILENCE_SECONDS / 3)
 
-    def _hear_part(self) -> None:
+    def _note_partial_message(self) -> None:
         """A large message takes its time: it is heard before it is whole."""
-        self._heard_at = time.monotonic()
-        if not self._part_bytes:
-            self._part_since = self._heard_at
+        self._last_received_at = time.monotonic()
+        if not self._partial_message_bytes:
+            self._part_since = self._last_received_at
         waiting = fcntl.ioctl(self._pgconn.socket, termios.FIONREAD, bytes(4))
-        self._part_bytes += int.from_bytes(waiting, sys.byteorder)
+        self._partial_message_bytes += int.from_bytes(waiting, sys.byteorder)
 
     def _check_part(self, now: float) -> None:
         seconds = now - self._part_since
-        is_slow = seconds > SILENCE_SECONDS and self._part_bytes < seconds * _SLOWEST_BYTES_PER_SECOND
-        if self._part_bytes and (is_slow or self._part_bytes > _LARGEST_MESSAGE_BYTES):
+        is_slow = seconds > SILENCE_SECONDS and self._partial_message_bytes < seconds * _SLOWEST_BYTES_PER_SECOND
+        if self._partial_message_bytes and (is_slow or self._partial_message_bytes > _LARGEST_MESSAGE_BYTES):
             raise TransientError(
-                f"A message from Postgres has not ended after {self._part_bytes} bytes in {seconds:.0f} seconds: "
+                f"A message from Postgres has not ended after {self._partial_message_bytes} bytes in {seconds:.0f} s: "
                 "its length is wrong, or the connection is far too slow; reconnecting."
             )
 
@@ -249,12 +249,12 @@ class ReplicationStream:
         self._wakes.close()
         self._connection.close()
 
-    def _fill_turn(self) -> None:
+    def _fill_batch(self) -> None:
         """libpq's buffer takes 16 kB from the socket at a time: as often as makes a turn, or until there is no more.
 
         (Reading twice without taking out what is there makes that buffer larger, and it never shrinks.)
         """
-        enough = min(self._buffered_bytes + TURN_BYTES, READ_AHEAD_BYTES)
+        enough = min(self._buffered_bytes + READ_BATCH_BYTES, READ_AHEAD_BYTES)
         try:
             self._pgconn.consume_input()
             while self._read_available() and self._buffered_bytes < enough:
@@ -265,10 +265,14 @@ class ReplicationStream:
     def _read_available(self) -> bool:
         """Hot: once per message. Moves what libpq has buffered into a turn; False when there was nothing."""
         get_copy_data = self._pgconn.get_copy_data
-        turn = self._turns[-1] if self._turns and self._turns[-1].size < TURN_BYTES else _Turn()
+        turn = (
+            self._read_batches[-1]
+            if self._read_batches and self._read_batches[-1].size < READ_BATCH_BYTES
+            else _ReadBatch()
+        )
         append = turn.items.append
         size = 0
-        limit = min(TURN_BYTES, READ_AHEAD_BYTES - self._buffered_bytes)
+        limit = min(READ_BATCH_BYTES, READ_AHEAD_BYTES - self._buffered_bytes)
         length = _COPY_NOTHING_YET
         while size < limit:
             length, data = get_copy_data(1)
@@ -280,10 +284,10 @@ class ReplicationStream:
             if raw[0] != 0x77 or length < HEAD_BYTES:  # w: WAL data
                 self._on_keepalive(raw)
         if size:
-            self._heard_at = time.monotonic()
-            self._part_bytes = 0
+            self._last_received_at = time.monotonic()
+            self._partial_message_bytes = 0
             if not turn.size:
-                self._turns.append(turn)
+                self._read_batches.append(turn)
             turn.size += size
             self._buffered_bytes += size
         if length == _COPY_ENDED:

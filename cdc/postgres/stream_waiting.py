@@ -40,10 +40,10 @@ class StreamWaiter:
         """Backpressure. Nothing tells when there is room: it is looked at often."""
         self._wait_while(is_full, stream, _ROOM_SECONDS)
 
-    def _wait_while(self, goes_on: Callable[[], bool], stream: ReplicationStream, look_seconds: float) -> None:
+    def _wait_while(self, goes_on: Callable[[], bool], stream: ReplicationStream, poll_seconds: float) -> None:
         began_at = time.monotonic()
         while goes_on():
-            stream.pump(look_seconds)
+            stream.pump(poll_seconds)
             self._worker.drain()
             self.raise_if_lost()
             if self._stop.is_set() and time.monotonic() > began_at + _STOP_SECONDS:

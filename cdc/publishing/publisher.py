@@ -57,10 +57,10 @@ PRODUCER_SETTINGS: dict[str, str | int] = {
 _RECORD_OVERHEAD_BYTES = 256
 # The interval of checks during a flush. librdkafka waits for a deleted topic as for one that does not exist yet: a
 # minute or more.
-_LOOK_SECONDS = 3.0
+_POLL_SECONDS = 3.0
 _CONNECT_SECONDS = 5.0
 
-_HOPELESS = {
+_PERMANENT_ERRORS = {
     KafkaError._AUTHENTICATION,
     KafkaError.TOPIC_AUTHORIZATION_FAILED,
     KafkaError.TRANSACTIONAL_ID_AUTHORIZATION_FAILED,
@@ -99,7 +99,7 @@ class Publisher:
         self._last_error = ""
         self._failure = 0  # the error code of the first record that Kafka did not accept
         self._largest_record = largest_record(max_message_bytes)
-        self._producer, self._outlet = open_producer(
+        self._producer, self._row_sender = open_producer(
             {
                 **producer_settings(max_message_bytes),
                 **options,
@@ -114,8 +114,8 @@ class Publisher:
             largest_record=self._largest_record,
         )
         # These publish rows: by `send`, or by the compiled fast path.
-        self.emit = self._outlet.emit
-        self.send_rows = self._outlet.send_rows
+        self.emit = self._row_sender.emit
+        self.send_rows = self._row_sender.send_rows
         self._produce: Callable[..., None] = self._producer.produce
         self._parked_topic = parked_topic
         self.wait_for_room: Callable[[], None] = lambda: time.sleep(0.01)
@@ -165,12 +165,12 @@ class Publisher:
     @property
     def count(self) -> int:
         """The number of records since the last commit."""
-        return self._count + self._outlet.count
+        return self._count + self._row_sender.count
 
     @property
     def queued_bytes(self) -> int:
         """The approximate size of the producer's queue. Safe to read while another thread commits."""
-        count, sent = self.count, self._bytes + self._outlet.sent_bytes
+        count, sent = self.count, self._bytes + self._row_sender.sent_bytes
         return len(self._producer) * (sent // count + RECORD_BYTES) if count else 0
 
     def _note_topic(self, topic: str) -> None:
@@ -192,7 +192,7 @@ class Publisher:
 
     # -- records that are too large, and parked rows -------------------------------------------------------------
 
-    def know_parked(self, rows: Iterable[Parked]) -> None:
+    def load_parked(self, rows: Iterable[Parked]) -> None:
         """Load the rows that earlier sessions parked. The next event of such a row then also settles it."""
         self._parked_keys.load(rows)
         self._watch()
@@ -260,16 +260,16 @@ class Publisher:
     def _watch(self) -> None:
         """Route all records of topics with parked rows through `send`, which looks up each key."""
         self._with_parked = self._parked_keys.topics
-        self._outlet.watch(self._with_parked)
+        self._row_sender.watch(self._with_parked)
 
-    def flush(self, timeout_seconds: float, look: Callable[[], None]) -> None:
+    def flush(self, timeout_seconds: float, poll: Callable[[], None]) -> None:
         """Wait until the brokers have all records sent so far. They are still invisible to read_committed consumers.
 
-        While this takes long, it calls `look` every few seconds. `look` raises if there is no point in waiting.
+        While this takes long, it calls `poll` every few seconds. `poll` raises if there is no point in waiting.
         """
         give_up_at = time.monotonic() + timeout_seconds
-        while self._checked(lambda: self._producer.flush(_LOOK_SECONDS)):
-            look()
+        while self._checked(lambda: self._producer.flush(_POLL_SECONDS)):
+            poll()
             if time.monotonic() > give_up_at:
                 raise TransientError(f"Kafka did not accept all records within {timeout_seconds:.0f} seconds.")
 
@@ -280,7 +280,7 @@ class Publisher:
         self._last_topic = ""
         self.touched.clear()
         self._count = self._bytes = 0
-        self._outlet.begin_anew()
+        self._row_sender.reset_counts()
 
     def abandon(self) -> None:
         """Discard the queued records. The broker aborts the transaction at the next producer's fence, or by timeout."""
@@ -319,7 +319,7 @@ class Publisher:
             self._producer.poll(0)
         first: KafkaError = error.args[0]
         causes = [first, *(cause for cause in self._causes(first.code()) if cause.code() != first.code())]
-        denied = next((cause for cause in causes if cause.code() in _HOPELESS), None)
+        denied = next((cause for cause in causes if cause.code() in _PERMANENT_ERRORS), None)
         if denied is not None:
             return RefusedError(f"Kafka denied access: {denied.str()}", remedy="Correct [kafka] or the broker's ACLs.")
         if any(cause.code() in _FENCED for cause in causes):
@@ -334,7 +334,7 @@ class Publisher:
                 self._producer.begin_transaction()  # its error has the cause; success does no harm
             except KafkaException as error:
                 yield error.args[0]
-        failure = self._failure or self._outlet.failure
+        failure = self._failure or self._row_sender.failure
         if failure:
             yield KafkaError(failure)
 

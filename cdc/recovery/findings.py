@@ -24,7 +24,7 @@ from cdc.setup.progress_record import last_progress
 from cdc.startup.publication import choose_tables
 from cdc.tables.catalog_state import read_catalog_states
 from cdc.tables.recorded_state import KEY as STATES_KEY
-from cdc.tables.recorded_state import Gone, TableState, TableStates, decode_states
+from cdc.tables.recorded_state import RemovedTable, TableState, TableStates, decode_states
 
 
 class ServerIdentity(NamedTuple):
@@ -51,7 +51,7 @@ class Findings:
     old_publication: str | None  # its name, where the config has another one
     chosen: list[SourceTable]
     tables: dict[str, TableState]
-    gone: dict[str, Gone]
+    gone: dict[str, RemovedTable]
     topics: TopicActions
     control_policies: list[str]
     identity: ServerIdentity
@@ -167,7 +167,7 @@ class Finder:
             self._problems.append(continuity.lost_states(name))
         return TableStates()
 
-    def _gone(self, states: TableStates, tables: dict[str, TableState]) -> dict[str, Gone]:
+    def _gone(self, states: TableStates, tables: dict[str, TableState]) -> dict[str, RemovedTable]:
         """A table of another oid under the same name (a restored dump) is the same table."""
         live = {state.topic for state in tables.values()}
         unknown = [state for state in states.tables.values() if state.topic not in live]
@@ -179,7 +179,7 @@ class Finder:
                 [state.schema, state.table],
             ).fetchone()
             if row is None:  # one that is there, and not selected any more, keeps its topic as it is
-                gone[state.topic] = Gone(state.schema, state.table, 0)
+                gone[state.topic] = RemovedTable(state.schema, state.table, 0)
         return gone
 
     def _old_slot(self, progress: Progress | None) -> ReplicationSlot | None:

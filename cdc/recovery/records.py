@@ -19,12 +19,12 @@ from cdc.postgres import catalog
 from cdc.publishing.published_versions import base_above
 from cdc.publishing.publisher import Publisher
 from cdc.recovery.findings import Findings
-from cdc.snapshot.records import CopyState
+from cdc.snapshot.records import SnapshotState
 from cdc.snapshot.table_description import describe_tables
 from cdc.tables import schema_record
-from cdc.tables.event_settings import learn_settings, pipeline_digest
+from cdc.tables.event_settings import pipeline_digest, record_settings
 from cdc.tables.recorded_state import KEY as STATES_KEY
-from cdc.tables.recorded_state import Gone, TableStates
+from cdc.tables.recorded_state import RemovedTable, TableStates
 
 log = get_logger("recover")
 
@@ -59,7 +59,7 @@ class RecoveryRecords:
         self.write(progress=noted)
         return noted
 
-    def write_all(self, noted: Progress, found: Findings, point: LSN, abandoned: Collection[CopyState]) -> None:
+    def write_all(self, noted: Progress, found: Findings, point: LSN, abandoned: Collection[SnapshotState]) -> None:
         """All at once: from here on capture goes on, and every table is due for a copy."""
         publication = catalog.publication(self._connection, self._source.publication)
         if publication is None:
@@ -91,7 +91,7 @@ class RecoveryRecords:
             table = each.table(each.relation)
             self._publisher.send(*schema_record.record(table, progress.version, schema_topic))
             progress = progress.with_schema(table.topic, schema_record.schema_digest(table))
-        states = learn_settings(self._config, _states(found, point))
+        states = record_settings(self._config, _states(found, point))
         self.write(progress=progress, states=states, copies=abandoned)
         log.info("recovered", version=str(progress.version), base=base, tables=len(found.tables))
 
@@ -100,7 +100,7 @@ class RecoveryRecords:
         *,
         progress: Progress | None = None,
         states: TableStates | None = None,
-        copies: Collection[CopyState] = (),
+        copies: Collection[SnapshotState] = (),
     ) -> None:
         publisher = self._publisher
         publisher.begin()
@@ -118,7 +118,7 @@ def _states(found: Findings, point: LSN) -> TableStates:
     """Every table is incomplete, whatever was known before; those that are gone leave an empty topic."""
     states = TableStates(
         tables=found.tables,
-        emptying={topic: Gone(gone.schema, gone.table, int(point)) for topic, gone in found.gone.items()},
+        emptying={topic: RemovedTable(gone.schema, gone.table, int(point)) for topic, gone in found.gone.items()},
     )
     for state in found.tables.values():
         states = states.with_pending(state.topic, int(point), PENDING_REASON)

@@ -22,7 +22,7 @@ import psycopg
 from cdc.config import Config
 from cdc.logs import get_logger
 from cdc.lsn import LSN
-from cdc.postgres.open_transactions import tell_open_transactions
+from cdc.postgres.open_transactions import log_open_transactions
 from cdc.postgres.replication import ReplicationStream, SlotInUse
 from cdc.publishing.publisher import Publisher
 from cdc.recovery.findings import Finder, Findings
@@ -34,8 +34,8 @@ from cdc.recovery.topic_actions import TopicAction
 from cdc.recovery.topic_repair import RepairableTopics
 from cdc.setup.pipeline_lock import capture_runs
 from cdc.setup.steps import Step
-from cdc.snapshot.log import CopyLog
-from cdc.snapshot.records import CopyState, driver_transactional_id
+from cdc.snapshot.log import SnapshotLog
+from cdc.snapshot.records import SnapshotState, driver_transactional_id
 from cdc.startup import initial_snapshot
 from cdc.startup.publication import ensure_publication
 from cdc.startup.startup import drop_when_free, first_start_lock, make_publisher
@@ -75,7 +75,7 @@ class Recovery:
             if plan.refusal is not None:
                 raise plan.refusal
             if plan.steps:
-                self._mend(found, highest, _Telling(plan, done))
+                self._repair(found, highest, _StepReporter(plan, done))
 
     @contextmanager
     def _alone(self) -> Iterator[None]:
@@ -98,7 +98,7 @@ class Recovery:
 
     # -- the steps ---------------------------------------------------------------------------------------------
 
-    def _mend(self, found: Findings, highest: Highest, tell: _Telling) -> None:
+    def _repair(self, found: Findings, highest: Highest, tell: _StepReporter) -> None:
         refuse_removed(self._config, found.states, found.tables)
         for name in found.control_policies:
             self._topics.compact(name)
@@ -111,17 +111,17 @@ class Recovery:
             tell(RecoveryAction.FENCE)
             noted = records.note(found, highest.version)
             tell(RecoveryAction.NOTE)
-            self._mend_publication(found)
+            self._repair_publication(found)
             tell(RecoveryAction.CREATE_PUBLICATION)
             tell(RecoveryAction.ADD_TO_PUBLICATION)
-            self._mend_topics(found, tell)
+            self._repair_topics(found, tell)
             point = self._new_slot(found, tell)
             records.write_all(noted, found, point, abandoned)
             tell(RecoveryAction.UPDATE_RECORDS)
         finally:
             publisher.abandon()
 
-    def _fence(self, publisher: Publisher, found: Findings) -> list[CopyState]:
+    def _fence(self, publisher: Publisher, found: Findings) -> list[SnapshotState]:
         """Everybody who may still write is cut off. The copies that are under way, as they will be: given up."""
         publisher.fence(_KAFKA_SECONDS)
         kafka = self._config.kafka
@@ -130,7 +130,7 @@ class Recovery:
         if old_name != self._source.slot:
             initial_snapshot.cut_off(kafka, f"{self._prefix}.{old_name}")
         initial_snapshot.cut_off(kafka, driver_transactional_id(self._prefix, old_name))
-        with CopyLog(kafka) as copies:
+        with SnapshotLog(kafka) as copies:
             known = copies.refresh_to_end().copies
         if found.progress is not None and found.progress.state == "copying" and found.progress.copy in known:
             initial_snapshot.interrupted(as_it_was, found.progress.copy)
@@ -140,13 +140,13 @@ class Recovery:
             if copy.state not in ("complete", "abandoned")
         ]
 
-    def _mend_publication(self, found: Findings) -> None:
+    def _repair_publication(self, found: Findings) -> None:
         by_topic = {state.topic: state for state in found.states.tables.values()}
         for state in found.tables.values():
             refuse_lost_mask(self._config.mask, by_topic.get(state.topic), state)
         ensure_publication(self._config, self._connection, found.chosen, add=True)
 
-    def _mend_topics(self, found: Findings, tell: _Telling) -> None:
+    def _repair_topics(self, found: Findings, tell: _StepReporter) -> None:
         for name in found.topics.policies:
             self._topics.compact(name)
             tell(RecoveryAction.SET_POLICY, name)
@@ -156,7 +156,7 @@ class Recovery:
         self._topics.ensure_tables(found.topics.cares)
         tell(RecoveryAction.MAKE_TOPIC)
 
-    def _new_slot(self, found: Findings, tell: _Telling) -> LSN:
+    def _new_slot(self, found: Findings, tell: _StepReporter) -> LSN:
         for name, slot in (
             (found.progress.slot if found.progress else "", found.old_slot),
             (self._source.slot, found.slot),
@@ -168,7 +168,7 @@ class Recovery:
             self._source.conninfo(), slot=self._source.slot, publication=self._source.publication, stop=lambda: False
         )
         try:
-            point = stream.create_slot(tell_open_transactions(log, self._connection, self._source.slot)).point
+            point = stream.create_slot(log_open_transactions(log, self._connection, self._source.slot)).point
         finally:
             stream.close()
         log.info("slot_created", slot=self._source.slot, consistent_point=str(point))
@@ -176,7 +176,7 @@ class Recovery:
         return point
 
 
-class _Telling:
+class _StepReporter:
     """Says of the plan's steps that they are done, where the plan has them."""
 
     def __init__(self, plan: RecoveryPlan, done: Callable[[Step], None]) -> None:

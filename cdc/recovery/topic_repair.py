@@ -16,7 +16,7 @@ from cdc.recovery.topic_actions import DamagedTopic
 from cdc.setup.removable_topics import RemovableTopics
 
 _GONE_SECONDS = 60.0
-_LOOK_SECONDS = 0.2
+_POLL_SECONDS = 0.2
 _COMPACTED = (Control.PROGRESS, Control.SCHEMA, Control.COPIES)
 
 
@@ -53,7 +53,7 @@ class RepairableTopics(RemovableTopics):
         while self.describe([name]):
             if time.monotonic() > give_up_at:
                 raise TransientError(f"Topic {name} is still being deleted.", remedy="Run this again.")
-            time.sleep(_LOOK_SECONDS)
+            time.sleep(_POLL_SECONDS)
         return self.ensure_tables([name])[name]
 
     def _start_offsets(self, partitions: Mapping[str, int]) -> dict[str, list[int]]:

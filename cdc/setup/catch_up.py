@@ -14,7 +14,7 @@ from cdc.names import Control, control_topic
 from cdc.positions.progress import read_progress
 from cdc.setup.source_state import end_of_open_transactions
 
-_LOOK_SECONDS = 0.3
+_POLL_SECONDS = 0.3
 
 
 def catch_up(config: Config, connection: psycopg.Connection) -> LSN:
@@ -33,7 +33,7 @@ def catch_up(config: Config, connection: psycopg.Connection) -> LSN:
 
 def _watch(config: Config, until: LSN, enough: threading.Event) -> None:
     topic = control_topic(config.kafka.prefix, Control.PROGRESS)
-    while not enough.wait(_LOOK_SECONDS):
+    while not enough.wait(_POLL_SECONDS):
         try:
             progress = read_progress(config.kafka.client_options(), topic)
         except TailraceError:

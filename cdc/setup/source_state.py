@@ -17,7 +17,7 @@ from cdc.postgres.connection import explain
 
 log = get_logger("remove")
 
-_LOOK_SECONDS = 0.2
+_POLL_SECONDS = 0.2
 _ANNOUNCE_SECONDS = 5.0
 
 
@@ -93,4 +93,4 @@ def end_of_open_transactions(connection: psycopg.Connection) -> LSN:
         if time.monotonic() > announce_at:
             log.info("waiting_for_open_transactions", reason="they may have written to the table")
             announce_at = float("inf")
-        time.sleep(_LOOK_SECONDS)
+        time.sleep(_POLL_SECONDS)

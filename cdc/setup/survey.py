@@ -168,7 +168,7 @@ def survey(connection: psycopg.Connection, *, role: str, publication: str) -> Su
     connection.execute("set default_transaction_read_only = on; set lock_timeout = '5s'")
     _refuse_unsuitable(connection)
     try:
-        return _look(connection, role=role, publication=publication)
+        return _poll(connection, role=role, publication=publication)
     except psycopg.errors.LockNotAvailable as error:
         raise TransientError(
             f"Another session has locked a table: {explain(error)}", remedy="Retry when the lock is released."
@@ -188,7 +188,7 @@ def _refuse_unsuitable(connection: psycopg.Connection) -> None:
         )
 
 
-def _look(connection: psycopg.Connection, *, role: str, publication: str) -> Survey:
+def _poll(connection: psycopg.Connection, *, role: str, publication: str) -> Survey:
     service = find_service(connection)
     (server,) = _rows(connection, _SERVER, settings=list(_SETTINGS))
     (found_role,) = _rows(connection, _ROLE, role=role, replication_roles=list(service.replication_roles))

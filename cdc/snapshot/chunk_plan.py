@@ -15,7 +15,7 @@ from typing import Any
 import psycopg
 
 from cdc.config.snapshot import SnapshotConfig
-from cdc.snapshot.records import ChunkState, Piece
+from cdc.snapshot.records import BlockRange, ChunkState
 from cdc.snapshot.table_description import DescribedTable, Leaf
 
 _MEGABYTE = 1 << 20
@@ -94,7 +94,7 @@ def read_sizes(connection: psycopg.Connection[Any], tables: Iterable[DescribedTa
 @dataclass(frozen=True, slots=True)
 class _Cut:
     bytes: int
-    pieces: tuple[Piece, ...]
+    pieces: tuple[BlockRange, ...]
 
 
 def plan_chunks(
@@ -129,7 +129,9 @@ def _cuts(table: str, leaf: Leaf, size: RelationSize, limits: Limits) -> list[_C
     bounds = [blocks * number // count for number in range(count + 1)]
     oid, storage = leaf.relation.oid, leaf.storage
     return [
-        _Cut(whole // count, (Piece(table=table, relation=oid, first_block=first, end_block=end, storage=storage),))
+        _Cut(
+            whole // count, (BlockRange(table=table, relation=oid, first_block=first, end_block=end, storage=storage),)
+        )
         for first, end in pairwise(bounds)
     ]
 
@@ -137,7 +139,7 @@ def _cuts(table: str, leaf: Leaf, size: RelationSize, limits: Limits) -> list[_C
 def _packed(cuts: Collection[_Cut], limits: Limits) -> list[_Cut]:
     """Group small relations into chunks up to the limits, the largest relations first."""
     packed: list[_Cut] = []
-    pieces: list[Piece] = []
+    pieces: list[BlockRange] = []
     filled_bytes = filled_blocks = 0
     for cut in sorted(cuts, key=lambda each: -each.bytes):
         blocks = sum((piece.end_block or 0) - piece.first_block for piece in cut.pieces)

@@ -11,10 +11,10 @@ from cdc import __version__
 from cdc.encoding.table_encoder import Shape
 from cdc.kafka.record import Record
 from cdc.lsn import Version
-from cdc.snapshot.records import CopyState
+from cdc.snapshot.records import SnapshotState
 
 
-def copied_event(
+def snapshot_event(
     shape: Shape,
     *,
     pipeline: str,
@@ -66,15 +66,15 @@ def copied_event(
     return head, tail
 
 
-def full_copy_markers(
-    shape: Shape, copy: CopyState, *, pipeline: str, database: str, partitions: int
+def full_snapshot_markers(
+    shape: Shape, copy: SnapshotState, *, pipeline: str, database: str, partitions: int
 ) -> Iterator[Record]:
     """Yields the markers that start a snapshot of a whole table, one per partition.
 
     A row with a smaller version than the marker does not exist in the snapshot, and stores drop it.
     """
     version = Version(copy.base + copy.point, 0)
-    head, tail = copied_event(
+    head, tail = snapshot_event(
         shape, pipeline=pipeline, database=database, lsn=copy.point, version=version, taken_ms=copy.started_ms, op="t"
     )
     for partition in range(partitions):

@@ -33,14 +33,14 @@ from cdc.names import Control, control_topic
 from cdc.postgres.connection import explain
 from cdc.publishing.publisher import Publisher
 from cdc.snapshot.copy_rows import READS_TUPLES
-from cdc.snapshot.events import copied_event
+from cdc.snapshot.events import snapshot_event
 from cdc.snapshot.locked_pieces import LockedPiece, lock_pieces
-from cdc.snapshot.log import CopyLog
-from cdc.snapshot.records import ChunkState, CopyState, chunk_transactional_id
-from cdc.snapshot.row_sampling import USUAL, Manner
+from cdc.snapshot.log import SnapshotLog
+from cdc.snapshot.records import ChunkState, SnapshotState, chunk_transactional_id
+from cdc.snapshot.row_sampling import DEFAULT_READ_OPTIONS, ReadOptions
 from cdc.snapshot.source_reader import SnapshotLostError, at_snapshot, lines, tuples
 from cdc.snapshot.table_description import DescribedTable
-from cdc.tables.event_settings import refuse_other
+from cdc.tables.event_settings import refuse_settings_mismatch
 
 # Brokers allow up to 15 minutes. A chunk takes seconds. If an attempt dies without an abort, readers of committed
 # records wait this long for its transaction.
@@ -57,16 +57,16 @@ class ChunkTask:
     """
 
     config: Config
-    copy: CopyState
+    copy: SnapshotState
     chunk: ChunkState
     tables: Mapping[str, DescribedTable]
     database: str
     log_offset: int
     rows_per_second: float = 0.0
-    manner: Manner = USUAL
+    read_options: ReadOptions = DEFAULT_READ_OPTIONS
 
 
-class Ending(Enum):
+class AttemptOutcome(Enum):
     """How an attempt at a chunk ended."""
 
     DONE = "done"
@@ -82,7 +82,7 @@ class Attempt:
     """The result of an attempt. Spark sends it to the driver, so it contains plain data and no secrets."""
 
     number: int
-    ending: Ending
+    ending: AttemptOutcome
     chunk: ChunkState | None = None
     message: str = ""
     remedy: str | None = None
@@ -90,29 +90,29 @@ class Attempt:
 
 
 def run_chunk(task: ChunkTask) -> Attempt:
-    return attempted(task.chunk.number, lambda: _Chunk(task).run())
+    return run_attempt(task.chunk.number, lambda: _Chunk(task).run())
 
 
-def attempted(number: int, run: Callable[[], Attempt]) -> Attempt:
+def run_attempt(number: int, run: Callable[[], Attempt]) -> Attempt:
     """Run an attempt and return errors as its result, so that the driver decides about a retry and not Spark."""
     try:
         return run()
     except SnapshotLostError as error:
-        return Attempt(number=number, ending=Ending.LOST, message=str(error))
+        return Attempt(number=number, ending=AttemptOutcome.LOST, message=str(error))
     except RefusedError as error:
-        return Attempt(number=number, ending=Ending.REFUSED, message=error.message, remedy=error.remedy)
+        return Attempt(number=number, ending=AttemptOutcome.REFUSED, message=error.message, remedy=error.remedy)
     except TailraceError as error:
-        return Attempt(number=number, ending=Ending.FAILED, message=error.message, remedy=error.remedy)
+        return Attempt(number=number, ending=AttemptOutcome.FAILED, message=error.message, remedy=error.remedy)
     except psycopg.Error as error:
-        return Attempt(number=number, ending=Ending.FAILED, message=f"Postgres: {explain(error)}")
+        return Attempt(number=number, ending=AttemptOutcome.FAILED, message=f"Postgres: {explain(error)}")
 
 
 class _Chunk:
     def __init__(self, task: ChunkTask) -> None:
         self._task = task
         kafka = task.config.kafka
-        self._copies_topic = control_topic(kafka.prefix, Control.COPIES)
-        compression = {} if task.manner.compress else {"compression.type": "none"}
+        self._snapshots_topic = control_topic(kafka.prefix, Control.COPIES)
+        compression = {} if task.read_options.compress else {"compression.type": "none"}
         self._publisher = Publisher(
             compression | kafka.client_options(),  # the user's client options take precedence
             transactional_id=chunk_transactional_id(
@@ -126,43 +126,45 @@ class _Chunk:
 
     def run(self) -> Attempt:
         task = self._task
-        refuse_other(task.config, task.copy.settings, {oid: table.name for oid, table in task.tables.items()})
+        refuse_settings_mismatch(
+            task.config, task.copy.settings, {oid: table.name for oid, table in task.tables.items()}
+        )
         self._publisher.fence(_FENCE_SECONDS)
         try:
-            found = self._look()
+            found = self._poll()
             if found is not None:
                 return found
             with at_snapshot(task.config.source.conninfo(), task.copy.snapshot) as connection:
                 finished = self._publish(connection)
             self._publisher.flush(_COMMIT_SECONDS, lambda: None)
             finished = msgspec.structs.replace(finished, end_offsets=self._end_offsets())
-            self._publisher.send(self._copies_topic, finished.key, finished.encode(), [])
+            self._publisher.send(self._snapshots_topic, finished.key, finished.encode(), [])
             self._publisher.commit(_COMMIT_SECONDS)
-            return Attempt(number=finished.number, ending=Ending.DONE, chunk=finished)
+            return Attempt(number=finished.number, ending=AttemptOutcome.DONE, chunk=finished)
         except BaseException:
             self._publisher.abandon()
             raise
 
-    def _look(self) -> Attempt | None:
+    def _poll(self) -> Attempt | None:
         """Step 2 of the module docstring: read the log from `log_offset`, where the driver stopped reading.
 
         Return the attempt's result if nothing is left to do, or None if the chunk must be read.
         """
         task = self._task
-        with CopyLog(task.config.kafka, start=task.log_offset) as log:
+        with SnapshotLog(task.config.kafka, start=task.log_offset) as log:
             log.refresh_to_end()
         chunk = log.chunks.get(task.copy.id, {}).get(task.chunk.number, task.chunk)
         if chunk.done:
-            return Attempt(number=chunk.number, ending=Ending.DONE, chunk=chunk)
+            return Attempt(number=chunk.number, ending=AttemptOutcome.DONE, chunk=chunk)
         copy = log.copies.get(task.copy.id, task.copy)
         if copy.state != "planned":
-            return Attempt(number=chunk.number, ending=Ending.STOPPED, message=f"The snapshot is {copy.state}.")
+            return Attempt(number=chunk.number, ending=AttemptOutcome.STOPPED, message=f"The snapshot is {copy.state}.")
         return None
 
     def _publish(self, connection: psycopg.Connection[Any]) -> ChunkState:
         task = self._task
         locked, left_out = lock_pieces(connection, task.chunk, task.tables, self._event)
-        pace = Pace(task.rows_per_second)
+        pace = RateLimiter(task.rows_per_second)
         rows = sum(self._send(connection, each, pace) for each in locked)
         return task.chunk.finished(rows, left_out)
 
@@ -175,7 +177,7 @@ class _Chunk:
         touched = sorted(self._publisher.touched.intersection(tables))
         return end_offsets(self._task.config.kafka.client_options(), touched, _COMMIT_SECONDS)
 
-    def _send(self, connection: psycopg.Connection[Any], locked: LockedPiece, pace: Pace) -> int:
+    def _send(self, connection: psycopg.Connection[Any], locked: LockedPiece, pace: RateLimiter) -> int:
         topic, version = locked.encoder.topic, str(self._version).encode()
         rows = 0
         for block in self._blocks(connection, locked):
@@ -186,7 +188,7 @@ class _Chunk:
 
     def _blocks(self, connection: psycopg.Connection[Any], locked: LockedPiece) -> Iterator[list[tuple[bytes, bytes]]]:
         piece, readable, encoder = locked.piece, locked.readable, locked.encoder
-        if self._task.manner.as_tuples and READS_TUPLES:
+        if self._task.read_options.as_tuples and READS_TUPLES:
             return map(encoder.encode_tuples, tuples(connection, readable, piece, encoder.columns, encoder.types))
         return map(encoder.encode, lines(connection, readable, piece, encoder.columns))
 
@@ -196,7 +198,7 @@ class _Chunk:
 
     def _event(self, table: DescribedTable) -> tuple[bytes, bytes]:
         task = self._task
-        return copied_event(
+        return snapshot_event(
             table.shape,
             pipeline=task.config.kafka.prefix,
             database=task.database,
@@ -206,7 +208,7 @@ class _Chunk:
         )
 
 
-class Pace:
+class RateLimiter:
     """Limits a task to a number of rows per second. 0 means no limit."""
 
     def __init__(

@@ -9,7 +9,7 @@ from typing import Any
 import psycopg
 
 from cdc.snapshot.copy_rows import LineEncoder
-from cdc.snapshot.records import ChunkState, Piece
+from cdc.snapshot.records import BlockRange, ChunkState
 from cdc.snapshot.source_reader import GONE, Readable, lock
 from cdc.snapshot.table_description import DescribedTable
 
@@ -18,7 +18,7 @@ from cdc.snapshot.table_description import DescribedTable
 class LockedPiece:
     """A block range whose relation is locked and readable, and the encoder for its rows."""
 
-    piece: Piece
+    piece: BlockRange
     readable: Readable
     encoder: LineEncoder
 

@@ -13,17 +13,17 @@ from cdc.config import KafkaConfig
 from cdc.errors import RefusedError, TransientError
 from cdc.kafka.control_topics import OPEN_TRANSACTION_SECONDS, committed_reader, end_of_all
 from cdc.names import Control, control_topic
-from cdc.snapshot.records import FORMAT, ChunkState, CopyProgress, CopyState
+from cdc.snapshot.records import FORMAT, ChunkState, SnapshotProgress, SnapshotState
 
 
-class CopyLog:
+class SnapshotLog:
     """The state of all snapshots from committed records. `refresh` reads to the present end of the topic."""
 
     def __init__(self, kafka: KafkaConfig, *, start: int = 0) -> None:
         """`start`: the offset to read from. The caller has the records before it (another log's `next_offset`)."""
-        self.copies: dict[str, CopyState] = {}
+        self.copies: dict[str, SnapshotState] = {}
         self.chunks: dict[str, dict[int, ChunkState]] = {}
-        self.progress: dict[str, CopyProgress] = {}
+        self.progress: dict[str, SnapshotProgress] = {}
         self._topic = control_topic(kafka.prefix, Control.COPIES)
         self._consumer = self._reader(kafka)
         self._kafka = kafka
@@ -36,13 +36,13 @@ class CopyLog:
     def close(self) -> None:
         self._consumer.close()
 
-    def __enter__(self) -> CopyLog:
+    def __enter__(self) -> SnapshotLog:
         return self
 
     def __exit__(self, *_: object) -> None:
         self.close()
 
-    def refresh(self, timeout_seconds: float = 30) -> CopyLog:
+    def refresh(self, timeout_seconds: float = 30) -> SnapshotLog:
         """Read to the end, or to the first record of an open transaction, which may still be aborted."""
         self._connect(timeout_seconds)
         # A new assignment makes the consumer report the end of the partition again.
@@ -73,7 +73,7 @@ class CopyLog:
             raise TransientError(f"{self._topic} could not be read: {error.args[0].str()}") from error
         self._connected = True
 
-    def refresh_to_end(self, timeout_seconds: float = 60) -> CopyLog:
+    def refresh_to_end(self, timeout_seconds: float = 60) -> SnapshotLog:
         """Read to the topic's present end. Waits until the transactions that are open before it have ended."""
         end = end_of_all(self._kafka.client_options(), self._topic, timeout_seconds)
         give_up_at = time.monotonic() + timeout_seconds
@@ -83,15 +83,15 @@ class CopyLog:
             time.sleep(OPEN_TRANSACTION_SECONDS)
         return self
 
-    def latest(self, kind: str) -> CopyState | None:
+    def latest(self, kind: str) -> SnapshotState | None:
         """Return the snapshot of this kind that was started last."""
         of_kind = [copy for copy in self.copies.values() if copy.kind == kind]
         return max(of_kind, key=lambda copy: copy.started_ms, default=None)
 
-    def unfinished(self, copy: CopyState) -> list[ChunkState]:
+    def unfinished(self, copy: SnapshotState) -> list[ChunkState]:
         return [chunk for chunk in self.chunks.get(copy.id, {}).values() if not chunk.done]
 
-    def is_through(self, copy: CopyState) -> bool:
+    def is_complete(self, copy: SnapshotState) -> bool:
         """Whether the snapshot is planned and every chunk has its final record."""
         chunks = self.chunks.get(copy.id, {})
         return copy.state == "planned" and len(chunks) == copy.chunks and not self.unfinished(copy)
@@ -108,12 +108,12 @@ class CopyLog:
         if "chunk" in key:
             self._keep_chunk(msgspec.json.decode(value, type=ChunkState))
         elif "progress" in key:
-            self.progress[copy] = msgspec.json.decode(value, type=CopyProgress)
+            self.progress[copy] = msgspec.json.decode(value, type=SnapshotProgress)
         else:
-            self._keep_copy(msgspec.json.decode(value, type=CopyState))
+            self._keep_snapshot(msgspec.json.decode(value, type=SnapshotState))
 
     def _keep_chunk(self, chunk: ChunkState) -> None:
         self.chunks.setdefault(chunk.copy, {})[chunk.number] = chunk
 
-    def _keep_copy(self, copy: CopyState) -> None:
+    def _keep_snapshot(self, copy: SnapshotState) -> None:
         self.copies[copy.id] = copy

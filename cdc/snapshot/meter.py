@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Collection
 
-from cdc.snapshot.records import ChunkState, CopyProgress, CopyState
+from cdc.snapshot.records import ChunkState, SnapshotProgress, SnapshotState
 
 
 class Meter:
@@ -15,7 +15,7 @@ class Meter:
     """
 
     def __init__(
-        self, copy: CopyState, chunks: Collection[ChunkState], clock: Callable[[], float] = time.monotonic
+        self, copy: SnapshotState, chunks: Collection[ChunkState], clock: Callable[[], float] = time.monotonic
     ) -> None:
         self._copy = copy
         self._clock = clock
@@ -40,7 +40,7 @@ class Meter:
         return self._left_out
 
     @property
-    def is_through(self) -> bool:
+    def is_complete(self) -> bool:
         return self._chunks == self._total_chunks
 
     def add(self, chunk: ChunkState) -> None:
@@ -49,11 +49,11 @@ class Meter:
         self._chunks += 1
         self._left_out |= chunk.left_out
 
-    def progress(self, wal_held_bytes: int | None, *, paused: bool = False) -> CopyProgress:
+    def progress(self, wal_held_bytes: int | None, *, paused: bool = False) -> SnapshotProgress:
         elapsed = max(self._clock() - self._started, 0.001)
         speed = (self._bytes - self._before_bytes) / elapsed
         left = self._total_bytes - self._bytes
-        return CopyProgress(
+        return SnapshotProgress(
             copy=self._copy.id,
             rows=self._rows,
             size_bytes=self._bytes,
@@ -62,7 +62,7 @@ class Meter:
             chunks=self._chunks,
             total_chunks=self._total_chunks,
             rows_per_second=round((self._rows - self._before_rows) / elapsed, 1),
-            seconds_left=0.0 if self.is_through else round(left / speed, 1) if speed else None,
+            seconds_left=0.0 if self.is_complete else round(left / speed, 1) if speed else None,
             wal_held_bytes=wal_held_bytes,
             written_ms=time.time_ns() // 1_000_000,
             paused=paused,

@@ -17,7 +17,7 @@ FORMAT = 1
 State = Literal["open", "planned", "complete", "abandoned"]
 
 
-class CopyState(msgspec.Struct, frozen=True, kw_only=True):
+class SnapshotState(msgspec.Struct, frozen=True, kw_only=True):
     """State of one snapshot of some tables.
 
     `point` is the LSN whose state the rows show. `base` plus `point` is the position in the rows' version.
@@ -52,7 +52,7 @@ class CopyState(msgspec.Struct, frozen=True, kw_only=True):
         return msgspec.json.encode(self)
 
 
-class Piece(msgspec.Struct, frozen=True, kw_only=True):
+class BlockRange(msgspec.Struct, frozen=True, kw_only=True):
     """A block range of one relation that holds rows: a table or a partition."""
 
     table: str  # oid of the table (the root)
@@ -72,7 +72,7 @@ class ChunkState(msgspec.Struct, frozen=True, kw_only=True):
     format: int = FORMAT
     copy: str
     number: int
-    pieces: list[Piece]
+    pieces: list[BlockRange]
     size_bytes: int
     done: bool = False
     rows: int = 0
@@ -93,7 +93,7 @@ class ChunkState(msgspec.Struct, frozen=True, kw_only=True):
         return msgspec.structs.replace(self, done=True, rows=rows, left_out=left_out)
 
 
-class CopyProgress(msgspec.Struct, frozen=True, kw_only=True):
+class SnapshotProgress(msgspec.Struct, frozen=True, kw_only=True):
     """Progress figures of a snapshot, for display only. No decision depends on them."""
 
     format: int = FORMAT

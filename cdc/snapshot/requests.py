@@ -21,10 +21,10 @@ from cdc.names import Control, control_topic
 FORMAT = 1
 KEY = b'{"requests":"copies"}'
 _ANSWER_SECONDS = 10.0
-_LOOK_SECONDS = 1.0
+_POLL_SECONDS = 1.0
 
 
-class CopyRequests(msgspec.Struct, frozen=True, kw_only=True):
+class SnapshotRequests(msgspec.Struct, frozen=True, kw_only=True):
     """The operators' requests.
 
     `cancelled` maps the topic of each cancelled table to the time of the request in milliseconds. A cancelled table is
@@ -35,14 +35,14 @@ class CopyRequests(msgspec.Struct, frozen=True, kw_only=True):
     paused: bool = False
     cancelled: dict[str, int] = {}
 
-    def pausing(self, paused: bool) -> CopyRequests:
+    def pausing(self, paused: bool) -> SnapshotRequests:
         return msgspec.structs.replace(self, paused=paused)
 
-    def cancelling(self, topics: Collection[str]) -> CopyRequests:
+    def cancelling(self, topics: Collection[str]) -> SnapshotRequests:
         now_ms = time.time_ns() // 1_000_000
         return msgspec.structs.replace(self, cancelled={**self.cancelled, **dict.fromkeys(topics, now_ms)})
 
-    def wanting(self, topics: Collection[str]) -> CopyRequests:
+    def wanting(self, topics: Collection[str]) -> SnapshotRequests:
         """Return the requests without the cancellation of these topics."""
         left = {topic: when for topic, when in self.cancelled.items() if topic not in topics}
         return msgspec.structs.replace(self, cancelled=left)
@@ -52,17 +52,17 @@ class _Format(msgspec.Struct):
     format: int
 
 
-def decode_requests(data: bytes) -> CopyRequests:
+def decode_requests(data: bytes) -> SnapshotRequests:
     found = msgspec.json.decode(data, type=_Format)
     if found.format > FORMAT:
         raise RefusedError(
             f"The record of snapshot requests has format {found.format}. This Tailrace reads formats up to {FORMAT}.",
             remedy="Run the newer Tailrace that wrote it.",
         )
-    return msgspec.json.decode(data, type=CopyRequests)
+    return msgspec.json.decode(data, type=SnapshotRequests)
 
 
-def read_requests(kafka: KafkaConfig) -> CopyRequests:
+def read_requests(kafka: KafkaConfig) -> SnapshotRequests:
     """Return the last requests, or empty ones if the topic does not exist (an older Tailrace set up the pipeline)."""
     name = control_topic(kafka.prefix, Control.REQUESTS)
     try:
@@ -70,30 +70,30 @@ def read_requests(kafka: KafkaConfig) -> CopyRequests:
     except TransientError:
         if _exists(kafka, name):
             raise
-        return CopyRequests()
-    return CopyRequests() if data is None else decode_requests(data)
+        return SnapshotRequests()
+    return SnapshotRequests() if data is None else decode_requests(data)
 
 
-def write_requests(kafka: KafkaConfig, requests: CopyRequests) -> None:
+def write_requests(kafka: KafkaConfig, requests: SnapshotRequests) -> None:
     """Write the requests and return when the record is durable. The topic must exist."""
     name = control_topic(kafka.prefix, Control.REQUESTS)
     record = KEY, msgspec.json.encode(requests)
     write_records(kafka.client_options(), name, [record], timeout_seconds=_ANSWER_SECONDS)
 
 
-class RequestWatch:
+class RequestPoller:
     """Polls the requests at most once a second. Keeps the last known ones while Kafka does not answer."""
 
     def __init__(self, kafka: KafkaConfig) -> None:
         self._kafka = kafka
-        self._known = CopyRequests()
-        self._next_look = 0.0
+        self._known = SnapshotRequests()
+        self._next_poll = 0.0
 
-    def look(self) -> CopyRequests:
-        if time.monotonic() >= self._next_look:
+    def poll(self) -> SnapshotRequests:
+        if time.monotonic() >= self._next_poll:
             with suppress(TransientError):
                 self._known = read_requests(self._kafka)
-            self._next_look = time.monotonic() + _LOOK_SECONDS
+            self._next_poll = time.monotonic() + _POLL_SECONDS
         return self._known
 
 

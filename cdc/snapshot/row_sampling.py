@@ -31,7 +31,7 @@ _LEAST_BYTES = 1 << 20
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Manner:
+class ReadOptions:
     """How to read and publish a table's rows.
 
     `compress`: lz4 makes the rows smaller. `as_tuples`: the rows are long, so COPY's binary format, in which the server
@@ -42,36 +42,36 @@ class Manner:
     as_tuples: bool = False
 
 
-USUAL = Manner()
+DEFAULT_READ_OPTIONS = ReadOptions()
 
 
-def manners(
+def choose_read_options(
     connection: psycopg.Connection[Any], tables: Mapping[str, DescribedTable], chunks: Iterable[ChunkState]
-) -> dict[str, Manner]:
-    """Return the manners, by table oid, that differ from `USUAL`. Samples only tables that fill a chunk alone."""
-    sampled: dict[str, Manner] = {}
+) -> dict[str, ReadOptions]:
+    """Return the read options that differ from the default, by table oid. Samples only tables that fill a chunk."""
+    sampled: dict[str, ReadOptions] = {}
     for chunk in chunks:
         if chunk.size_bytes < _LEAST_BYTES or len({piece.table for piece in chunk.pieces}) != 1:
             continue
         piece = chunk.pieces[0]
         if piece.table in tables and piece.table not in sampled:
-            sampled[piece.table] = manner_of(
+            sampled[piece.table] = read_options_for(
                 _sample(connection, tables[piece.table], piece.relation, piece.first_block)
             )
-    return {table: manner for table, manner in sampled.items() if manner != USUAL}
+    return {table: read_options for table, read_options in sampled.items() if read_options != DEFAULT_READ_OPTIONS}
 
 
-def manner_of(rows: list[bytes]) -> Manner:
+def read_options_for(rows: list[bytes]) -> ReadOptions:
     """Return the manner for rows like these.
 
     zlib with fixed Huffman codes finds about the same repeats as lz4, which has no Huffman codes.
     """
     if not rows:
-        return USUAL
+        return DEFAULT_READ_OPTIONS
     sample = b"".join(rows)
     gauge = zlib.compressobj(level=1, strategy=zlib.Z_FIXED)
     packed = len(gauge.compress(sample[:_SAMPLE_BYTES]) + gauge.flush())
-    return Manner(
+    return ReadOptions(
         compress=packed < _WORTH_IT * min(len(sample), _SAMPLE_BYTES),
         as_tuples=len(sample) > _WIDE_ROW_BYTES * len(rows),
     )

@@ -15,7 +15,7 @@ from psycopg import sql
 from cdc.encoding.values import TypeInfo
 from cdc.errors import TransientError
 from cdc.snapshot.copy_rows import LineEncoder
-from cdc.snapshot.records import Piece
+from cdc.snapshot.records import BlockRange
 from cdc.snapshot.source_reader import Readable, copy_out, lines, lock
 from cdc.snapshot.table_description import DescribedTable
 
@@ -73,7 +73,7 @@ def _lines(
             return
     except (psycopg.DataError, psycopg.errors.UndefinedFunction):
         pass  # an invented key is no value of the column's type, or the type's schema is not in our search path
-    everything = Piece(table=table.oid, relation=readable.leaf.relation.oid, first_block=0, end_block=None)
+    everything = BlockRange(table=table.oid, relation=readable.leaf.relation.oid, first_block=0, end_block=None)
     yield from lines(connection, readable, everything, encoder.columns)
 
 

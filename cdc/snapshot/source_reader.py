@@ -20,7 +20,7 @@ from psycopg import pq, sql
 from cdc.encoding.values import TypeInfo
 from cdc.errors import RefusedError, TransientError
 from cdc.postgres.connection import connect, explain
-from cdc.snapshot.records import Piece
+from cdc.snapshot.records import BlockRange
 from cdc.snapshot.table_description import DescribedTable, Leaf
 
 _LOCK_TRY_MS = 5_000
@@ -187,7 +187,7 @@ def _list(columns: Sequence[str]) -> sql.Composed:
 def lines(
     connection: psycopg.Connection[Any],
     readable: Readable,
-    piece: Piece,
+    piece: BlockRange,
     columns: Sequence[str],
     where: str | None = None,
 ) -> Iterator[list[bytes]]:
@@ -199,7 +199,11 @@ def lines(
 
 
 def tuples(
-    connection: psycopg.Connection[Any], readable: Readable, piece: Piece, columns: Sequence[str], types: Sequence[int]
+    connection: psycopg.Connection[Any],
+    readable: Readable,
+    piece: BlockRange,
+    columns: Sequence[str],
+    types: Sequence[int],
 ) -> Iterator[list[bytes]]:
     """Yields the rows in COPY's binary format, with each value as text, so that the server does not escape values.
 
@@ -228,7 +232,9 @@ def _as_text(column: sql.Composable, type_oid: int) -> sql.Composable:
     return sql.SQL("case when {0} is distinct from null then concat({0}) end").format(column)
 
 
-def _copy_query(readable: Readable, piece: Piece, listed: sql.Composable, where: str | None = None) -> sql.Composed:
+def _copy_query(
+    readable: Readable, piece: BlockRange, listed: sql.Composable, where: str | None = None
+) -> sql.Composed:
     conditions = [f"ctid >= '({piece.first_block},0)'"]
     if piece.end_block is not None:
         conditions.append(f"ctid < '({piece.end_block},0)'")

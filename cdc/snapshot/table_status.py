@@ -9,7 +9,7 @@ from cdc.kafka.topics import Topics
 from cdc.lsn import LSN
 from cdc.names import Control, control_topic
 from cdc.positions.progress import Progress, read_progress
-from cdc.snapshot.requests import CopyRequests, read_requests
+from cdc.snapshot.requests import SnapshotRequests, read_requests
 from cdc.tables.recorded_state import TableStates
 from cdc.tables.state_reader import read_recorded_states
 
@@ -31,10 +31,10 @@ def read_status(config: Config) -> dict[str, Any] | None:
     return _described(progress, read_recorded_states(config) or TableStates(), read_requests(config.kafka))
 
 
-def _described(progress: Progress, states: TableStates, requests: CopyRequests) -> dict[str, Any]:
+def _described(progress: Progress, states: TableStates, requests: SnapshotRequests) -> dict[str, Any]:
     return {
         "state": progress.state,
-        "copies_paused": requests.paused,
+        "snapshots_paused": requests.paused,
         "version": str(progress.version),
         "confirmed_lsn": str(progress.confirmable),
         "inside_transaction": progress.inside_transaction,

@@ -23,19 +23,19 @@ from cdc.positions.progress import KEY as PROGRESS_KEY
 from cdc.positions.progress import Progress
 from cdc.postgres import catalog
 from cdc.postgres.catalog import Publication
-from cdc.postgres.open_transactions import tell_open_transactions
+from cdc.postgres.open_transactions import log_open_transactions
 from cdc.postgres.replication import CreatedSlot, ReplicationStream
 from cdc.publishing.parked import read_parked_rows
 from cdc.publishing.published_versions import base_above, highest_version
 from cdc.publishing.publisher import Publisher
-from cdc.snapshot.events import full_copy_markers
-from cdc.snapshot.records import CopyState
+from cdc.snapshot.events import full_snapshot_markers
+from cdc.snapshot.records import SnapshotState
 from cdc.snapshot.table_description import DescribedTable, describe_tables
 from cdc.startup import initial_snapshot
 from cdc.startup.publication import choose_tables, ensure_publication
 from cdc.tables import schema_record
 from cdc.tables.catalog_state import read_catalog_states
-from cdc.tables.event_settings import event_settings_digests, learn_settings, name_of, pipeline_digest
+from cdc.tables.event_settings import event_settings_digests, name_of, pipeline_digest, record_settings
 from cdc.tables.recorded_state import KEY as STATES_KEY
 from cdc.tables.recorded_state import TableState, TableStates
 
@@ -88,7 +88,7 @@ class FirstStart:
         states = self._read_states(publication)
         progress = self._with_topics(progress, states)
         self._write(progress)
-        telling = tell_open_transactions(log, self._connection, self._source.slot)
+        telling = log_open_transactions(log, self._connection, self._source.slot)
         created = stream.create_slot(telling, export=self._config.snapshot.initial)
         log.info("slot_created", slot=self._source.slot, consistent_point=str(created.point))
         if not self._config.snapshot.initial:
@@ -98,14 +98,14 @@ class FirstStart:
             copy = initial_snapshot.opened(
                 "", created.point, progress.base, {}
             )  # a snapshot of no table: it only invalidates the rows that the topics already hold
-            progress = self._with_buried(progress.streaming_from(created.point), known, copy)
+            progress = self._with_older_rows_invalidated(progress.streaming_from(created.point), known, copy)
             self._write(progress, known)
             return progress
-        return self._copy_first(stream, progress, created)
+        return self._take_initial_snapshot(stream, progress, created)
 
     def _uncopied(self, tables: dict[str, TableState], point: LSN) -> TableStates:
         """Return the states without an initial snapshot: tables with rows are incomplete, as their topics lack them."""
-        states = learn_settings(self._config, TableStates(tables=tables))
+        states = record_settings(self._config, TableStates(tables=tables))
         for oid in initial_snapshot.filled(self._connection, describe_tables(self._connection, self._config, tables)):
             states = states.never_copied(tables[oid].topic, point)
         return states
@@ -130,7 +130,7 @@ class FirstStart:
     def finish_interrupted(self, progress: Progress, states: TableStates) -> Progress:
         """End an initial snapshot whose capture died, and with it the exported snapshot."""
         outcome = initial_snapshot.interrupted(self._config, progress.copy)
-        if not outcome.rows and not outcome.is_through:
+        if not outcome.rows and not outcome.is_complete:
             # Nothing was published. A new slot with a new initial snapshot is cheaper than incremental snapshots of all
             # tables.
             progress = progress.creating_again()
@@ -140,23 +140,27 @@ class FirstStart:
 
     # -- the initial snapshot --------------------------------------------------------------------------------
 
-    def _copy_first(self, stream: ReplicationStream, progress: Progress, created: CreatedSlot) -> Progress | None:
+    def _take_initial_snapshot(
+        self, stream: ReplicationStream, progress: Progress, created: CreatedSlot
+    ) -> Progress | None:
         point = created.point
-        seen = initial_snapshot.look_at_snapshot(self._config, created.snapshot, list(progress.publication_tables))
-        states = learn_settings(self._config, TableStates(tables=seen.states))
+        seen = initial_snapshot.read_tables_in_snapshot(
+            self._config, created.snapshot, list(progress.publication_tables)
+        )
+        states = record_settings(self._config, TableStates(tables=seen.states))
         progress = self._with_base(self._with_topics(progress, seen.states), point)
         progress = self._write_schemas(progress, point, seen.described)
         settings = event_settings_digests(self._config, {oid: name_of(seen.states[oid]) for oid in seen.filled})
         copy = initial_snapshot.opened(created.snapshot, point, progress.base, settings)
         if not seen.filled:
             return self._begin_streaming(
-                progress.copying_from(point, copy.id),
+                progress.snapshotting_from(point, copy.id),
                 states,
-                initial_snapshot.InitialSnapshotOutcome(copy, {}, rows=0, is_through=True),
+                initial_snapshot.InitialSnapshotOutcome(copy, {}, rows=0, is_complete=True),
             )
-        progress = progress.copying_from(point, copy.id)
+        progress = progress.snapshotting_from(point, copy.id)
         self._write(progress, states, copy)
-        outcome = initial_snapshot.wait_until_copied(
+        outcome = initial_snapshot.wait_for_snapshot_job(
             self._config, copy, stream=stream, connection=self._connection, stop=self._stop
         )
         return None if outcome is None else self._begin_streaming(progress, states, outcome)
@@ -171,23 +175,23 @@ class FirstStart:
         for oid, reason in outcome.missing.items():
             if oid in states.tables:
                 states = states.with_pending(states.tables[oid].topic, int(point), reason)
-        progress = self._with_buried(progress.streaming_from(point), states, outcome.copy)
+        progress = self._with_older_rows_invalidated(progress.streaming_from(point), states, outcome.copy)
         self._write(progress, states, initial_snapshot.ended(outcome))
-        log.info("first_copy_done", rows=outcome.rows, incomplete=sorted(outcome.missing.values()))
+        log.info("initial_snapshot_done", rows=outcome.rows, incomplete=sorted(outcome.missing.values()))
         return progress
 
-    def _with_buried(self, progress: Progress, states: TableStates, copy: CopyState) -> Progress:
+    def _with_older_rows_invalidated(self, progress: Progress, states: TableStates, copy: SnapshotState) -> Progress:
         """Invalidate the older rows of the topics, in a Kafka transaction that the caller commits."""
         parked_topic = control_topic(self._prefix, Control.PARKED)
         parked = read_parked_rows(self._config.kafka.client_options(), parked_topic)
-        self._publisher.know_parked(row for row in parked if not row.store and row.topic in progress.topic_ids)
+        self._publisher.load_parked(row for row in parked if not row.store and row.topic in progress.topic_ids)
         self._publisher.begin()
-        self._bury_what_was_there(progress, states, copy)
+        self._invalidate_older_rows(progress, states, copy)
         self._publisher.flush(_COMMIT_SECONDS, lambda: None)
         ends = self._topics.end_offsets({name: len(offsets) for name, offsets in progress.end_offsets.items()})
         return progress.with_end_offsets(ends).with_parked(self._publisher.parked_counts)
 
-    def _bury_what_was_there(self, progress: Progress, states: TableStates, copy: CopyState) -> None:
+    def _invalidate_older_rows(self, progress: Progress, states: TableStates, copy: SnapshotState) -> None:
         """Write markers to topics that hold records of an earlier pipeline: all versions before this snapshot are dead.
 
         Such a topic may have rows that the snapshot does not have.
@@ -197,7 +201,7 @@ class FirstStart:
             ends = progress.end_offsets.get(state.topic, [])
             if any(ends):
                 shape = Shape(schema=state.schema, table=state.table, topic=state.topic, key=())
-                for record in full_copy_markers(
+                for record in full_snapshot_markers(
                     shape, copy, pipeline=self._prefix, database=database, partitions=len(ends)
                 ):
                     self._publisher.send(*record)
@@ -211,7 +215,7 @@ class FirstStart:
             progress = progress.with_schema(table.topic, schema_record.schema_digest(table))
         return progress
 
-    def _write(self, progress: Progress, states: TableStates | None = None, copy: CopyState | None = None) -> None:
+    def _write(self, progress: Progress, states: TableStates | None = None, copy: SnapshotState | None = None) -> None:
         self._publisher.begin()
         self._publisher.send(control_topic(self._prefix, Control.PROGRESS), PROGRESS_KEY, progress.encode(), [])
         if states is not None:

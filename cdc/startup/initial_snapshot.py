@@ -31,15 +31,15 @@ from cdc.postgres.connection import connect
 from cdc.postgres.replication import ReplicationStream
 from cdc.publishing.publisher import Publisher
 from cdc.snapshot.chunk_plan import RelationSize, read_sizes
-from cdc.snapshot.log import CopyLog
-from cdc.snapshot.records import CopyState, chunk_transactional_id, driver_transactional_id
+from cdc.snapshot.log import SnapshotLog
+from cdc.snapshot.records import SnapshotState, chunk_transactional_id, driver_transactional_id
 from cdc.snapshot.table_description import DescribedTable, describe_tables
 from cdc.tables.catalog_state import read_catalog_states
 from cdc.tables.recorded_state import TableState
 
 log = get_logger("first_copy")
 
-_LOOK_SECONDS = 0.5
+_POLL_SECONDS = 0.5
 _FENCE_SECONDS = 30.0
 _FENCES_AT_ONCE = 8
 _INTERRUPTED = "the initial snapshot was interrupted"
@@ -52,23 +52,23 @@ class InitialSnapshotOutcome:
     """The result of an initial snapshot.
 
     `missing`: by oid, the tables that the snapshot lacks, and why. They need an incremental snapshot.
-    `is_through`: the job planned the snapshot and finished every chunk.
+    `is_complete`: the job planned the snapshot and finished every chunk.
     `end_offsets`: by topic, the highest end offsets of its partitions in the records of the finished chunks.
     """
 
-    copy: CopyState
+    copy: SnapshotState
     missing: dict[str, str]
     rows: int
-    is_through: bool
+    is_complete: bool
     end_offsets: dict[str, list[int]] = field(default_factory=dict)
 
 
-def opened(snapshot: str, point: LSN, base: int, settings: Mapping[str, str]) -> CopyState:
+def opened(snapshot: str, point: LSN, base: int, settings: Mapping[str, str]) -> SnapshotState:
     """Return the record of a new initial snapshot.
 
     `settings`: by oid, the settings digest of each table. A job with other settings must not write a row.
     """
-    return CopyState(
+    return SnapshotState(
         id=uuid.uuid4().hex[:12],
         kind="first",
         state="open",
@@ -81,7 +81,7 @@ def opened(snapshot: str, point: LSN, base: int, settings: Mapping[str, str]) ->
     )
 
 
-class SeenAtSnapshot(NamedTuple):
+class SnapshotTables(NamedTuple):
     """The tables, by oid, as the exported snapshot shows them, so that capture detects every later change of a table.
 
     `filled`: the tables that may have rows.
@@ -92,7 +92,7 @@ class SeenAtSnapshot(NamedTuple):
     filled: set[str]
 
 
-def look_at_snapshot(config: Config, snapshot: str, oids: Sequence[str]) -> SeenAtSnapshot:
+def read_tables_in_snapshot(config: Config, snapshot: str, oids: Sequence[str]) -> SnapshotTables:
     """Read the tables' definitions in the exported snapshot."""
     with connect(config.source.conninfo()) as connection, connection.transaction():
         connection.execute("set transaction isolation level repeatable read, read only")
@@ -100,7 +100,7 @@ def look_at_snapshot(config: Config, snapshot: str, oids: Sequence[str]) -> Seen
         states = read_catalog_states(connection, oids, prefix=config.kafka.prefix)
         described = describe_tables(connection, config, oids)
         found = filled(connection, described)
-    return SeenAtSnapshot(states, described, found)
+    return SnapshotTables(states, described, found)
 
 
 def filled(connection: psycopg.Connection, described: Mapping[str, DescribedTable]) -> set[str]:
@@ -118,9 +118,9 @@ def _may_have_rows(table: DescribedTable, sizes: Mapping[int, RelationSize]) -> 
     return any(size is None or size.heap_bytes > 0 or size.storage != storage for storage, size in found)
 
 
-def wait_until_copied(
+def wait_for_snapshot_job(
     config: Config,
-    copy: CopyState,
+    copy: SnapshotState,
     *,
     stream: ReplicationStream,
     connection: psycopg.Connection,
@@ -131,34 +131,36 @@ def wait_until_copied(
     The exported snapshot exists as long as `stream` is open. Kafka may be unavailable for a while.
     """
     log.info(
-        "waiting_for_first_copy",
+        "waiting_for_initial_snapshot",
         copy=copy.id,
         consistent_point=str(LSN(copy.point)),
         reason="capture publishes changes only after the existing rows",
         remedy="Run: tailrace snapshot (`tailrace run` runs it automatically)",
     )
     watch = _WalWatch(config.source.slot, LSN(copy.point), connection)
-    with CopyLog(config.kafka) as copies:
-        troubled = False
-        while not stop.wait(_LOOK_SECONDS):
+    with SnapshotLog(config.kafka) as copies:
+        failed = False
+        while not stop.wait(_POLL_SECONDS):
             stream.check_idle()
-            watch.look()
+            watch.poll()
             try:
                 copies.refresh()
-                troubled = False
+                failed = False
             except TransientError as error:
-                if not troubled:
-                    log.warning("kafka_away", reason=str(error), effect="the initial snapshot waits")
-                troubled = True
+                if not failed:
+                    log.warning("kafka_unavailable", reason=str(error), effect="the initial snapshot waits")
+                failed = True
                 continue
             present = copies.copies.get(copy.id, copy)
-            if copies.is_through(present):
+            if copies.is_complete(present):
                 return _judged(copies, present)
-    log.warning("first_copy_interrupted", reason="capture stops; tables that are not copied yet become incomplete")
+    log.warning(
+        "initial_snapshot_interrupted", reason="capture stops; tables that are not copied yet become incomplete"
+    )
     return None
 
 
-def interrupted(config: Config, copy_id: str) -> InitialSnapshotOutcome:
+def interrupted(config: Config, snapshot_id: str) -> InitialSnapshotOutcome:
     """Abandon the initial snapshot of a capture that died, and return its result.
 
     The exported snapshot ended with that capture. Finished chunks stay. After this, no task can finish another chunk.
@@ -172,35 +174,35 @@ def interrupted(config: Config, copy_id: str) -> InitialSnapshotOutcome:
     kafka, slot = config.kafka, config.source.slot
     driver = _producer(kafka, driver_transactional_id(kafka.prefix, slot))
     driver.fence(_FENCE_SECONDS)
-    with CopyLog(kafka) as copies:
-        copy = copies.refresh().copies.get(copy_id)
+    with SnapshotLog(kafka) as copies:
+        copy = copies.refresh().copies.get(snapshot_id)
         if copy is None:
-            raise TransientError(f"Snapshot {copy_id} has no record on {kafka.prefix}.__copies.")
+            raise TransientError(f"Snapshot {snapshot_id} has no record on {kafka.prefix}.__copies.")
         if copy.state in ("open", "planned"):
             given_up = msgspec.structs.replace(copy, state="abandoned", ended_ms=_now_ms(), reason=_INTERRUPTED)
             driver.send(control_topic(kafka.prefix, Control.COPIES), given_up.key, given_up.encode(), [])
             driver.commit(_FENCE_SECONDS)
         unfinished = [
-            chunk_transactional_id(kafka.prefix, slot, copy_id, chunk.number) for chunk in copies.unfinished(copy)
+            chunk_transactional_id(kafka.prefix, slot, snapshot_id, chunk.number) for chunk in copies.unfinished(copy)
         ]
         if unfinished:
-            log.info("cutting_off_chunks", copy=copy_id, chunks=len(unfinished))
+            log.info("fencing_chunks", copy=snapshot_id, chunks=len(unfinished))
         with ThreadPoolExecutor(_FENCES_AT_ONCE) as pool:
             list(pool.map(lambda name: cut_off(kafka, name), unfinished))
         return _judged(copies.refresh_to_end(), copy)
 
 
-def ended(outcome: InitialSnapshotOutcome) -> CopyState:
+def ended(outcome: InitialSnapshotOutcome) -> SnapshotState:
     """Return the final record of the snapshot."""
     return msgspec.structs.replace(
         outcome.copy,
-        state="complete" if outcome.is_through else "abandoned",
+        state="complete" if outcome.is_complete else "abandoned",
         ended_ms=_now_ms(),
         reason="; ".join(sorted(set(outcome.missing.values()))),
     )
 
 
-def _judged(copies: CopyLog, copy: CopyState) -> InitialSnapshotOutcome:
+def _judged(copies: SnapshotLog, copy: SnapshotState) -> InitialSnapshotOutcome:
     chunks = copies.chunks.get(copy.id, {}).values()
     missing: dict[str, str] = {}
     if not copy.is_planned:
@@ -210,9 +212,9 @@ def _judged(copies: CopyLog, copy: CopyState) -> InitialSnapshotOutcome:
         if not chunk.done:
             missing |= dict.fromkeys((piece.table for piece in chunk.pieces), _INTERRUPTED)
     rows = sum(chunk.rows for chunk in chunks)
-    is_through = copy.is_planned and not copies.unfinished(copy)
+    is_complete = copy.is_planned and not copies.unfinished(copy)
     ends = _furthest(chunk.end_offsets for chunk in chunks if chunk.done)
-    return InitialSnapshotOutcome(copy, missing, rows=rows, is_through=is_through, end_offsets=ends)
+    return InitialSnapshotOutcome(copy, missing, rows=rows, is_complete=is_complete, end_offsets=ends)
 
 
 def _furthest(found: Iterable[Mapping[str, Sequence[int]]]) -> dict[str, list[int]]:
@@ -251,13 +253,13 @@ class _WalWatch:
         self._slot = slot
         self._point = point
         self._connection = connection
-        self._next_look = 0.0
-        self._left_to_tell = list(_WAL_WARNINGS)
+        self._next_poll = 0.0
+        self._remaining_warnings = list(_WAL_WARNINGS)
 
-    def look(self) -> None:
-        if time.monotonic() < self._next_look:
+    def poll(self) -> None:
+        if time.monotonic() < self._next_poll:
             return
-        self._next_look = time.monotonic() + 5
+        self._next_poll = time.monotonic() + 5
         slot = catalog.slot(self._connection, self._slot)
         if slot is None:
             raise continuity.missing_slot(self._slot, self._point)
@@ -266,8 +268,8 @@ class _WalWatch:
         if left is None:
             return
         used = held / max(1, held + left)
-        if self._left_to_tell and used >= self._left_to_tell[0]:
-            self._left_to_tell = [share for share in self._left_to_tell if share > used]
+        if self._remaining_warnings and used >= self._remaining_warnings[0]:
+            self._remaining_warnings = [share for share in self._remaining_warnings if share > used]
             log.warning(
                 "slot_nears_its_limit",
                 held_bytes=held,

@@ -26,11 +26,11 @@ _RETRY_SECONDS = 2.0
 _CAPTURE_FIRST_SECONDS = 5.0
 
 
-class FirstCopyHost:
-    """Runs the first start in a thread. `trouble`: the error that ended it, for the caller that waits."""
+class InitialSnapshotHost:
+    """Runs the first start in a thread. `failure`: the error that ended it, for the caller that waits."""
 
     def __init__(self, config: Config) -> None:
-        self.trouble: TailraceError | None = None
+        self.failure: TailraceError | None = None
         self._config = config
         self._stop = threading.Event()
         self._thread = threading.Thread(target=self._run, name="tailrace-first-copy", daemon=True)
@@ -53,7 +53,7 @@ class FirstCopyHost:
                 log.warning("retrying", reason=reason, in_seconds=_RETRY_SECONDS)
                 self._stop.wait(_RETRY_SECONDS)
             except TailraceError as error:
-                self.trouble = error
+                self.failure = error
                 return
 
     def _hold_once(self) -> None:
@@ -70,9 +70,9 @@ class FirstCopyHost:
 
 
 @contextmanager
-def hosted_first_copy(config: Config) -> Iterator[FirstCopyHost]:
+def hosted_initial_snapshot(config: Config) -> Iterator[InitialSnapshotHost]:
     """Keep the exported snapshot open in a thread while the context is active."""
-    host = FirstCopyHost(config)
+    host = InitialSnapshotHost(config)
     host.start()
     try:
         yield host

@@ -37,7 +37,7 @@ from cdc.publishing.publisher import Publisher
 from cdc.startup.first_start import FirstStart
 from cdc.startup.resumption import Resumption
 from cdc.tables.catalog_state import read_catalog_states
-from cdc.tables.event_settings import follow_settings, pipeline_digest, refuse_removed
+from cdc.tables.event_settings import apply_changed_settings, pipeline_digest, refuse_removed
 from cdc.tables.recorded_state import KEY as STATES_KEY
 from cdc.tables.recorded_state import TableStates, decode_states
 
@@ -53,7 +53,7 @@ _PARKED_LOST = "__parked no longer has the entries of some of its parked rows"
 _BATCH_BYTES = "262144"
 
 
-class Attend(Protocol):
+class BlockingCall(Protocol):
     """Runs a blocking call in another thread, while this thread keeps answering the replication connection."""
 
     def __call__(self, call: Callable[[], T], stream: ReplicationStream) -> T: ...
@@ -73,7 +73,7 @@ class Started:
     resumption: Resumption
 
 
-def start(config: Config, attend: Attend, *, stop: threading.Event) -> Started | None:
+def start(config: Config, call_while_streaming: BlockingCall, *, stop: threading.Event) -> Started | None:
     """Start a session, and wait as a standby while another process holds the slot. None: `stop` was set.
 
     If the start fails, it closes every connection that it opened.
@@ -83,11 +83,11 @@ def start(config: Config, attend: Attend, *, stop: threading.Event) -> Started |
         topics.ensure_control()
         connection = connect(config.source.conninfo(), application_name="tailrace catalog")
         try:
-            start_once = _Start(config, attend, topics, connection, stop)
+            start_once = _Start(config, call_while_streaming, topics, connection, stop)
             announced = False
             while not stop.is_set():
                 try:
-                    if (started := start_once.try_to_take()) is not None:
+                    if (started := start_once.try_start()) is not None:
                         return started
                 except SlotInUse as in_use:
                     if not announced:
@@ -106,14 +106,19 @@ def start(config: Config, attend: Attend, *, stop: threading.Event) -> Started |
 
 
 class _Start:
-    """One start of a session. `try_to_take` makes one attempt to acquire the slot."""
+    """One start of a session. `try_start` makes one attempt to acquire the slot."""
 
     def __init__(
-        self, config: Config, attend: Attend, topics: Topics, connection: psycopg.Connection, stop: threading.Event
+        self,
+        config: Config,
+        call_while_streaming: BlockingCall,
+        topics: Topics,
+        connection: psycopg.Connection,
+        stop: threading.Event,
     ) -> None:
         self._config = config
         self._source = config.source
-        self._attend = attend
+        self._call_while_streaming = call_while_streaming
         self._topics = topics
         self._connection = connection
         self._stop = stop
@@ -131,7 +136,7 @@ class _Start:
             stop=self._stop.is_set,
         )
 
-    def try_to_take(self) -> Started | None:
+    def try_start(self) -> Started | None:
         """Acquire the slot and run all checks. None: `stop` was set during the initial snapshot.
 
         Raises SlotInUse while another process holds the slot.
@@ -157,9 +162,9 @@ class _Start:
             self._made.abandon()
 
     def _started(self, stream: ReplicationStream, publisher: Publisher, progress: Progress) -> Started:
-        found = self._attend(self._read_states, stream)
-        parked = [] if progress.parked == {} else self._attend(self._read_parked, stream)
-        publisher.know_parked(row for row in parked if row.topic in progress.topic_ids)
+        found = self._call_while_streaming(self._read_states, stream)
+        parked = [] if progress.parked == {} else self._call_while_streaming(self._read_parked, stream)
+        publisher.load_parked(row for row in parked if row.topic in progress.topic_ids)
         lsn = catalog.current_lsn(self._connection)
         states = without_lost(progress, publisher.parked_counts, self._followed(found, lsn), lsn)
         progress = progress.with_parked(publisher.parked_counts)
@@ -167,7 +172,7 @@ class _Start:
         if states != found or progress.settings != settings:
             progress = progress.with_settings(settings)
             # Write this before any other record: jobs compare their settings with these.
-            self._attend(lambda: self._write(publisher, progress, states), stream)
+            self._call_while_streaming(lambda: self._write(publisher, progress, states), stream)
         return Started(
             stream=stream,
             publisher=publisher,
@@ -175,7 +180,7 @@ class _Start:
             catalog=self._connection,
             progress=progress,
             states=states,
-            secret=self._attend(lambda: ensure_secret(self._config.kafka), stream),
+            secret=self._call_while_streaming(lambda: ensure_secret(self._config.kafka), stream),
             resumption=Resumption(progress, self._slot_confirmed),
         )
 
@@ -202,7 +207,7 @@ class _Start:
                     reason="[source] tables no longer selects it; capture publishes it until it is removed",
                     remedy=f"Run: tailrace remove --table {TableSelector(state.schema, state.table)}",
                 )
-        return follow_settings(self._config, states, lsn)
+        return apply_changed_settings(self._config, states, lsn)
 
     def _take(self, stream: ReplicationStream) -> tuple[Publisher, Progress] | None:
         identity = stream.identify()
@@ -219,13 +224,13 @@ class _Start:
 
     def _resume(self, stream: ReplicationStream, system_identifier: str, timeline: int) -> tuple[Publisher, Progress]:
         publisher = self._publisher()
-        progress = self._attend(lambda: self._fence_and_read(publisher), stream)
+        progress = self._call_while_streaming(lambda: self._fence_and_read(publisher), stream)
         slot = catalog.slot(self._connection, self._source.slot)
         if slot is None:
             raise TransientError(f"Slot {self._source.slot} was dropped while capture acquired it.")
         self._slot_confirmed = slot.confirmed_flush_lsn
         if progress is not None and slot.confirmed_flush_lsn is not None:
-            progress = self._attend(partial(self._read_up_to, slot.confirmed_flush_lsn, progress), stream)
+            progress = self._call_while_streaming(partial(self._read_up_to, slot.confirmed_flush_lsn, progress), stream)
         if progress is not None:
             continuity.check_state(progress)
             continuity.check_cluster(
@@ -258,10 +263,10 @@ class _Start:
             existing_tables=catalog.existing_tables(self._connection, progress.publication_tables),
         )
         continuity.check_partitions_setting(progress, self._config.kafka.partitions)
-        self._attend(lambda: continuity.check_topics(progress, self._topics), stream)
-        self._attend(lambda: self._topics.raise_size_limits(progress.topic_ids), stream)
+        self._call_while_streaming(lambda: continuity.check_topics(progress, self._topics), stream)
+        self._call_while_streaming(lambda: self._topics.raise_size_limits(progress.topic_ids), stream)
         if progress.state == "copying":
-            progress = self._attend(lambda: self._finish_interrupted(publisher, progress), stream)
+            progress = self._call_while_streaming(lambda: self._finish_interrupted(publisher, progress), stream)
             if progress.state == "creating":
                 raise TransientError("The exported snapshot was lost before any row was copied. Capture starts again.")
         return progress

@@ -201,7 +201,7 @@ class Store(Protocol):
     """One configured store, used on the driver by one thread."""
 
     kind: ClassVar[str]
-    #: True: a new generation is written over the rows that readers see, by version, and `sweep_ghosts` ends it.
+    #: True: a new generation is written over the rows that readers see, by version, and `delete_stale_rows` ends it.
     #: False: it is built aside, unseen, until `switch`.
     rebuilds_in_place: ClassVar[bool]
 
@@ -272,7 +272,7 @@ class Store(Protocol):
         Without a grace time the config's holds. Gives how many; 0 where the store does it by itself.
         """
 
-    def sweep_ghosts(self, generation: Generation, table: TableSchema, below: Version) -> int:
+    def delete_stale_rows(self, generation: Generation, table: TableSchema, below: Version) -> int:
         """In-place rebuilds only: delete rows up to and including `below` that no writer of `generation` has seen.
 
         `below` is the version that the rebuild is complete as of. Call it when all of that is applied.

@@ -20,7 +20,7 @@ _ERROR = "tailrace: error: "
 TakeLine = Callable[[str], None]
 
 
-class LastWords(NamedTuple):
+class ExitReason(NamedTuple):
     """The error message and the remedy that a command printed before it ended."""
 
     reason: str
@@ -40,7 +40,7 @@ class Running(Protocol):
 
     def kill(self) -> None: ...
 
-    def last_words(self) -> LastWords: ...
+    def exit_reason(self) -> ExitReason: ...
 
 
 class Child:
@@ -83,14 +83,14 @@ class Child:
         """Kill the whole process group, because Spark's JVM is a separate process."""
         self._signal_group(signal.SIGKILL)
 
-    def last_words(self) -> LastWords:
+    def exit_reason(self) -> ExitReason:
         """Return the command's last error message and its remedy; without one, its last line."""
         lines = list(self._lines)
         for place in range(len(lines) - 1, -1, -1):
             if lines[place].startswith(_ERROR):
                 remedy = [line.strip() for line in lines[place + 1 :] if line.startswith("  ")]
-                return LastWords(lines[place].removeprefix(_ERROR), " ".join(remedy))
-        return LastWords(_plain(lines[-1]) if lines else "no output")
+                return ExitReason(lines[place].removeprefix(_ERROR), " ".join(remedy))
+        return ExitReason(_plain(lines[-1]) if lines else "no output")
 
     def _signal_group(self, number: signal.Signals) -> None:
         with suppress(ProcessLookupError, PermissionError):

@@ -23,15 +23,15 @@ def main() -> None:
     """Start the thread that watches the pipe, and run the command."""
     # Before the thread below gets its own malloc arena: capture is faster with a single arena.
     allocator.share_memory()
-    leash = os.dup(0)  # a new descriptor, which the command's own children do not inherit
+    supervisor_pipe = os.dup(0)  # a new descriptor, which the command's own children do not inherit
     nothing = os.open(os.devnull, os.O_RDWR)
     os.dup2(nothing, 0)
-    threading.Thread(target=_watch, args=(leash, nothing), name="leash", daemon=True).start()
+    threading.Thread(target=_watch, args=(supervisor_pipe, nothing), name="parent watch", daemon=True).start()
     sys.exit(cli.main(sys.argv[1:]))
 
 
-def _watch(leash: int, nothing: int) -> None:
-    while os.read(leash, 1):
+def _watch(supervisor_pipe: int, nothing: int) -> None:
+    while os.read(supervisor_pipe, 1):
         pass
     # No process reads the output any more. A broken pipe must not interrupt the clean shutdown.
     os.dup2(nothing, 1)

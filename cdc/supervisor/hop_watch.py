@@ -16,7 +16,7 @@ from cdc.monitoring.observer import Observer
 from cdc.monitoring.status_record import PipelineStatus, SlotStatus
 
 # The deadline of one poll: a server that does not answer delays the figures of the others by at most this time.
-_LOOK_SECONDS = 3.0
+_POLL_SECONDS = 3.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -82,7 +82,7 @@ class HopWatch:
         observer = Observer(self._config, self._stores)
         try:
             while not self._stop.is_set():
-                self.hops = hops_of(observer.look(_LOOK_SECONDS))
+                self.hops = hops_of(observer.poll(_POLL_SECONDS))
                 self._stop.wait(self._interval_seconds)
         finally:
             observer.close()

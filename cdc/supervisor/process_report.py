@@ -6,14 +6,14 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from cdc.supervisor.child import LastWords
+from cdc.supervisor.child import ExitReason
 from cdc.supervisor.hop_watch import Hops
 from cdc.supervisor.parts.part import PartState
-from cdc.supervisor.parts.snapshots_due import CopiesDue
+from cdc.supervisor.parts.snapshots_due import SnapshotsDue
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class CopyFigures:
+class SnapshotFigures:
     """The progress of the running snapshot, from the events in its log."""
 
     rows: int
@@ -23,7 +23,7 @@ class CopyFigures:
     seconds_left: float | None
 
     @classmethod
-    def from_event(cls, event: Mapping[str, Any]) -> CopyFigures:
+    def from_event(cls, event: Mapping[str, Any]) -> SnapshotFigures:
         """Read the figures from a `progress` event."""
         return cls(**{name: event[name] for name in cls.__dataclass_fields__})
 
@@ -34,9 +34,9 @@ class RunReport:
 
     parts: tuple[PartState, ...]
     hops: Hops
-    due: CopiesDue
-    copy: CopyFigures | None
-    refused_stores: Mapping[str, LastWords]
+    due: SnapshotsDue
+    snapshot: SnapshotFigures | None
+    refused_stores: Mapping[str, ExitReason]
 
     def as_json(self) -> dict[str, Any]:
         """Return the report as `tailrace run --json` prints it, one object per line."""
@@ -53,7 +53,7 @@ class RunReport:
             else [{**asdict(each), "lsn": None if each.lsn is None else str(each.lsn)} for each in lag.stores],
             "refused_stores": {name: words._asdict() for name, words in self.refused_stores.items()},
             "problems": self.hops.problems,
-            "first_copy_due": self.due.first,
+            "initial_snapshot_due": self.due.first,
             "incomplete": [{"table": table, "reason": reason} for table, reason in self.due.tables],
-            "copy": None if self.copy is None else asdict(self.copy),
+            "snapshot": None if self.snapshot is None else asdict(self.snapshot),
         }

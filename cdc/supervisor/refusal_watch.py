@@ -23,7 +23,7 @@ class RefusalWatch:
         self._known: int | None = None
         self._noted: set[str] = set()
 
-    def look(self, *, is_capture_refused: bool, refused_stores: Collection[str]) -> bool:
+    def poll(self, *, is_capture_refused: bool, refused_stores: Collection[str]) -> bool:
         """Return True once for each repair."""
         recovered = self._is_recovered(is_capture_refused)
         return self._is_store_repaired(refused_stores) or recovered

@@ -21,8 +21,9 @@ GRACE_SECONDS = 25.0
 class Supervisor:
     """Supervises the parts. `steady`: parts that always run. `occasional`: all others, such as those that need work.
 
-    `stages`: the order of stopping; the parts of one stage stop together. `forgive`: set by the operator to restart the
-    parts that refused. `is_repaired`: returns True when the cause of a refusal is gone, with the same effect.
+    `stages`: the order of stopping; the parts of one stage stop together. `clear_refusal`: set by the operator to
+    restart the parts that refused. `is_repaired`: returns True when the cause of a refusal is gone,
+    with the same effect.
     """
 
     def __init__(
@@ -33,7 +34,7 @@ class Supervisor:
         stages: Sequence[Sequence[PipelinePart]],
         show: Callable[[RunView], None],
         stop: threading.Event,
-        forgive: threading.Event,
+        clear_refusal: threading.Event,
         is_repaired: Callable[[], bool] = lambda: False,
         grace_seconds: float = GRACE_SECONDS,
     ) -> None:
@@ -42,7 +43,7 @@ class Supervisor:
         self._stages = tuple(tuple(stage) for stage in stages)
         self._show = show
         self._stop = stop
-        self._forgive = forgive
+        self._clear_refusal = clear_refusal
         self._is_repaired = is_repaired
         self._grace_seconds = grace_seconds
 
@@ -59,13 +60,13 @@ class Supervisor:
         while True:
             if self._is_repaired():
                 log.info("repaired", reason="the cause of a refusal was repaired: restarting the parts that refused")
-                self._forgive.set()
-            if self._forgive.is_set():
-                self._forgive.clear()
+                self._clear_refusal.set()
+            if self._clear_refusal.is_set():
+                self._clear_refusal.clear()
                 for part in self._parts:
-                    part.forgive()
+                    part.clear_refusal()
             for part in self._parts:
-                part.look()
+                part.poll()
             if all(part.is_refused for part in self._steady):
                 self._show(view)
                 log.error("nothing_left_to_run", reason="every part has refused")
@@ -91,7 +92,7 @@ class Supervisor:
         give_up_at = time.monotonic() + deadline_seconds
         while any(part.is_running for part in stage):
             for part in stage:
-                part.look()
+                part.poll()
             if time.monotonic() > give_up_at:
                 return False
             time.sleep(_TICK_SECONDS)

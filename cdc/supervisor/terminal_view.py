@@ -12,7 +12,7 @@ import click
 
 from cdc.monitoring.facts.store_lag import StoreLag
 from cdc.supervisor.parts.part import ProcessCondition
-from cdc.supervisor.process_report import CopyFigures, RunReport
+from cdc.supervisor.process_report import RunReport, SnapshotFigures
 
 if TYPE_CHECKING:
     from rich.live import Live
@@ -60,7 +60,7 @@ class PlainRunView:
     def show(self, report: RunReport) -> None:
         parts = (f"{part.name} {part.condition.value}{f' ({part.note})' if part.note else ''}" for part in report.parts)
         click.echo("; ".join(parts))
-        for line in (*hop_lines(report), *trouble_lines(report)):
+        for line in (*hop_lines(report), *error_lines(report)):
             click.echo(f"  {line}")
 
 
@@ -84,7 +84,7 @@ class LiveRunView:
             pid = str(part.pid or "")
             table.add_row(part.name, Text(part.condition.value, colour), pid, str(part.restarts or ""), Text(part.note))
         hops = Text("\n".join(hop_lines(report)))
-        trouble = Text("\n".join(trouble_lines(report)), "red")
+        trouble = Text("\n".join(error_lines(report)), "red")
         self._live.update(Group(table, hops, trouble, Text("Ctrl-C stops everything.", "dim")), refresh=True)
 
 
@@ -103,15 +103,15 @@ def hop_lines(report: RunReport) -> list[str]:
     if lag is not None:
         lines.append(f"topics: {f'at {lag.topics_lsn}' if lag.topics_lsn is not None else 'nothing yet'}")
         lines += [f"{each.name}: {store_text(each)}" for each in lag.stores]
-    if report.copy is not None:
-        lines.append(f"copy: {_copy_text(report.copy)}")
+    if report.snapshot is not None:
+        lines.append(f"snapshot: {_snapshot_text(report.snapshot)}")
     age_seconds = time.time() - report.hops.read_at
     if lag is not None and age_seconds > _OLD_SECONDS:
         lines.append(f"(as of {age_seconds:.0f} s ago)")
     return lines
 
 
-def trouble_lines(report: RunReport) -> list[str]:
+def error_lines(report: RunReport) -> list[str]:
     """Return one line per problem. A refusal's line contains its remedy."""
     lines = [
         f"{part.name} refused: {part.note} {part.remedy}".rstrip()
@@ -133,7 +133,7 @@ def store_text(each: StoreLag) -> str:
     return f"at {each.lsn}, {size}, {each.records or 0:,} records, {each.seconds:.1f} s behind"
 
 
-def _copy_text(copy: CopyFigures) -> str:
+def _snapshot_text(copy: SnapshotFigures) -> str:
     percent = 100 * copy.size_bytes / copy.total_bytes if copy.total_bytes else 100
     left = f", {copy.seconds_left:.0f} s left" if copy.seconds_left else ""
     return f"{percent:.0f}%, {copy.rows:,} rows, {copy.rows_per_second:,.0f} rows/s{left}"

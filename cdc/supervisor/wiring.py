@@ -16,11 +16,11 @@ from cdc.supervisor.child import Child
 from cdc.supervisor.child_output import ChildOutput
 from cdc.supervisor.hop_watch import HopWatch
 from cdc.supervisor.parts.capture import CapturePart
-from cdc.supervisor.parts.maintenance import UpkeepPart, maintain_hours
+from cdc.supervisor.parts.maintenance import MaintenancePart, maintain_hours
 from cdc.supervisor.parts.part import PipelinePart
-from cdc.supervisor.parts.snapshots_due import CopyWatch
+from cdc.supervisor.parts.snapshots_due import SnapshotWatch
 from cdc.supervisor.parts.sync import SyncPart
-from cdc.supervisor.process_report import CopyFigures, RunReport
+from cdc.supervisor.process_report import RunReport, SnapshotFigures
 from cdc.supervisor.refusal_watch import RefusalWatch
 from cdc.supervisor.supervisor import Supervisor
 from cdc.supervisor.terminal_view import RunView
@@ -28,20 +28,20 @@ from cdc.supervisor.terminal_view import RunView
 log = get_logger("run")
 
 
-def fed_stores(config: Config) -> list[str]:
+def synced_stores(config: Config) -> list[str]:
     """Return the stores that `tailrace sync` supports."""
     return [name for name, store in config.stores.items() if isinstance(store, SyncedStoreConfig)]
 
 
-class CopyPart(PipelinePart):
+class SnapshotPart(PipelinePart):
     """The snapshot process. `figures`: the progress that it reports."""
 
-    figures: CopyFigures | None = None
+    figures: SnapshotFigures | None = None
 
     def take(self, event: dict[str, Any]) -> None:
         super().take(event)
         if event.get("event") == "progress":
-            self.figures = CopyFigures.from_event(event)
+            self.figures = SnapshotFigures.from_event(event)
 
     def _begin(self) -> None:
         self.figures = None
@@ -53,17 +53,17 @@ class Pipeline:
 
     def __init__(self, config: Config, *, log_level: str, lines: ChildOutput) -> None:
         self._config = config
-        self._stores = fed_stores(config)
+        self._stores = synced_stores(config)
         for name in sorted(set(config.stores) - set(self._stores)):
             log.warning(
                 "store_left_out",
                 store=name,
                 reason=f"{config.stores[name].kind} stores are not supported by tailrace sync",
             )
-        self._copies = CopyWatch(config)
+        self._snapshots = SnapshotWatch(config)
         self._notes = PauseWatch(config)
         self._repairs = RefusalWatch(
-            lambda: self._copies.recoveries, lambda name: self._notes.is_refused(f"store {name}")
+            lambda: self._snapshots.recoveries, lambda name: self._notes.is_refused(f"store {name}")
         )
         common = ["--log-level", log_level]
         where = ["--config", str(config.file)]
@@ -72,12 +72,12 @@ class Pipeline:
         heard = ["--log-level", log_level if log_level in ("debug", "info") else "info"]
         self._capture = CapturePart([*heard, "capture", *where], **given)
         ours: dict[str, Any] = {"may_run": self._capture.may_lead, **given}
-        self._copy = CopyPart(
-            "copy",
+        self._snapshot = SnapshotPart(
+            "snapshot",
             [*common, "snapshot", "--json", *where],
-            is_due=lambda: bool(self._copies.due),
+            is_due=lambda: bool(self._snapshots.due),
             ends_by_itself=True,
-            when_ended=self._copies.forget,
+            when_ended=self._snapshots.forget,
             **ours,
         )
         # A warehouse's batches are long and heavy. In a separate process they do not slow down the other stores.
@@ -89,7 +89,7 @@ class Pipeline:
             if names
         ]
         self._upkeeps = [
-            UpkeepPart(name, hours, [*common, "maintain", "--store", name, *where], **ours)
+            MaintenancePart(name, hours, [*common, "maintain", "--store", name, *where], **ours)
             for name in warehouses
             if (hours := maintain_hours(config, name))
         ]
@@ -102,31 +102,31 @@ class Pipeline:
             else None
         )
 
-    def run(self, view: RunView, *, stop: threading.Event, forgive: threading.Event) -> int:
-        """Run all parts until `stop` is set, and return the exit code. `forgive`: restart the parts that refused."""
+    def run(self, view: RunView, *, stop: threading.Event, clear_refusal: threading.Event) -> int:
+        """Run all parts until `stop` is set; return the exit code. `clear_refusal`: restart the parts that refused."""
         syncs: Sequence[PipelinePart] = self._syncs
         others: Sequence[PipelinePart] = [part for part in (self._dashboard, self._audit) if part is not None]
         hops = HopWatch(self._config, self._stores, view.interval_seconds)
         supervisor = Supervisor(
             steady=[self._capture, *syncs],
-            occasional=[self._copy, *self._upkeeps, *others],
-            stages=[[self._copy, *self._upkeeps, *syncs], [self._capture], others],
+            occasional=[self._snapshot, *self._upkeeps, *others],
+            stages=[[self._snapshot, *self._upkeeps, *syncs], [self._capture], others],
             show=lambda to: self._show(to, self._report(hops)),
             stop=stop,
-            forgive=forgive,
+            clear_refusal=clear_refusal,
             is_repaired=self._is_repaired,
         )
-        self._copies.start()
+        self._snapshots.start()
         hops.start()
         try:
             with self._notes:
                 return supervisor.run(view)
         finally:
-            self._copies.stop()
+            self._snapshots.stop()
             hops.stop()
 
     def _is_repaired(self) -> bool:
-        return self._repairs.look(
+        return self._repairs.poll(
             is_capture_refused=self._capture.is_refused,
             refused_stores=[name for sync in self._syncs for name in list(sync.refused)],
         )
@@ -138,13 +138,13 @@ class Pipeline:
     def _report(self, hops: HopWatch) -> RunReport:
         parts = [
             part
-            for part in (self._capture, self._copy, *self._syncs, *self._upkeeps, self._audit, self._dashboard)
+            for part in (self._capture, self._snapshot, *self._syncs, *self._upkeeps, self._audit, self._dashboard)
             if part is not None
         ]
         return RunReport(
             parts=tuple(part.state() for part in parts),
             hops=hops.hops,
-            due=self._copies.due,
-            copy=self._copy.figures if self._copy.is_running else None,
+            due=self._snapshots.due,
+            snapshot=self._snapshot.figures if self._snapshot.is_running else None,
             refused_stores={name: words for sync in self._syncs for name, words in sync.refused.items()},
         )

@@ -79,7 +79,7 @@ def is_same(config: Config, table: TableName, recorded: str) -> bool:
     return hmac.compare_digest(recorded, _old_digest(config, table))
 
 
-def follow_settings(config: Config, states: TableStates, lsn: int) -> TableStates:
+def apply_changed_settings(config: Config, states: TableStates, lsn: int) -> TableStates:
     """Compare the recorded settings with the config at start. Tables with changed settings are due for a snapshot."""
     for state in states.tables.values():
         recorded = states.settings.get(state.topic)
@@ -90,10 +90,10 @@ def follow_settings(config: Config, states: TableStates, lsn: int) -> TableState
             states = states.with_pending(state.topic, lsn, _REASON)
         if recorded != (digest := settings_digest(config, name_of(state))):
             states = states.with_settings(state.topic, digest)
-    return learn_settings(config, states)
+    return record_settings(config, states)
 
 
-def learn_settings(config: Config, states: TableStates) -> TableStates:
+def record_settings(config: Config, states: TableStates) -> TableStates:
     """Record the settings of new tables, and the present masks and column lists of all tables.
 
     Removes the settings of tables that no longer exist. If such a table is created again, it is published with the
@@ -110,7 +110,7 @@ def learn_settings(config: Config, states: TableStates) -> TableStates:
     return states.with_protected(protected)
 
 
-def why_other(config: Config, states: TableStates, tables: Mapping[str, TableName]) -> str | None:
+def recorded_settings_mismatch(config: Config, states: TableStates, tables: Mapping[str, TableName]) -> str | None:
     """Return why this config would publish one of the tables (by oid) differently from capture, or None."""
     for oid, name in tables.items():
         state = states.tables.get(oid)
@@ -120,7 +120,7 @@ def why_other(config: Config, states: TableStates, tables: Mapping[str, TableNam
     return None
 
 
-def why_different(config: Config, said: Mapping[str, str], tables: Mapping[str, TableName]) -> str | None:
+def job_settings_mismatch(config: Config, said: Mapping[str, str], tables: Mapping[str, TableName]) -> str | None:
     """Return why a job's settings differ from this config, or None.
 
     `said` has the digests by oid that the job encodes with. A table without a digest counts as different.
@@ -130,14 +130,14 @@ def why_different(config: Config, said: Mapping[str, str], tables: Mapping[str, 
     )
 
 
-def refuse_other(config: Config, recorded: Mapping[str, str], tables: Mapping[str, TableName]) -> None:
+def refuse_settings_mismatch(config: Config, recorded: Mapping[str, str], tables: Mapping[str, TableName]) -> None:
     """Refuse to run if a recorded digest (by oid) differs from this config's. Records of older releases have none."""
     for oid, name in tables.items():
         if oid in recorded and not is_same(config, name, recorded[oid]):
-            raise other_settings(_different(name))
+            raise settings_mismatch_error(_different(name))
 
 
-def other_settings(reason: str) -> RefusedError:
+def settings_mismatch_error(reason: str) -> RefusedError:
     """Return the error for a job whose settings differ from capture's."""
     return RefusedError(
         f"{reason[:1].upper()}{reason[1:]}.",
@@ -166,7 +166,7 @@ def refuse_removed(config: Config, states: TableStates, now: Mapping[str, TableS
             _refuse_unknown(config, states, state)
             continue
         for column in known.masks:
-            if _is_there(state, now[oid], column) and _lets_out(config, state, column):
+            if _is_there(state, now[oid], column) and _is_published_unmasked(config, state, column):
                 name = ColumnName(state.schema, state.table, column)
                 raise RefusedError(
                     f"Column {name} was published with a mask, and [mask] no longer has it.",
@@ -203,7 +203,7 @@ def _protected(config: Config, state: TableState) -> Protected:
     return Protected(sorted(columns), config.columns_of(name_of(state)) is not None)
 
 
-def _lets_out(config: Config, state: TableState, column: str) -> bool:
+def _is_published_unmasked(config: Config, state: TableState, column: str) -> bool:
     """Whether the column would be published unmasked without an explicit "none" in [mask]."""
     columns = config.columns_of(name_of(state))
     is_published = columns is None or column in columns

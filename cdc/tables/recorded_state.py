@@ -58,7 +58,7 @@ class TableState(msgspec.Struct, frozen=True, kw_only=True):
     dropped: list[str] = []  # names of dropped columns; records in the topic may still have them
 
 
-class Pending(msgspec.Struct, frozen=True):
+class IncompleteMark(msgspec.Struct, frozen=True):
     """Marks a table as incomplete: its topic may lack changes that were made before `since` (an LSN).
 
     `again`: the LSN of the last mark. A snapshot that started before it does not complete the table. `by_choice`: the
@@ -71,7 +71,7 @@ class Pending(msgspec.Struct, frozen=True):
     by_choice: bool = False
 
 
-class Gone(msgspec.Struct, frozen=True):
+class RemovedTable(msgspec.Struct, frozen=True):
     """A table that was dropped or renamed. `seen` is an LSN after the last change of its rows."""
 
     schema: str
@@ -94,11 +94,11 @@ class TableStates(msgspec.Struct, frozen=True, kw_only=True):
 
     format: int = FORMAT
     tables: dict[str, TableState] = {}  # by oid
-    pending: dict[str, Pending] = {}  # by topic
-    emptying: dict[str, Gone] = {}  # by topic: the next heartbeat writes markers that empty the topic
+    pending: dict[str, IncompleteMark] = {}  # by topic
+    emptying: dict[str, RemovedTable] = {}  # by topic: the next heartbeat writes markers that empty the topic
     settings: dict[str, str] = {}  # by topic: digest of the settings with which it is published (`event_settings`)
     protected: dict[str, Protected] = {}  # by topic; empty in older records
-    strays: dict[str, Gone] = {}  # by topic: tables' temporary names in rows between two catalog reads
+    strays: dict[str, RemovedTable] = {}  # by topic: tables' temporary names in rows between two catalog reads
     away: dict[str, list[str]] = {}  # by topic: columns that had another name in rows between two catalog reads
 
     def encode(self) -> bytes:
@@ -115,14 +115,14 @@ class TableStates(msgspec.Struct, frozen=True, kw_only=True):
         """Mark a table as incomplete. An earlier mark keeps its `since` and reason, but is no longer by choice."""
         old = self.pending.get(topic)
         if old is None:
-            mark = Pending(int(since), reason)
+            mark = IncompleteMark(int(since), reason)
         else:
-            mark = Pending(old.since, reason if old.by_choice else old.reason, int(since))
+            mark = IncompleteMark(old.since, reason if old.by_choice else old.reason, int(since))
         return msgspec.structs.replace(self, pending={**self.pending, topic: mark})
 
     def never_copied(self, topic: str, since: int) -> TableStates:
         """Mark a table whose existing rows the config excludes."""
-        mark = Pending(int(since), NEVER_COPIED, by_choice=True)
+        mark = IncompleteMark(int(since), NEVER_COPIED, by_choice=True)
         return msgspec.structs.replace(self, pending={**self.pending, topic: mark})
 
     def due(self, *, first: bool) -> set[str]:
@@ -145,7 +145,7 @@ class TableStates(msgspec.Struct, frozen=True, kw_only=True):
         state = msgspec.structs.replace(state, leaves={**state.leaves, leaf: born}, parts={**state.parts, leaf: part})
         return self.with_tables({**self.tables, root: state})
 
-    def with_stray(self, oid: int, schema: str, table: str, topic: str, lsn: int) -> TableStates:
+    def with_temporary_name(self, oid: int, schema: str, table: str, topic: str, lsn: int) -> TableStates:
         """Record the name that a relation has in the stream. If it differs from the recorded name, it was renamed.
 
         Usually the next catalog read finds the table under the new name. But the table may have its old name again by
@@ -154,10 +154,10 @@ class TableStates(msgspec.Struct, frozen=True, kw_only=True):
         known = self.root_of(oid)
         if known is None or known.topic == topic:
             return self
-        strays = {**self.strays, topic: Gone(schema, table, int(lsn))}
+        strays = {**self.strays, topic: RemovedTable(schema, table, int(lsn))}
         return msgspec.structs.replace(self.with_pending(known.topic, lsn, "it was renamed"), strays=strays)
 
-    def with_columns_away(self, oid: int, columns: Collection[str]) -> TableStates:
+    def with_renamed_columns(self, oid: int, columns: Collection[str]) -> TableStates:
         """Record the columns that a relation has in the stream.
 
         A column that is missing there, while another column is new, may have been renamed.

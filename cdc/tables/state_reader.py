@@ -7,7 +7,7 @@ from cdc.kafka.control_topics import read_last
 from cdc.lsn import LSN
 from cdc.names import Control, control_topic
 from cdc.tables.recorded_state import KEY as STATES_KEY
-from cdc.tables.recorded_state import Pending, TableStates, decode_states
+from cdc.tables.recorded_state import IncompleteMark, TableStates, decode_states
 
 
 def read_recorded_states(config: Config) -> TableStates | None:
@@ -17,7 +17,7 @@ def read_recorded_states(config: Config) -> TableStates | None:
     return None if data is None else decode_states(data)
 
 
-def incomplete(mark: Pending) -> str:
+def incomplete(mark: IncompleteMark) -> str:
     """Return the text that all commands and pages show for an incomplete table."""
     return f"incomplete since {LSN(mark.since)}: {mark.reason}"
 

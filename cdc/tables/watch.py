@@ -21,9 +21,16 @@ from cdc.positions.progress import Progress
 from cdc.postgres import catalog
 from cdc.postgres.catalog import Publication, SourceTable
 from cdc.tables.catalog_state import read_catalog_states
-from cdc.tables.event_settings import learn_settings
+from cdc.tables.event_settings import record_settings
 from cdc.tables.mask_rules import refuse_lost_mask
-from cdc.tables.recorded_state import Gone, TableState, TableStates, remembering_dropped, why_back, why_incomplete
+from cdc.tables.recorded_state import (
+    RemovedTable,
+    TableState,
+    TableStates,
+    remembering_dropped,
+    why_back,
+    why_incomplete,
+)
 
 log = get_logger("watch")
 
@@ -42,12 +49,12 @@ class TableWatch:
         self._masks = config.mask
         self._prefix = config.kafka.prefix
         self._connection = connection
-        self._told: set[int] = set()
+        self._warned: set[int] = set()
         self._emptying: set[str] = set()
         self._emptied: set[str] = set()  # topics that this capture has emptied with markers
         self._times_busy: Counter[int] = Counter()
 
-    def look(self, progress: Progress, states: TableStates) -> tuple[Publication, TableStates]:
+    def poll(self, progress: Progress, states: TableStates) -> tuple[Publication, TableStates]:
         """Return the present publication and table states. Refuses changes to the publication by other sessions."""
         publication = catalog.publication(self._connection, self._source.publication)
         existing = catalog.existing_tables(self._connection, progress.publication_tables)
@@ -62,7 +69,7 @@ class TableWatch:
             refuse_lost_mask(self._masks, states.tables.get(oid), state)
         states = _advance(states, now, lsn, added, behind=catalog.current_lsn(self._connection))
         self._emptying = set(states.emptying)
-        return publication, learn_settings(self._config, states)
+        return publication, record_settings(self._config, states)
 
     def _add_new(self, publication: Publication | None, states: TableStates) -> dict[str, str | None]:
         """Add new tables to the publication.
@@ -86,7 +93,7 @@ class TableWatch:
             except (psycopg.errors.UndefinedTable, psycopg.errors.DuplicateObject):
                 continue  # another session dropped, renamed or added it after the catalog read
             except psycopg.errors.InsufficientPrivilege:
-                self._tell_once(table)
+                self._warn_once(table)
                 continue
             log.info("table_added", table=str(table), empty=empty)
             added[str(table.oid)] = self._why_incomplete(table) if empty else _HAD_ROWS
@@ -104,9 +111,9 @@ class TableWatch:
         ends = self._topics.end_offsets(partitions)
         return "its topic has rows from before it was added" if any(map(any, ends.values())) else None
 
-    def _tell_once(self, table: SourceTable) -> None:
-        if table.oid not in self._told:
-            self._told.add(table.oid)
+    def _warn_once(self, table: SourceTable) -> None:
+        if table.oid not in self._warned:
+            self._warned.add(table.oid)
             log.warning(
                 "table_not_captured",
                 table=str(table),
@@ -150,11 +157,11 @@ def _advance(
         if after is None or after.topic != before.topic:
             result = result.without_pending(before.topic)
             if before.topic not in live_topics:
-                emptying[before.topic] = Gone(before.schema, before.table, int(behind))
+                emptying[before.topic] = RemovedTable(before.schema, before.table, int(behind))
             log.info("table_gone" if after is None else "table_renamed", table=f"{before.schema}.{before.table}")
     for topic, stray in states.strays.items():
         if topic not in live_topics:
-            emptying.setdefault(topic, Gone(stray.schema, stray.table, int(behind)))
+            emptying.setdefault(topic, RemovedTable(stray.schema, stray.table, int(behind)))
     for oid, before in states.tables.items():  # after all of the above: two tables may have swapped their names
         after = now.get(oid)
         if after is not None:

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 
-def birth_mark(pid: int) -> str | None:
+def start_mark(pid: int) -> str | None:
     """What tells this process from a later one with the same pid; None where there is no such process.
 
     On Linux boot and start tick, which no clock change moves; elsewhere the start time that `ps` shows.
@@ -68,7 +68,7 @@ def main() -> None:
 
 def _become(spec: dict[str, Any]) -> None:
     os.setsid()
-    record = {**spec["record"], "pid": os.getpid(), "mark": birth_mark(os.getpid())}
+    record = {**spec["record"], "pid": os.getpid(), "mark": start_mark(os.getpid())}
     write_whole(Path(spec["record_path"]), json.dumps(record))
     log = os.open(spec["log"], os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o644)
     nothing = os.open(os.devnull, os.O_RDONLY)

@@ -189,7 +189,7 @@ class LocalStack:
             record = load_record(self.folder, name)
             if record is None or not record.alive:
                 raise TailraceError(
-                    f"{name} ended while it started: {self._last_words(name)}",
+                    f"{name} ended while it started: {self._last_log_lines(name)}",
                     remedy=f"Its log is {self.log_path(name)}.",
                 )
             if probe(name, record.port):
@@ -202,7 +202,7 @@ class LocalStack:
                 )
             time.sleep(0.1)
 
-    def _last_words(self, name: str) -> str:
+    def _last_log_lines(self, name: str) -> str:
         """The line of the log, since this start, that most likely says why."""
         log = self.log_path(name)
         text = log.read_bytes()[self._log_starts.get(name, 0) :].decode(errors="replace") if log.exists() else ""

@@ -14,7 +14,7 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 
 from cdc.errors import RefusedError
-from deploy.stack.launch import birth_mark, write_whole
+from deploy.stack.launch import start_mark, write_whole
 
 FORMAT = 1
 
@@ -45,7 +45,7 @@ class StackRecord:
     @property
     def alive(self) -> bool:
         """Whether that very process still runs."""
-        return birth_mark(self.pid) == self.mark
+        return start_mark(self.pid) == self.mark
 
 
 def load_state(folder: Path) -> StackState | None:

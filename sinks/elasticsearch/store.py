@@ -113,7 +113,7 @@ class ElasticsearchStore:
                 reaped += len(page)
         return reaped
 
-    def sweep_ghosts(self, generation: Generation, table: TableSchema, below: Version) -> int:  # noqa: ARG002
+    def delete_stale_rows(self, generation: Generation, table: TableSchema, below: Version) -> int:  # noqa: ARG002
         """Nothing: a generation is built aside, from nothing."""
         return 0
 

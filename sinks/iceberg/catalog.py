@@ -50,7 +50,7 @@ def open_catalog(warehouse: IcebergConfig) -> Catalog:
     if file is not None:
         prepare_sqlite(file)
     for _ in range(_TRIES):
-        with iceberg_trouble():
+        with iceberg_errors():
             try:
                 return load_catalog(CATALOG, **_properties(warehouse))
             except SQLAlchemyError as error:
@@ -73,7 +73,7 @@ def prepare_sqlite(file: Path) -> None:
 
 
 @contextmanager
-def iceberg_trouble() -> Iterator[None]:
+def iceberg_errors() -> Iterator[None]:
     """What passes is a TransientError; what a person must mend is refused."""
     from pyiceberg import exceptions as theirs  # noqa: PLC0415 - as above
     from sqlalchemy.exc import SQLAlchemyError  # noqa: PLC0415 - as above

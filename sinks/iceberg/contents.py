@@ -18,7 +18,7 @@ from cdc.lsn import Version
 from cdc.stores.contract import SchemaColumn, StoredRow, TableSchema
 from cdc.stores.row_ids import row_id_of
 from sinks.iceberg import naming
-from sinks.iceberg.catalog import iceberg_trouble
+from sinks.iceberg.catalog import iceberg_errors
 from sinks.iceberg.schemas import WarehouseColumn
 from sinks.iceberg.tables import types_of
 from sinks.typed_columns import element_type
@@ -33,7 +33,7 @@ _LEAST_NORMAL: Final = 2.0**-126
 
 
 def count_rows(table: Table) -> int:
-    with iceberg_trouble():
+    with iceberg_errors():
         return int(table.scan().count())
 
 
@@ -41,7 +41,7 @@ def stored_rows(found: Table, table: TableSchema, columns: list[WarehouseColumn]
     kinds = types_of(found, columns)
     there = {field.name for field in found.schema().fields}
     present = [column for column in columns if column.name in there]
-    with iceberg_trouble():
+    with iceberg_errors():
         for batch in found.scan().to_arrow_batch_reader():
             for row in batch.to_pylist():
                 values = json_row(table, present, kinds, row)

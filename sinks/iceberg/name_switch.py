@@ -13,7 +13,7 @@ from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
 from cdc.errors import TransientError
-from sinks.iceberg.catalog import iceberg_trouble
+from sinks.iceberg.catalog import iceberg_errors
 from sinks.iceberg.naming import Identifier
 
 if TYPE_CHECKING:
@@ -31,7 +31,7 @@ def exchange_tables(
 ) -> None:
     """Each (from, to): what is at `from` is found at `to`; what was there goes to `aside(namespace)`, or is dropped."""
     names = {to[0] for _, to in pairs} | ({aside(to[0]) for _, to in pairs} if aside is not None else set())
-    with iceberg_trouble():
+    with iceberg_errors():
         for name in sorted(names):
             catalog.create_namespace_if_not_exists(name)
         engine = getattr(catalog, "engine", None)

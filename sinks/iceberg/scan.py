@@ -24,7 +24,7 @@ from cdc.stores.contract import Generation, StoredRow, TableSchema
 from cdc.stores.row_ids import row_id_of
 from cdc.stores.scan import Forced, ReadSlice
 from sinks.iceberg import naming
-from sinks.iceberg.catalog import iceberg_trouble
+from sinks.iceberg.catalog import iceberg_errors
 from sinks.iceberg.contents import json_row
 from sinks.iceberg.schemas import WarehouseColumn, key_columns
 from sinks.iceberg.store import IcebergStore
@@ -113,7 +113,7 @@ class IcebergSlice:
         from pyiceberg.io.pyarrow import ArrowScan  # noqa: PLC0415 - see catalog.py
 
         scan = ArrowScan(self.metadata, self.io, self.projection, row_filter or AlwaysTrue())
-        with iceberg_trouble():
+        with iceberg_errors():
             for task in self.tasks:
                 yield from scan.to_record_batches([task])
 
@@ -190,7 +190,7 @@ class IcebergScan:
         """Files that may hold such rows, as the table is now; large and small ones to all slices alike."""
         found = self._found(table)
         reader = SliceReader.of(found, table, self._store.tables.columns(table))
-        with iceberg_trouble():
+        with iceberg_errors():
             scan = found.scan() if row_filter is None else found.scan(row_filter=row_filter)
             planned = sorted(scan.plan_files(), key=lambda task: task.file.file_size_in_bytes)
         return [

@@ -13,7 +13,7 @@ import msgspec
 
 from cdc.errors import RefusedError, TransientError
 from cdc.stores.contract import Position, refuse_newer
-from sinks.iceberg.catalog import iceberg_trouble
+from sinks.iceberg.catalog import iceberg_errors
 from sinks.iceberg.naming import STATE
 
 if TYPE_CHECKING:
@@ -77,7 +77,7 @@ class StateTable:
         """None before the first `create`."""
         from pyiceberg.exceptions import NoSuchTableError  # noqa: PLC0415 - see catalog.py
 
-        with iceberg_trouble():
+        with iceberg_errors():
             try:
                 self._table = self._catalog.load_table(STATE)
             except NoSuchTableError:
@@ -97,7 +97,7 @@ class StateTable:
             "write.metadata.delete-after-commit.enabled": "true",
         }
         schema = Schema(NestedField(1, "note", StringType(), required=False))
-        with iceberg_trouble():
+        with iceberg_errors():
             self._catalog.create_namespace_if_not_exists(STATE[0])
             with contextlib.suppress(TableAlreadyExistsError):
                 self._catalog.create_table(STATE, schema, properties=properties)
@@ -110,7 +110,7 @@ class StateTable:
 
         table = self._known()
         text = msgspec.json.encode(state).decode()
-        with iceberg_trouble():
+        with iceberg_errors():
             try:
                 transaction = table.transaction()
                 transaction.update_snapshot(snapshot_properties={_PROPERTY: text}).fast_append().commit()

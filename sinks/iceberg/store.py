@@ -212,7 +212,7 @@ class IcebergStore(Store):
         saved = msgspec.structs.replace(position, owner=self._owner or "", written_ms=_now_ms())
 
         def change(state: WarehouseState) -> WarehouseState:
-            self._refuse_taken_over(state, generation)
+            self._refuse_other_owner(state, generation)
             return _with(state, generation.number, position=saved)
 
         self.change(change)
@@ -221,9 +221,9 @@ class IcebergStore(Store):
     def confirm_owner(self, generation: Generation) -> None:
         """Before each statement: a driver that has slept does nothing more."""
         if self._owner is not None:
-            self._refuse_taken_over(self.state(), generation)
+            self._refuse_other_owner(self.state(), generation)
 
-    def _refuse_taken_over(self, state: WarehouseState, generation: Generation) -> None:
+    def _refuse_other_owner(self, state: WarehouseState, generation: Generation) -> None:
         if self._known(state, generation.number).position.owner != self._owner:
             raise TakenOverError(
                 "Another sync has taken over the warehouse.",
@@ -310,7 +310,7 @@ class IcebergStore(Store):
         """Deletes are versions of the history, and stay."""
         return 0
 
-    def sweep_ghosts(self, _generation: Generation, _table: TableSchema, _below: Version) -> int:
+    def delete_stale_rows(self, _generation: Generation, _table: TableSchema, _below: Version) -> int:
         raise RefusedError("The warehouse is not rebuilt in place.")
 
     def count(self, generation: Generation, table: TableSchema) -> int:

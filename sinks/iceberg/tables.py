@@ -12,7 +12,7 @@ from cdc.config import IcebergConfig
 from cdc.errors import TransientError
 from cdc.stores.contract import Fit, TableSchema
 from sinks.iceberg import naming
-from sinks.iceberg.catalog import iceberg_trouble, location
+from sinks.iceberg.catalog import iceberg_errors, location
 from sinks.iceberg.naming import Identifier
 from sinks.iceberg.schemas import (
     CURRENT_OWN,
@@ -98,7 +98,7 @@ class IcebergTables:
     def load(self, name: Identifier) -> Table | None:
         from pyiceberg.exceptions import NoSuchTableError  # noqa: PLC0415 - see catalog.py
 
-        with iceberg_trouble():
+        with iceberg_errors():
             try:
                 return self._catalog.load_table(name)
             except NoSuchTableError:
@@ -108,7 +108,7 @@ class IcebergTables:
         """Its files too."""
         from pyiceberg.exceptions import NoSuchTableError  # noqa: PLC0415 - see catalog.py
 
-        with iceberg_trouble(), contextlib.suppress(NoSuchTableError):
+        with iceberg_errors(), contextlib.suppress(NoSuchTableError):
             self._catalog.purge_table(name)
 
     def _create(
@@ -140,7 +140,7 @@ class IcebergTables:
         base = name[0].removesuffix("__history")
         base = base.rpartition("__g")[0] if naming.generation_of(base) is not None else base
         place = f"{location(self._warehouse)}/{base}/{name[1]}{suffix}"
-        with iceberg_trouble(), contextlib.suppress(TableAlreadyExistsError):
+        with iceberg_errors(), contextlib.suppress(TableAlreadyExistsError):
             self._catalog.create_namespace_if_not_exists(name[0])
             self._catalog.create_table(name, schema, location=place, partition_spec=spec, properties=properties)
 
@@ -160,7 +160,7 @@ class IcebergTables:
         unfit = [each for each in wanted if each in known and known[each] != wanted[each] and each not in widened]
         aside = {each: _aside(each, known) for each in unfit} if keep_dropped else {}
         if added or widened or dropped or aside:
-            with iceberg_trouble():
+            with iceberg_errors():
                 try:
                     with table.update_schema(allow_incompatible_changes=False) as update:
                         for each in dropped:

@@ -24,7 +24,7 @@ from sinks.redis.naming import row_pattern, row_prefix
 from sinks.redis.writer import SCAN_KEYS, scan
 
 _IDS_AT_ONCE: Final = 1000
-_SAMPLE_LOOKS: Final = 20
+_SAMPLE_ATTEMPTS: Final = 20
 _NOBODYS: Final = Version(0, 0)
 
 # KEYS: a row. ARGV: the version that was found there, the new version, the row ("" to remove it), the generation.
@@ -83,7 +83,7 @@ class RedisScan:
         before, pattern = row_prefix(self._prefix, table), row_pattern(self._prefix, table)
         keys: list[bytes] = []
         cursor = secrets.randbits(48)
-        for _ in range(_SAMPLE_LOOKS):
+        for _ in range(_SAMPLE_ATTEMPTS):
             with translated():
                 cursor, found = cast("Any", self._client.scan(cursor, match=pattern, count=SCAN_KEYS))
             keys += found

@@ -83,7 +83,7 @@ class RedisStore:
         """Nothing to do: tombstones expire."""
         return 0
 
-    def sweep_ghosts(self, generation: Generation, table: TableSchema, below: Version) -> int:
+    def delete_stale_rows(self, generation: Generation, table: TableSchema, below: Version) -> int:
         arguments: list[str | bytes | int] = [generation.number, str(below), self._settings.tombstone_hours * 3600]
         server, pattern = self._state.server_of(generation), row_pattern(self._prefix, table)
         return sweep(self._client, scripts.SWEEP, server, pattern, arguments)

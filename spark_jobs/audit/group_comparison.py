@@ -10,7 +10,7 @@ import msgspec
 
 from cdc.audit.row_blocks import Side, differing, found_at, joined
 from cdc.lsn import Version
-from spark_jobs.audit.side_tasks import MARKER, SOURCE, TOPIC, TROUBLE, SideError
+from spark_jobs.audit.side_tasks import FAILURE, MARKER, SOURCE, TOPIC, SideError
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -39,14 +39,14 @@ class FoundDifferences:
     """The result of one task.
 
     `rows`: number of live rows by side. `differing`: number of differing rows by side; `suspects` lists at most
-    `GroupComparison.most_suspects` of them for each side. `troubles`: errors of the tasks that read a side. If there
+    `GroupComparison.most_suspects` of them for each side. `failures`: errors of the tasks that read a side. If there
     are any, nothing was compared. `marker`: the version of the table's last TRUNCATE, or "".
     """
 
     rows: dict[str, int]
     differing: dict[str, int]
     suspects: list[Suspect]
-    troubles: list[SideError]
+    failures: list[SideError]
     marker: str
 
 
@@ -64,17 +64,17 @@ class GroupComparison:
 
     def __call__(self, records: Iterable[tuple[int, tuple[str, bytes]]]) -> Iterator[FoundDifferences]:
         packed: dict[str, list[bytes]] = {}
-        troubles: list[SideError] = []
+        failures: list[SideError] = []
         marker = ""
         for _, (side, data) in records:
-            if side == TROUBLE:
-                troubles.append(msgspec.json.decode(data, type=SideError))
+            if side == FAILURE:
+                failures.append(msgspec.json.decode(data, type=SideError))
             elif side == MARKER:
                 marker = max(marker, data.decode())
             else:
                 packed.setdefault(side, []).append(data)
-        found = FoundDifferences({}, {}, [], troubles, marker)
-        if not troubles:
+        found = FoundDifferences({}, {}, [], failures, marker)
+        if not failures:
             self._compare(packed, marker, found)
         yield found
 

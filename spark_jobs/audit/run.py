@@ -26,14 +26,14 @@ from cdc.secrets import SecretOptions as SparkOptions
 from cdc.stores.contract import Position, TableSchema
 from cdc.stores.registry import is_auditable, open_scan, open_store, scan_module
 from cdc.stores.scan import BY_SPARK, StoreScan
-from cdc.tables.event_settings import name_of, why_other
+from cdc.tables.event_settings import name_of, recorded_settings_mismatch
 from cdc.tables.recorded_state import TableStates
 from cdc.tables.state_reader import incomplete, read_recorded_states
 from spark_jobs.audit.known_differences import KnownDifferences
 from spark_jobs.audit.shapes import ExpectedRows, takes
 from spark_jobs.audit.table_pass import TablePass, TablePassResult
 from spark_jobs.audit.warehouse_repair import repair_warehouse
-from spark_jobs.shape.store_tables import FedTables, fed_tables
+from spark_jobs.shape.store_tables import StoreTables, build_store_tables
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -42,7 +42,7 @@ log = get_logger("audit")
 
 # The environment variable that `spark_jobs.session.worker_daemon` reads.
 _MODULES = "TAILRACE_WORKER_MODULES"
-_TASK_MODULES = ("spark_jobs.audit.group_comparison", "spark_jobs.audit.topic_share")
+_TASK_MODULES = ("spark_jobs.audit.group_comparison", "spark_jobs.audit.topic_read_task")
 _MOST_PASSES = 3
 _MOST_REPAIRS = 3
 SHOWN_DIFFERENCES = 1000
@@ -79,7 +79,7 @@ def run_audit(config: Config, options: AuditOptions, spark: SessionSource) -> It
     with ExitStack() as opened:
         stores = {name: _open(config, name, opened) for name in options.stores}
         for oid in chosen:
-            records = _Auditing(config, options, spark, stores, states, oid).run()
+            records = _TableAudit(config, options, spark, stores, states, oid).run()
             keep(config, records)
             yield from records
 
@@ -121,7 +121,7 @@ def _open(config: Config, name: str, opened: ExitStack) -> _Opened:
 
 
 @dataclass(slots=True)
-class _Auditing:
+class _TableAudit:
     """The audit of one table in all chosen stores."""
 
     config: Config
@@ -137,7 +137,7 @@ class _Auditing:
         mark = self.states.pending.get(state.topic)
         if mark is not None:
             return self._unjudged(incomplete(mark))
-        other = why_other(self.config, self.states, {self.oid: name_of(state)})
+        other = recorded_settings_mismatch(self.config, self.states, {self.oid: name_of(state)})
         if other is not None:  # with other settings every masked value would differ
             return self._unjudged(other)
         schemas = read_schemas_of(self.config).get(state.topic)
@@ -158,23 +158,23 @@ class _Auditing:
                 log.info("audit_repeated", table=str(audited.schema), reason=reason)
         return self._unjudged(reason, verdict="undecided")
 
-    def _audited(self, schema: TableSchema) -> tuple[Audited, dict[str, FedTables]]:
+    def _audited(self, schema: TableSchema) -> tuple[Audited, dict[str, StoreTables]]:
         """Return the table with the stores that get it, and the stores that get it in a shape of their own by name."""
-        feds: dict[str, FedTables] = {}
+        feds: dict[str, StoreTables] = {}
         scans = {}
         for name, (scan, position) in self.stores.items():
-            fed = fed_tables(self.config, name, self.spark(), {schema.topic: schema}, position)
-            if takes(fed, schema):
+            store_tables = build_store_tables(self.config, name, self.spark(), {schema.topic: schema}, position)
+            if takes(store_tables, schema):
                 scans[name] = scan
-            if schema.topic in fed.shapes:
-                feds[name] = fed
-        schemas = {name: fed.schemas[schema.topic] for name, fed in feds.items()}
+            if schema.topic in store_tables.shapes:
+                feds[name] = store_tables
+        schemas = {name: store_tables.schemas[schema.topic] for name, store_tables in feds.items()}
         audited = Audited(
             oid=self.oid,
             schema=schema,
             scans=scans,
             schemas=schemas,
-            expected={name: ExpectedRows(fed, schema.topic) for name, fed in feds.items()},
+            expected={name: ExpectedRows(store_tables, schema.topic) for name, store_tables in feds.items()},
             spelled=self._spelled(scans, schema, schemas),
             by_schema=any(map(self._is_by_spark, scans)),
             timeout_seconds=self.options.timeout_seconds,
@@ -364,7 +364,7 @@ def _verdict(*, is_drift: bool, moving: int, parked: int) -> Verdict:
     return "undecided" if moving else "equal except parked" if parked else "equal"
 
 
-def lazily(config: Config, stores: Sequence[str] = ()) -> tuple[SessionSource, ExitStack]:
+def lazy_session(config: Config, stores: Sequence[str] = ()) -> tuple[SessionSource, ExitStack]:
     """Return a function that starts the Spark session at its first call, and the stack that stops the session.
 
     `stores`: those that will be audited. The session's settings depend on their kinds.

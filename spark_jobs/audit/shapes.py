@@ -7,9 +7,9 @@ from typing import TYPE_CHECKING, Any
 
 from cdc.stores.contract import TableSchema
 from spark_jobs.shape.evaluation import with_shapes
-from spark_jobs.shape.shaped_rows import RowShape, Troubled, shaped_row
-from spark_jobs.shape.small_batches import shape_few
-from spark_jobs.shape.store_tables import FedTables
+from spark_jobs.shape.shaped_rows import FailedRow, RowShape, shaped_row
+from spark_jobs.shape.small_batches import shape_rows
+from spark_jobs.shape.store_tables import StoreTables
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
@@ -19,9 +19,9 @@ if TYPE_CHECKING:
 UNKNOWN = b"?"
 
 
-def takes(fed: FedTables, table: TableSchema) -> bool:
+def takes(store_tables: StoreTables, table: TableSchema) -> bool:
     """Return whether the store gets this table."""
-    return table.topic in fed.source
+    return table.topic in store_tables.source
 
 
 class ExpectedRows:
@@ -30,8 +30,8 @@ class ExpectedRows:
     It runs in the driver, for few rows. `learn` evaluates many rows in one Spark job and caches the results.
     """
 
-    def __init__(self, fed: FedTables, topic: str) -> None:
-        self._fed = fed
+    def __init__(self, store_tables: StoreTables, topic: str) -> None:
+        self._store_tables = store_tables
         self._topic = topic
         self._known: dict[bytes, bytes | None] = {}
 
@@ -39,19 +39,19 @@ class ExpectedRows:
         """Evaluate those rows that are not in the cache."""
         unknown = [row for row in set(rows) if row not in self._known]
         if unknown:
-            found = shape_few(self._fed, [(self._topic, row) for row in unknown])
+            found = shape_rows(self._store_tables, [(self._topic, row) for row in unknown])
             for row, shaped in zip(unknown, found, strict=True):
-                self._known[row] = UNKNOWN if isinstance(shaped, Troubled) else shaped
+                self._known[row] = UNKNOWN if isinstance(shaped, FailedRow) else shaped
 
     def __call__(self, row: bytes) -> bytes | None:
         self.learn([row])
         return self._known[row]
 
 
-def shaped_frame(frame: DataFrame, feds: Mapping[str, FedTables], topic: str) -> DataFrame:
+def shaped_frame(frame: DataFrame, feds: Mapping[str, StoreTables], topic: str) -> DataFrame:
     """Add a column with the evaluated shape for each store whose shape has expressions."""
-    for number, (_, fed) in enumerate(sorted(feds.items())):
-        shape = fed.shapes[topic]
+    for number, (_, store_tables) in enumerate(sorted(feds.items())):
+        shape = store_tables.shapes[topic]
         if shape.row.evaluated:
             frame = with_shapes(frame, {topic: shape}).withColumnRenamed("shaped", shaped_column(number))
     return frame
@@ -65,4 +65,4 @@ def shaped_column(number: int) -> str:
 def expected_row(shape: RowShape, after: bytes, found: dict[str, Any] | None) -> bytes | None:
     """Return the row in the store's shape, None if the shape leaves it out, `UNKNOWN` if an expression failed."""
     row = shaped_row(shape, after, found)
-    return UNKNOWN if isinstance(row, Troubled) else row
+    return UNKNOWN if isinstance(row, FailedRow) else row

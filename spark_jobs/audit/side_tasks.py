@@ -21,8 +21,8 @@ from cdc.config import Config
 from cdc.errors import RefusedError, TailraceError, TransientError
 from cdc.postgres.connection import explain
 from cdc.snapshot.copy_rows import LineEncoder
-from cdc.snapshot.initial_chunk import Pace
-from cdc.snapshot.records import Piece
+from cdc.snapshot.initial_chunk import RateLimiter
+from cdc.snapshot.records import BlockRange
 from cdc.snapshot.source_reader import Readable, SnapshotLostError, at_snapshot, lines, lock
 from cdc.snapshot.table_description import DescribedTable
 from cdc.stores.contract import StoredRow
@@ -35,7 +35,7 @@ if TYPE_CHECKING:
 SOURCE: Final = "source"
 TOPIC: Final = "topic"
 MARKER: Final = "marker"
-TROUBLE: Final = "trouble"
+FAILURE: Final = "failure"
 #: The schema of the frame that `PackTopic` makes.
 PACKED: Final = "grp int, side string, data binary"
 
@@ -97,24 +97,24 @@ def failed_side(records: Iterator[Record]) -> Iterator[Record]:
     try:
         yield from records
     except SnapshotLostError as error:
-        yield _trouble("changed", str(error))
+        yield _failure("changed", str(error))
     except RefusedError as error:
-        yield _trouble("refused", error.message, error.remedy)
+        yield _failure("refused", error.message, error.remedy)
     except TailraceError as error:
-        yield _trouble("transient", error.message, error.remedy)
+        yield _failure("transient", error.message, error.remedy)
     except psycopg.Error as error:
-        yield _trouble("transient", f"Postgres: {explain(error)}")
+        yield _failure("transient", f"Postgres: {explain(error)}")
 
 
-def _trouble(kind: str, message: str, remedy: str | None = None) -> Record:
-    return 0, (TROUBLE, msgspec.json.encode(SideError(kind, message, remedy)))
+def _failure(kind: str, message: str, remedy: str | None = None) -> Record:
+    return 0, (FAILURE, msgspec.json.encode(SideError(kind, message, remedy)))
 
 
 # -- the source -----------------------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class SourceShare:
+class SourceReadTask:
     """A task that reads some block ranges of one table at one snapshot.
 
     It holds secrets, so it must be passed to tasks only.
@@ -123,7 +123,7 @@ class SourceShare:
     config: Config
     snapshot: str
     table: DescribedTable
-    pieces: tuple[Piece, ...]
+    pieces: tuple[BlockRange, ...]
     hashing: Hashing
     rows_per_second: float = 0.0
 
@@ -131,18 +131,18 @@ class SourceShare:
         return failed_side(self._records())
 
     def _records(self) -> Iterator[Record]:
-        pace = Pace(self.rows_per_second)
+        pace = RateLimiter(self.rows_per_second)
         with at_snapshot(self.config.source.conninfo(), self.snapshot) as connection:
             for piece in self.pieces:
                 leaf = next(leaf for leaf in self.table.leaves if leaf.relation.oid == piece.relation)
                 encoder = LineEncoder(self.table.table(leaf.relation), b"", b"")
                 readable = lock(connection, self.table, leaf, encoder.columns)
                 if not isinstance(readable, Readable):
-                    yield _trouble("changed", f"{self.table.shape}: {readable}")
+                    yield _failure("changed", f"{self.table.shape}: {readable}")
                     return
                 yield from self._piece(lines(connection, readable, piece, encoder.columns), encoder, pace)
 
-    def _piece(self, blocks: Iterable[list[bytes]], encoder: LineEncoder, pace: Pace) -> Iterator[Record]:
+    def _piece(self, blocks: Iterable[list[bytes]], encoder: LineEncoder, pace: RateLimiter) -> Iterator[Record]:
         """Hash the rows a few hundred at a time, so that their encoded form need not be kept."""
         ids, contents = bytearray(), bytearray()
         keys: list[bytes] = []
@@ -299,7 +299,7 @@ def _frame(rows: Sequence[tuple[int, str, bytes]]) -> pa.RecordBatch:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class StoreShare:
+class StoreReadTask:
     """A task that reads a slice of a store's rows of one table. `read` holds the store's secrets."""
 
     store: str

@@ -26,14 +26,14 @@ from cdc.positions.progress import Progress
 from cdc.postgres import catalog
 from cdc.postgres.connection import connect, explain
 from cdc.snapshot.chunk_plan import Limits, plan_chunks, read_block_bytes, read_sizes, readers
-from cdc.snapshot.records import Piece
+from cdc.snapshot.records import BlockRange
 from cdc.snapshot.source_reader import at_snapshot
 from cdc.snapshot.table_description import DescribedTable, describe_tables
 from spark_jobs.audit.group_comparison import FoundDifferences, GroupComparison, Suspect
 from spark_jobs.audit.shapes import shaped_frame
-from spark_jobs.audit.side_tasks import PACKED, Hashing, PackTopic, SideError, SourceShare, StoreShare
-from spark_jobs.audit.topic_share import TopicShare
-from spark_jobs.shape.store_tables import FedTables
+from spark_jobs.audit.side_tasks import PACKED, Hashing, PackTopic, SideError, SourceReadTask, StoreReadTask
+from spark_jobs.audit.topic_read_task import TopicReadTask
+from spark_jobs.shape.store_tables import StoreTables
 from spark_jobs.sync.topic_facts import offsets
 from spark_jobs.sync.topic_stream import offsets_json, read_topic_stream
 
@@ -81,7 +81,7 @@ def exported_snapshot(config: Config) -> Iterator[tuple[psycopg.Connection[Any],
 class TablePass:
     """One pass over one table. `feds`: by name, the stores that get the table in a shape of their own."""
 
-    def __init__(self, spark: SparkSession, config: Config, audited: Audited, feds: Mapping[str, FedTables]) -> None:
+    def __init__(self, spark: SparkSession, config: Config, audited: Audited, feds: Mapping[str, StoreTables]) -> None:
         self._spark = spark
         self._config = config
         self._audited = audited
@@ -121,7 +121,7 @@ class TablePass:
         starts, ends = offsets(self._config, {topic: len(published)})
         return starts[topic], [max(each) for each in zip(ends[topic], published, strict=True)]
 
-    def _plan(self, connection: psycopg.Connection[Any], table: DescribedTable) -> list[tuple[int, list[Piece]]]:
+    def _plan(self, connection: psycopg.Connection[Any], table: DescribedTable) -> list[tuple[int, list[BlockRange]]]:
         """Divide the table into shares of similar size, `(bytes, pieces)`, about one for each allowed connection."""
         sizes = read_sizes(connection, [table])
         total = sum(size.heap_bytes + size.toast_bytes for size in sizes.values())
@@ -134,7 +134,7 @@ class TablePass:
         chunks = plan_chunks("audit", [table], sizes, limits)
         return [(chunk.size_bytes, chunk.pieces) for chunk in chunks]
 
-    def _hashing(self, table: DescribedTable, shares: Sequence[tuple[int, list[Piece]]]) -> Hashing:
+    def _hashing(self, table: DescribedTable, shares: Sequence[tuple[int, list[BlockRange]]]) -> Hashing:
         audited = self._audited
         content = content_of(table, read_schemas_of(self._config).get(audited.schema.topic), audited.spelled)
         parallel = self._spark.sparkContext.defaultParallelism
@@ -146,7 +146,7 @@ class TablePass:
         self,
         table: DescribedTable,
         snapshot: str,
-        shares: Sequence[tuple[int, list[Piece]]],
+        shares: Sequence[tuple[int, list[BlockRange]]],
         hashing: Hashing,
         spans: Sequence[tuple[int, int]],
         opened: ExitStack,
@@ -154,7 +154,7 @@ class TablePass:
         """Return the RDD that reads all sides. `spans`: start and end offset of each partition of the topic."""
         config, audited = self._config, self._audited
         calls: list[Callable[[], Iterable[Any]]] = [
-            SourceShare(
+            SourceReadTask(
                 config=config,
                 snapshot=snapshot,
                 table=table,
@@ -166,7 +166,7 @@ class TablePass:
         ]
         for name, scan in audited.scans.items():
             slices = opened.enter_context(scan.slices(audited.schema_in(name), _STORE_SLICES))
-            calls += [StoreShare(store=name, read=read, hashing=hashing) for read in slices]
+            calls += [StoreReadTask(store=name, read=read, hashing=hashing) for read in slices]
         if not self._feds:
             calls += self._topic_shares(hashing, spans)
         context = self._spark.sparkContext
@@ -176,13 +176,13 @@ class TablePass:
             return read
         return read.union(self._shaped_topic(hashing, spans).rdd.map(_as_record))
 
-    def _topic_shares(self, hashing: Hashing, spans: Sequence[tuple[int, int]]) -> list[TopicShare]:
+    def _topic_shares(self, hashing: Hashing, spans: Sequence[tuple[int, int]]) -> list[TopicReadTask]:
         """Return at least one share per partition; a large partition is divided.
 
         Dividing is safe, because the comparison takes the last record of a key whichever share it is from.
         """
         return [
-            TopicShare(
+            TopicReadTask(
                 options=self._config.kafka.client_options(),
                 python_options=self._config.kafka.python_options(),
                 topic=self._audited.schema.topic,
@@ -198,11 +198,11 @@ class TablePass:
     def _shaped_topic(self, hashing: Hashing, spans: Sequence[tuple[int, int]]) -> DataFrame:
         """Read the topic in a shape's session, because expressions need that session's settings."""
         topic, feds = self._audited.schema.topic, self._feds
-        session = next(fed.spark for fed in feds.values())
+        session = next(store_tables.spark for store_tables in feds.values())
         starts, ends = [start for start, _ in spans], [end for _, end in spans]
         until = offsets_json({topic: ends})
         frame = read_topic_stream(session.read, self._config, {topic: starts}, endingOffsets=until)
-        shapes = {store: fed.shapes[topic].row for store, fed in feds.items()}
+        shapes = {store: store_tables.shapes[topic].row for store, store_tables in feds.items()}
         prepared = with_markers(shaped_frame(frame, feds, topic))
         return prepared.mapInArrow(PackTopic(hashing=hashing, shapes=shapes), PACKED)  # type: ignore[arg-type]
 
@@ -216,7 +216,7 @@ class TablePass:
             if type(error).__module__.startswith(("pyspark", "py4j")):
                 raise TransientError(f"The audit's Spark job failed: {str(error).splitlines()[0][:300]}") from error
             raise
-        _raise_trouble([trouble for each in found for trouble in each.troubles])
+        _raise_failure([failure for each in found for failure in each.failures])
         marker = max(each.marker for each in found)
         return TablePassResult(
             lsn=lsn,
@@ -257,13 +257,13 @@ def _sum(counts: Iterable[Mapping[str, int]]) -> dict[str, int]:
     return total
 
 
-def _raise_trouble(troubles: Sequence[SideError]) -> None:
-    if not troubles:
+def _raise_failure(failures: Sequence[SideError]) -> None:
+    if not failures:
         return
-    worst: TailraceError = troubles[0].error()
-    for trouble in troubles:
-        if trouble.kind == "changed":
-            raise ChangedMeanwhileError(trouble.message)
-        if trouble.kind == "refused":
-            worst = trouble.error()
+    worst: TailraceError = failures[0].error()
+    for failure in failures:
+        if failure.kind == "changed":
+            raise ChangedMeanwhileError(failure.message)
+        if failure.kind == "refused":
+            worst = failure.error()
     raise worst

@@ -32,7 +32,7 @@ from sinks.iceberg import row_repair
 from sinks.iceberg.store import IcebergStore
 from sinks.iceberg.tables import types_of
 from spark_jobs.session.spark_session import use_warehouse, warehouse_session
-from spark_jobs.shape.store_tables import FedTables, fed_tables
+from spark_jobs.shape.store_tables import StoreTables, build_store_tables
 from spark_jobs.shape.typed_rows import events_of
 from spark_jobs.tasks.parking import ParkedRow
 from spark_jobs.warehouse.apply import WarehouseBatches, run_in
@@ -69,39 +69,43 @@ def repair_warehouse(
         if serving is None or position is None or not isinstance(store, IcebergStore):
             raise TransientError(f"Store {name} has no serving generation any more.")
         topic = audited.schema.topic
-        fed = fed_tables(config, name, warehouse_session(spark, store.settings), {topic: audited.schema}, position)
-        use_warehouse(fed.spark, store.settings)
+        store_tables = build_store_tables(
+            config, name, warehouse_session(spark, store.settings), {topic: audited.schema}, position
+        )
+        use_warehouse(store_tables.spark, store.settings)
         last = _last_records(config, topic, [case for case, _ in chosen], marker, position)
         removed = [_removal(audited, name, case, verdict) for case, verdict in chosen if _is_gone(case, marker)]
         there = {case.id for case, verdict in chosen if verdict.held.get(name) is not None}
         replaced = [record for each, record in last.items() if each in there] + [each for each in removed if each]
-        _write(store, serving, fed, list(last.values()), replaced, topic)
-    log.info("audit_mended", store=name, table=str(audited.schema), written=len(last), replaced=len(replaced))
+        _write(store, serving, store_tables, list(last.values()), replaced, topic)
+    log.info(
+        "audit_warehouse_repaired", store=name, table=str(audited.schema), written=len(last), replaced=len(replaced)
+    )
     return len(last) + len(removed)
 
 
 def _write(
     store: IcebergStore,
     generation: Generation,
-    fed: FedTables,
+    store_tables: StoreTables,
     last: Sequence[Record],
     replaced: Sequence[Record],
     topic: str,
 ) -> None:
-    batches = WarehouseBatches(store, generation, fed, _Parked())
+    batches = WarehouseBatches(store, generation, store_tables, _Parked())
     if last:
-        batches.apply(fed.spark.createDataFrame(list(last), _RECORD))
+        batches.apply(store_tables.spark.createDataFrame(list(last), _RECORD))
     if not replaced:
         return
-    target, columns = batches.target(fed.schemas[topic])
+    target, columns = batches.target(store_tables.schemas[topic])
     current = store.tables.load(target.current)
     if current is None:
         raise TransientError(f"The warehouse's table {'.'.join(target.current)} does not exist any more.")
-    events = versions(events_of(fed.spark.createDataFrame(list(replaced), _RECORD)))
-    rows = typed(events, columns, types_of(current, columns), fed.shapes.get(topic)).where(FIT)
+    events = versions(events_of(store_tables.spark.createDataFrame(list(replaced), _RECORD)))
+    rows = typed(events, columns, types_of(current, columns), store_tables.shapes.get(topic)).where(FIT)
     store.wait_while_held()
     rows.createOrReplaceTempView(_VIEW)
-    run_in(fed.spark, row_repair.replace_current(target, _VIEW))
+    run_in(store_tables.spark, row_repair.replace_current(target, _VIEW))
 
 
 def _is_gone(case: RowCase, marker: Version) -> bool:

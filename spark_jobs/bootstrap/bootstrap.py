@@ -21,9 +21,9 @@ from cdc.stores.contract import Position
 from cdc.stores.registry import open_store
 from spark_jobs.bootstrap.completeness import Completeness
 from spark_jobs.bootstrap.generation_build import BuildOptions, GenerationBuild, Show
-from spark_jobs.bootstrap.topic_state import Sources
+from spark_jobs.bootstrap.topic_state import TopicState
 from spark_jobs.session.spark_session import spark_session, start_workers, warehouse_session
-from spark_jobs.shape.store_tables import fed_tables
+from spark_jobs.shape.store_tables import build_store_tables
 from spark_jobs.sync.progress_follower import Ledger
 from spark_jobs.sync.store_sync import checked_store
 from spark_jobs.sync.sync import chosen_stores, driver_config, sync_config
@@ -69,7 +69,7 @@ def plan_bootstrap(config: Config, name: str) -> BootstrapPlan:
     """Return what a bootstrap of store `name` would do. Changes nothing."""
     chosen_stores(config, [name])
     with Ledger(config) as ledger:
-        return _plan(config, name, Sources.read(config, name, ledger))
+        return _plan(config, name, TopicState.read(config, name, ledger))
 
 
 def run_bootstrap(
@@ -82,7 +82,7 @@ def run_bootstrap(
     chosen_stores(config, [name])
     began = time.monotonic()
     with Ledger(config) as ledger:
-        sources = Sources.read(config, name, ledger)
+        sources = TopicState.read(config, name, ledger)
         plan = _plan(config, name, sources)
         if plan.reasons and not options.anyway:
             raise RefusedError(
@@ -96,9 +96,9 @@ def run_bootstrap(
         store = open_store(name, settings, config.kafka.prefix)
         try:
             own = warehouse_session(session, settings) if isinstance(settings, IcebergConfig) else session
-            fed = fed_tables(config, name, own, sources.tables)
+            store_tables = build_store_tables(config, name, own, sources.tables)
             checked_store(name, store)
-            build = GenerationBuild(config, name, store, ledger, sources, fed, show)
+            build = GenerationBuild(config, name, store, ledger, sources, store_tables, show)
             verdict, switched = build.run(options)
         finally:
             store.close()
@@ -162,7 +162,7 @@ def _refuse_behind(config: Config, name: str, new: Position | None, old: Positio
         )
 
 
-def _plan(config: Config, name: str, sources: Sources) -> BootstrapPlan:
+def _plan(config: Config, name: str, sources: TopicState) -> BootstrapPlan:
     store = open_store(name, config.stores[name], config.kafka.prefix)
     try:
         serving = store.serving()

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from cdc.config import Config
 from cdc.errors import TransientError
-from spark_jobs.shape.store_tables import FedTables
+from spark_jobs.shape.store_tables import StoreTables
 from spark_jobs.sync.batches import has_expressions
 from spark_jobs.sync.topic_stream import offsets_json, read_topic_stream
 from spark_jobs.tasks.apply_tasks import ANSWER, MARKERS_PROPERTY, Applying, markers_text
@@ -31,7 +31,7 @@ _FEWEST_OFFSETS, _MOST_OFFSETS = 50_000, 500_000
 _TASKS = 400
 # Approximate number of keys that one task counts; this takes about 100 MB of memory.
 _KEYS_PER_GROUP = 1_000_000
-_LOOK_SECONDS = 1.0
+_POLL_SECONDS = 1.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -51,12 +51,12 @@ class Loaded:
     rows: dict[str, int]
 
 
-class Loading:
+class BulkLoad:
     """Loads offset ranges into one generation. It calls `between` about every second while a job runs."""
 
-    def __init__(self, fed: FedTables, config: Config, between: Callable[[LoadProgress], None]) -> None:
-        self._fed = fed
-        self._spark = fed.spark
+    def __init__(self, store_tables: StoreTables, config: Config, between: Callable[[LoadProgress], None]) -> None:
+        self._store_tables = store_tables
+        self._spark = store_tables.spark
         self._config = config
         self._between = between
 
@@ -122,7 +122,7 @@ class Loading:
         them.
         """
         context = self._spark.sparkContext
-        if not has_expressions(self._fed):
+        if not has_expressions(self._store_tables):
             task = RangeTask(applying, markers, [[each] for each in cut(start, end, _task_offsets(events))])
             numbers = context.parallelize(range(len(task.shares)), len(task.shares))
             return numbers.mapPartitions(task).flatMap(partial(grouped, applying.key_groups))
@@ -134,7 +134,7 @@ class Loading:
             endingOffsets=offsets_json(end),
             minPartitions=str(max(1, events // _task_offsets(events))),
         )
-        answers = self._fed.evaluated(source).mapInArrow(applying, ANSWER)  # type: ignore[arg-type]
+        answers = self._store_tables.evaluated(source).mapInArrow(applying, ANSWER)  # type: ignore[arg-type]
         return answers.rdd.map(lambda row: row.asDict()).flatMap(partial(grouped, applying.key_groups))
 
     def _watch(self, job: Future[Loaded], events: int) -> None:
@@ -159,7 +159,7 @@ def _task_offsets(events: int) -> int:
 
 def _wait(job: Future[Loaded]) -> None:
     try:
-        job.exception(_LOOK_SECONDS)
+        job.exception(_POLL_SECONDS)
     except TimeoutError:
         return
     except Exception:  # noqa: S110 - the caller gets it from the job's result

@@ -26,12 +26,12 @@ from cdc.positions.store_notes import BuildNotes, end_refusal
 from cdc.stores.contract import Generation, Position, Store, TableSchema, TopicPosition, caught_up_at
 from cdc.tables.state_reader import read_recorded_states
 from sinks.iceberg.store import IcebergStore
-from spark_jobs.bootstrap.bulk_load import Loading, LoadProgress
+from spark_jobs.bootstrap.bulk_load import BulkLoad, LoadProgress
 from spark_jobs.bootstrap.completeness import Completeness, reasons_after, why_too_slow
-from spark_jobs.bootstrap.topic_state import Sources, ends_for
-from spark_jobs.bootstrap.warehouse_load import WarehouseLoading
-from spark_jobs.bootstrap.warehouse_takeover import take_over_history
-from spark_jobs.shape.store_tables import FedTables
+from spark_jobs.bootstrap.history_continuation import continue_history
+from spark_jobs.bootstrap.topic_state import TopicState, ends_for
+from spark_jobs.bootstrap.warehouse_load import WarehouseBulkLoad
+from spark_jobs.shape.store_tables import StoreTables
 from spark_jobs.sync.progress_follower import Ledger
 from spark_jobs.sync.start_position import of_this_pipeline
 from spark_jobs.sync.store_sync import BOOTSTRAP_OWNER, drop_lost
@@ -76,8 +76,8 @@ class GenerationBuild:
         name: str,
         store: Store,
         ledger: Ledger,
-        sources: Sources,
-        fed: FedTables,
+        sources: TopicState,
+        store_tables: StoreTables,
         show: Show,
     ) -> None:
         self._config = config
@@ -87,9 +87,9 @@ class GenerationBuild:
         self._sources = sources
         self._show = show
         self._markers: dict[str, bytes] = {}
-        self._fed = fed
-        loading = WarehouseLoading if isinstance(store, IcebergStore) else Loading
-        self._loading = loading(fed, config, self._between)
+        self._store_tables = store_tables
+        loading = WarehouseBulkLoad if isinstance(store, IcebergStore) else BulkLoad
+        self._loading = loading(store_tables, config, self._between)
         self._saved_at = time.monotonic()
         self._parked: dict[str, int] = {}
         self._notes: BuildNotes | None = None
@@ -102,7 +102,7 @@ class GenerationBuild:
         before = self._of_this_pipeline(old)
         self._drop_half_built()
         pipeline_id = self._sources.progress.pipeline_id
-        self.generation = self._store.create_generation(self._fed.schemas.values(), pipeline_id)
+        self.generation = self._store.create_generation(self._store_tables.schemas.values(), pipeline_id)
         log.info("generation_created", store=self._name, generation=self.generation.number)
         self._notes = BuildNotes(self._config, self._name, self.generation.number)
         owner = f"{BOOTSTRAP_OWNER}{socket.gethostname()}:{os.getpid()}:{uuid.uuid4().hex[:12]}"
@@ -113,13 +113,13 @@ class GenerationBuild:
         too_slow = self._why_too_slow()
         verdict = self._judge(expected, found, too_slow)
         if self._store.rebuilds_in_place:
-            self._sweep_ghosts()
+            self._delete_stale_rows()
         switch = options.switch and too_slow is None
         if switch:
             self._hand_over_history(before)
             self._switch(old, keep_old=options.keep_old)
             if self._store.rebuilds_in_place:
-                self._sweep_left_out(before)
+                self._delete_rows_of_removed_tables(before)
         else:
             self._store.settle(self.generation)
         return verdict, switch
@@ -149,7 +149,7 @@ class GenerationBuild:
                 position is None or position.owner.startswith(BOOTSTRAP_OWNER)
             )
             if half_built and generation.number != (serving.number if serving else None):
-                log.info("half_built_dropped", store=self._name, generation=generation.number)
+                log.info("unfinished_generation_dropped", store=self._name, generation=generation.number)
                 self._store.drop(generation)
 
     def _load_everything(self) -> dict[str, int]:
@@ -162,12 +162,12 @@ class GenerationBuild:
 
     def _applying(self) -> Applying | WarehouseBatches:
         parked_topic = control_topic(self._config.kafka.prefix, Control.PARKED)
-        return applying_for(self._name, self._config, self._store, self.generation, self._fed, parked_topic)
+        return applying_for(self._name, self._config, self._store, self.generation, self._store_tables, parked_topic)
 
     def _hand_over_history(self, before: Position | None) -> None:
         """Continue the history with the new generation. Only a warehouse has a history; all generations share it."""
         if isinstance(self._store, IcebergStore):
-            take_over_history(self._store, self.generation, self._applying(), self._fed, before, self._sources)
+            continue_history(self._store, self.generation, self._applying(), self._store_tables, before, self._sources)
 
     def _load(self, start: dict[str, list[int]], end: dict[str, list[int]], *, count: bool) -> dict[str, int]:
         loaded = self._loading.load(self._applying(), start, end, self._markers, count=count)
@@ -237,25 +237,25 @@ class GenerationBuild:
         """
         if self._store.rebuilds_in_place:
             return {}
-        return {topic: self._store.count(self.generation, table) for topic, table in self._fed.schemas.items()}
+        return {topic: self._store.count(self.generation, table) for topic, table in self._store_tables.schemas.items()}
 
-    def _sweep_ghosts(self) -> None:
+    def _delete_stale_rows(self) -> None:
         for table in self._sources.tables.values():
-            self._sweep_ghosts_of(table, self._sources.point.version)
+            self._delete_stale_rows_of(table, self._sources.point.version)
 
-    def _sweep_left_out(self, before: Position | None) -> None:
+    def _delete_rows_of_removed_tables(self, before: Position | None) -> None:
         """Remove all rows of the tables that the store does not get any more.
 
         This runs after the switch, when the sync no longer writes these rows.
         """
         for topic, table in self._sources.others.items():
             if before is not None and topic in before.topics:
-                self._sweep_ghosts_of(table, _LARGEST)
+                self._delete_stale_rows_of(table, _LARGEST)
 
-    def _sweep_ghosts_of(self, table: TableSchema, below: Version) -> None:
-        swept = self._store.sweep_ghosts(self.generation, table, below)
+    def _delete_stale_rows_of(self, table: TableSchema, below: Version) -> None:
+        swept = self._store.delete_stale_rows(self.generation, table, below)
         if swept:
-            log.info("ghosts_swept", store=self._name, table=str(table), rows=swept)
+            log.info("stale_rows_deleted", store=self._name, table=str(table), rows=swept)
 
     def _switch(self, old: Generation | None, *, keep_old: bool) -> None:
         self._store.switch(self.generation)
@@ -275,7 +275,7 @@ class GenerationBuild:
         start = {topic: facts.starts for topic, facts in self._sources.facts.items()}
         ends = ends_for(point, start)
         topics = {
-            topic: TopicPosition(facts.topic.id, tuple(ends[topic]), self._fed.texts[topic])
+            topic: TopicPosition(facts.topic.id, tuple(ends[topic]), self._store_tables.texts[topic])
             for topic, facts in self._sources.facts.items()
         }
         position = msgspec.structs.replace(self._position, topics=topics, version=point.version, lsn=point.lsn)

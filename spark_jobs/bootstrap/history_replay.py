@@ -38,7 +38,7 @@ if TYPE_CHECKING:
 log = get_logger("bootstrap")
 
 _SLICE: Final = 2_000
-_ANSWER: Final = "rows long, rejected long, trouble string"
+_ANSWER: Final = "rows long, rejected long, failure string"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -64,7 +64,7 @@ class _Writing:
         import pyarrow as pa  # noqa: PLC0415 - takes half a second, and only a task needs it
 
         rows = rejected = 0
-        trouble: str | None = None
+        failure: str | None = None
         writer = self.factory()
         try:
             for batch in batches:
@@ -73,14 +73,14 @@ class _Writing:
                     rejected += len(writer.apply(self.table, changes))
                     rows += len(changes)
         except TailraceError as error:
-            trouble = error.message
+            failure = error.message
         finally:
             writer.close()
         yield pa.RecordBatch.from_pydict(
             {
                 "rows": pa.array([rows], pa.int64()),
                 "rejected": pa.array([rejected], pa.int64()),
-                "trouble": pa.array([trouble], pa.string()),
+                "failure": pa.array([failure], pa.string()),
             }
         )
 
@@ -128,8 +128,8 @@ def run_replay(
             writing = _Writing(table=table, columns=columns, kinds=types_of(history, columns), factory=factory)
             past = spark.sql(_past(table, columns, as_of))
             for answer in past.mapInArrow(writing, _ANSWER).collect():  # type: ignore[arg-type]
-                if answer["trouble"] is not None:
-                    raise RefusedError(f"{table} could not be replayed: {answer['trouble']}")
+                if answer["failure"] is not None:
+                    raise RefusedError(f"{table} could not be replayed: {answer['failure']}")
                 rows, rejected = rows + answer["rows"], rejected + answer["rejected"]
             show(f"{table}: replayed")
         _save(config, store, generation, tables, as_of)

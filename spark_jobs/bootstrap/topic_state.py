@@ -22,7 +22,7 @@ _FIRST_PROGRESS_SECONDS = 30.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Sources:
+class TopicState:
     """The topics' state. `point`: the progress record that the new generation will be complete as of.
 
     `reasons`: why the new generation could not be complete.
@@ -41,7 +41,7 @@ class Sources:
     caught_up_ms: int
 
     @classmethod
-    def read(cls, config: Config, name: str, ledger: Ledger) -> Sources:
+    def read(cls, config: Config, name: str, ledger: Ledger) -> TopicState:
         """Read the state for store `name`. Waits up to 30 seconds for the first progress record."""
         give_up_at = time.monotonic() + _FIRST_PROGRESS_SECONDS
         while ledger.progress() is None and time.monotonic() < give_up_at:
@@ -68,7 +68,7 @@ class Sources:
             topics.close()
         return cls(
             progress=progress,
-            point=streaming or _whatever_is_there(facts),
+            point=streaming or _point_at_topic_ends(facts),
             tables=tables,
             others={topic: table for topic, table in known.items() if topic not in tables},
             facts=facts,
@@ -86,7 +86,7 @@ def ends_for(point: Point, start: dict[str, list[int]]) -> dict[str, list[int]]:
     }
 
 
-def _whatever_is_there(facts: dict[str, TopicFacts]) -> Point:
+def _point_at_topic_ends(facts: dict[str, TopicFacts]) -> Point:
     """Return a point with the topics' present ends and LSN 0.
 
     During an initial snapshot no progress record says which LSN the topics have reached.

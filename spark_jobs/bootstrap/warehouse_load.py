@@ -10,7 +10,7 @@ from cdc.lsn import Version
 from sinks.iceberg import naming, statements
 from sinks.iceberg.schemas import CURRENT_OWN, WarehouseColumn
 from sinks.iceberg.statements import Marker
-from spark_jobs.bootstrap.bulk_load import Loaded, Loading, Offsets
+from spark_jobs.bootstrap.bulk_load import BulkLoad, Loaded, Offsets
 from spark_jobs.shape.typed_rows import events_of, quoted, typed_events
 from spark_jobs.sync.topic_stream import offsets_json, read_topic_stream
 from spark_jobs.tasks.apply_tasks import Applying, Count
@@ -25,7 +25,7 @@ _TASK_OFFSETS = 200_000
 _THERE = f"{naming.OP} <> 'd'"
 
 
-class WarehouseLoading(Loading):
+class WarehouseBulkLoad(BulkLoad):
     """Loads offset ranges into the Iceberg tables of one generation."""
 
     def _run(
@@ -72,7 +72,7 @@ class WarehouseLoading(Loading):
         from pyspark.sql import Observation as Observed  # noqa: PLC0415 - takes half a second: only a job needs it
         from pyspark.sql import functions as f  # noqa: PLC0415 - as above
 
-        table = self._fed.schemas[topic]
+        table = self._store_tables.schemas[topic]
         target, columns = applying.target(table)
         seen, kept = Observed(), Observed()
         rows = self._rows(topic, columns, start, end, seen)
@@ -116,7 +116,7 @@ class WarehouseLoading(Loading):
         """
         from pyspark.sql import functions as f  # noqa: PLC0415 - as above
 
-        shape = self._fed.shapes.get(topic)
+        shape = self._store_tables.shapes.get(topic)
         records = self._records({topic: start}, {topic: end})
         wanted = {column.name: column.type for column in columns}
         as_text = shape is not None and shape.row.evaluated

@@ -22,7 +22,7 @@ _USUAL: Final = (
     "pyarrow",
     "redis",
     "spark_jobs.audit.group_comparison",
-    "spark_jobs.audit.topic_share",
+    "spark_jobs.audit.topic_read_task",
     "spark_jobs.tasks.row_counts",
     "spark_jobs.tasks.range_tasks",
 )

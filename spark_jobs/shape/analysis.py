@@ -108,7 +108,7 @@ def compile_shape(
     # Parsed from its text, so that the order of fields does not depend on where the shape came from.
     shape = TableShape.from_text(shape.text())
     with _quietly():
-        analyst = _Analyst(spark, table)
+        analyst = _ExpressionAnalyzer(spark, table)
         where = analyst.where(shape.where) if shape.where is not None else None
         fields = [analyst.field(name, text) for name, text in shape.select.items()]
     problems = [*_column_problems(table, shape, lenient=lenient), *_found_problems([where, *fields])]
@@ -172,7 +172,7 @@ class _Parser:
         return next((_refused(key, node, what) for node, what in _refused_nodes(parsed)), None)
 
 
-class _Analyst:
+class _ExpressionAnalyzer:
     def __init__(self, spark: SparkSession, table: TableSchema) -> None:
         columns = ", ".join(f"CAST(NULL AS {column_type(each)}) AS {quoted(each.name)}" for each in table.columns)
         self._parser = _Parser(spark)
@@ -236,7 +236,7 @@ def _refused_nodes(expression: Any) -> Iterator[tuple[Any, str]]:
         yield expression, _REFUSED[short]
     elif short == "UnresolvedFunction" and str(expression.nameParts().last()).lower() in _JAVA_CALLS:
         yield expression, "a Java method call"
-    elif _is_moving_day(short, expression):
+    elif _is_current_date_literal(short, expression):
         yield expression, "the current time"
     elif not name.startswith((_PACKAGE, "org.apache.spark.sql.catalyst.analysis.")):
         yield expression, f"`{expression.prettyName()}`"
@@ -259,7 +259,7 @@ def _gateway() -> Any:
     return SparkContext._gateway
 
 
-def _is_moving_day(short: str, expression: Any) -> bool:
+def _is_current_date_literal(short: str, expression: Any) -> bool:
     if short not in ("Literal", "Cast") or expression.dataType().simpleString() not in _TIMES:
         return False
     if short == "Cast":

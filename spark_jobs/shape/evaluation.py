@@ -124,7 +124,7 @@ def _with_shape(frame: DataFrame, shape: CompiledShape, into: str, *, typed: boo
     fields = [f.col(f"{result}.v").alias(each.name) for each, result in zip(shape.fields, results, strict=True)]
     values = f.struct(*fields) if fields else f.lit(None).cast("string")
     computed_as = f.to_json(values, {"ignoreNullFields": "false"}) if fields and not typed else values
-    found = f.struct(kept.alias("kept"), computed_as.alias("computed"), f.coalesce(*failures).alias("trouble"))
+    found = f.struct(kept.alias("kept"), computed_as.alias("computed"), f.coalesce(*failures).alias("failure"))
     return computed.select(*carried, f.when(f.col(f"{_OWN}mine").isNotNull(), found).alias(into))
 
 

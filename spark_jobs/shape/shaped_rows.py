@@ -40,13 +40,13 @@ class RowShape(NamedTuple):
         return after[:-1] + comma + computed.encode()[1:]
 
 
-class Troubled(NamedTuple):
+class FailedRow(NamedTuple):
     """An expression failed for a row. `reason` contains no value of the row."""
 
     reason: str
 
 
-def shaped_row(shape: RowShape, after: bytes, found: dict[str, Any] | None) -> bytes | Troubled | None:
+def shaped_row(shape: RowShape, after: bytes, found: dict[str, Any] | None) -> bytes | FailedRow | None:
     """Return the row that the store must hold; None if `where` leaves it out.
 
     `found`: the column `shaped` of `with_shapes`.
@@ -54,7 +54,7 @@ def shaped_row(shape: RowShape, after: bytes, found: dict[str, Any] | None) -> b
     if not shape.evaluated:
         return shape.row(after, None)
     if found is None:
-        return Troubled("Spark could not read the row")
-    if found["trouble"] is not None:
-        return Troubled(found["trouble"])
+        return FailedRow("Spark could not read the row")
+    if found["failure"] is not None:
+        return FailedRow(found["failure"])
     return shape.row(after, found["computed"]) if found["kept"] else None

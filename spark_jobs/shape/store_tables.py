@@ -17,7 +17,7 @@ from cdc.config.shape import Shaped
 from cdc.errors import RefusedError, UsageError
 from cdc.stores.contract import Position, TableSchema
 from spark_jobs.shape.analysis import CompiledShape, ShapeProblem, compile_shape, parse_problems
-from spark_jobs.shape.config_places import shape_error
+from spark_jobs.shape.config_errors import shape_error
 from spark_jobs.shape.evaluation import shape_session, with_shapes
 from spark_jobs.shape.shaped_rows import RowShape
 
@@ -29,7 +29,7 @@ _NOTHING_READ = Position()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class FedTables:
+class StoreTables:
     """The tables of one store, by topic.
 
     `source`: the tables as capture describes them. `schemas`: the tables as the store sees them. `texts`: their
@@ -75,9 +75,9 @@ def chosen_tables(settings: Shaped, tables: Tables, position: Position = _NOTHIN
     }
 
 
-def fed_tables(
+def build_store_tables(
     config: Config, name: str, spark: SparkSession, tables: Tables, position: Position = _NOTHING_READ
-) -> FedTables:
+) -> StoreTables:
     """Return the tables of store `name`. `spark`: any session of the application.
 
     Tables in `position` keep the shape recorded there. The others get the config's shape.
@@ -97,7 +97,7 @@ def fed_tables(
                     raise _outlived(name, source[topic], found)
                 raise shape_error(config, name, {TableName(source[topic].schema, source[topic].table): found})
             shapes[topic] = found
-    return FedTables(
+    return StoreTables(
         source=source,
         schemas={topic: shapes[topic].schema if topic in shapes else table for topic, table in source.items()},
         texts=texts,

@@ -19,13 +19,13 @@ from cdc.errors import TransientError
 from cdc.logs import get_logger
 from cdc.secrets import redact
 from cdc.snapshot.incremental.chunk import IncrementalChunkTask, run_incremental_chunk
-from cdc.snapshot.initial_chunk import Attempt, ChunkTask, Ending, run_chunk
+from cdc.snapshot.initial_chunk import Attempt, AttemptOutcome, ChunkTask, run_chunk
 from cdc.snapshot.records import ChunkState
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-log = get_logger("copy")
+log = get_logger("snapshot")
 
 _TICK_SECONDS = 0.5
 _LONGEST_PAUSE_SECONDS = 15.0
@@ -112,7 +112,7 @@ class ChunkQueue(Generic[Task]):
                 for future in done:
                     make = running.pop(future)
                     attempt = _outcome(future, make().chunk.number)
-                    if attempt.ending is not Ending.FAILED:
+                    if attempt.ending is not AttemptOutcome.FAILED:
                         last_success = time.monotonic()
                         ended.append(attempt)
                         continue
@@ -152,7 +152,7 @@ class ChunkQueue(Generic[Task]):
 
 
 def _skipped(task: OfChunk) -> Attempt:
-    return Attempt(number=task.chunk.number, ending=Ending.SKIPPED, chunk=task.chunk)
+    return Attempt(number=task.chunk.number, ending=AttemptOutcome.SKIPPED, chunk=task.chunk)
 
 
 def _outcome(future: Future[Attempt], number: int) -> Attempt:
@@ -167,7 +167,7 @@ def _outcome(future: Future[Attempt], number: int) -> Attempt:
         raise error
     text = redact(str(error))
     log.debug("spark_job_failed", chunk=number, text=text)
-    return Attempt(number=number, ending=Ending.FAILED, message=f"Spark could not run the chunk: {_gist(text)}")
+    return Attempt(number=number, ending=AttemptOutcome.FAILED, message=f"Spark could not run the chunk: {_gist(text)}")
 
 
 def _gist(text: str) -> str:

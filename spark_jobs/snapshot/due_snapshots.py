@@ -9,23 +9,30 @@ from functools import partial
 from cdc.config import Config
 from cdc.errors import TransientError, UsageError
 from cdc.logs import get_logger
-from cdc.snapshot.records import CopyProgress
+from cdc.snapshot.records import SnapshotProgress
 from cdc.snapshot.requests import read_requests, write_requests
 from cdc.snapshot.table_status import read_status
 from cdc.tables.recorded_state import TableStates
 from cdc.tables.state_reader import read_recorded_states
 from spark_jobs.snapshot.incremental import CANCELLED, LaterDriver
-from spark_jobs.snapshot.initial import Session, Sessions, SnapshotReport, SnapshotView, copy_first, one_session
-from spark_jobs.snapshot.initial_driver import CopyRun
+from spark_jobs.snapshot.initial import (
+    Session,
+    Sessions,
+    SnapshotReport,
+    SnapshotView,
+    one_session,
+    take_initial_snapshot,
+)
+from spark_jobs.snapshot.initial_driver import SnapshotRun
 
-log = get_logger("copy")
+log = get_logger("snapshot")
 
 _RETRY_SECONDS = 2.0
 # A table that is rewritten in every round cannot be copied. After so many rounds the operator must decide.
 _MOST_ROUNDS = 10
 
 
-def copy_what_is_due(
+def take_due_snapshots(
     config: Config,
     view: SnapshotView,
     stop: threading.Event,
@@ -40,7 +47,7 @@ def copy_what_is_due(
     `where` is an SQL condition for the rows of `tables`.
     """
     with (sessions or partial(one_session, config))() as session:
-        report = copy_first(config, view, stop, lambda: _Given(session))
+        report = take_initial_snapshot(config, view, stop, lambda: _Given(session))
         if report.status is None or report.status["state"] != "streaming" or stop.is_set():
             return report
         later = _Later(config, view, stop, session)
@@ -68,12 +75,12 @@ class _Later:
         self._stop = stop
         self._session = session
 
-    def incomplete(self) -> CopyProgress | None:
+    def incomplete(self) -> SnapshotProgress | None:
         """Copy incomplete tables until none is left. Returns the last progress.
 
         It takes several rounds if a table is rewritten while it is copied.
         """
-        last: CopyProgress | None = None
+        last: SnapshotProgress | None = None
         for _ in range(_MOST_ROUNDS):
             states = self._states()
             wanted = (
@@ -86,7 +93,7 @@ class _Later:
             last = last if run is None else run.progress
         return last
 
-    def named(self, names: Collection[str], where: str) -> CopyProgress | None:
+    def named(self, names: Collection[str], where: str) -> SnapshotProgress | None:
         """Copy the named tables, and end a cancellation of them. Returns the last progress."""
         states = self._states()
         oids = {f"{state.schema}.{state.table}": oid for oid, state in states.tables.items()}
@@ -106,13 +113,13 @@ class _Later:
                 break
         return None if run is None else run.progress
 
-    def _copy(self, oids: Collection[str], where: str) -> CopyRun | None:
+    def _copy(self, oids: Collection[str], where: str) -> SnapshotRun | None:
         self._view.waiting("capture to pass the snapshot's watermarks (capture must be running)")
         while not self._stop.is_set():
             try:
                 driver = LaterDriver(self._config, watch=self._view.progress, stop=self._stop)
                 with driver:
-                    return driver.copy_tables(oids, where, self._session)
+                    return driver.snapshot_tables(oids, where, self._session)
             except TransientError as error:
                 log.warning("retrying", reason=str(error), in_seconds=_RETRY_SECONDS)
                 self._stop.wait(_RETRY_SECONDS)

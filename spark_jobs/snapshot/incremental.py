@@ -30,25 +30,25 @@ from cdc.postgres.connection import explain
 from cdc.snapshot.chunk_plan import Limits, plan_chunks, read_block_bytes, read_sizes, readers
 from cdc.snapshot.incremental import watermarks
 from cdc.snapshot.incremental.chunk import IncrementalChunkTask, refuse_other_settings
-from cdc.snapshot.initial_chunk import Attempt, Ending
-from cdc.snapshot.log import CopyLog
+from cdc.snapshot.initial_chunk import Attempt, AttemptOutcome
+from cdc.snapshot.log import SnapshotLog
 from cdc.snapshot.meter import Meter
-from cdc.snapshot.records import ChunkState, CopyState
-from cdc.snapshot.requests import RequestWatch
+from cdc.snapshot.records import ChunkState, SnapshotState
+from cdc.snapshot.requests import RequestPoller
 from cdc.snapshot.table_description import DescribedTable, describe_tables
-from cdc.tables.event_settings import event_settings_digests, other_settings
+from cdc.tables.event_settings import event_settings_digests, settings_mismatch_error
 from spark_jobs.snapshot.chunk_queue import ChunkQueue, run_on_spark
-from spark_jobs.snapshot.initial_driver import CopyDriver, CopyRun, Watcher
+from spark_jobs.snapshot.initial_driver import SnapshotDriver, SnapshotRun, Watcher
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-log = get_logger("copy")
+log = get_logger("snapshot")
 
 # Capture keeps in memory the keys that change while a chunk is read, so chunks are smaller than those of an initial
 # snapshot.
 _CHUNK_MB = 8
-_LOOK_SECONDS = 0.2
+_POLL_SECONDS = 0.2
 _COMMIT_SECONDS = 60.0
 _WHERE_TIMEOUT = "10s"
 CANCELLED = "its copy was cancelled"
@@ -56,43 +56,43 @@ CANCELLED = "its copy was cancelled"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Later:
-    copy: CopyState
+    copy: SnapshotState
     chunks: tuple[ChunkState, ...]
     tables: Mapping[str, DescribedTable]
 
 
-class LaterDriver(CopyDriver):
+class LaterDriver(SnapshotDriver):
     """Runs one incremental snapshot at a time. Use as a context manager: it then is the only driver of the pipeline."""
 
     def __init__(self, config: Config, *, watch: Watcher, stop: threading.Event) -> None:
         small = replace(config.snapshot, chunk_mb=min(config.snapshot.chunk_mb, _CHUNK_MB))
         super().__init__(replace(config, snapshot=small), watch=watch, stop=stop)
         self._outcomes = _Outcomes(config)
-        self._requests = RequestWatch(config.kafka)
+        self._requests = RequestPoller(config.kafka)
 
     def close(self) -> None:
         self._outcomes.close()
         super().close()
 
-    def copy_tables(self, oids: Collection[str], where: str, session: Callable[[], SparkSession]) -> CopyRun:
+    def snapshot_tables(self, oids: Collection[str], where: str, session: Callable[[], SparkSession]) -> SnapshotRun:
         """Copy these tables, or continue an earlier snapshot of them. Returns when capture has passed its end."""
         later = self._begin(oids, where)
         unfinished = [chunk for chunk in later.chunks if not chunk.done]
-        log.info("copy_begun", copy=later.copy.id, chunks=len(later.chunks), unfinished=len(unfinished))
+        log.info("snapshot_started", copy=later.copy.id, chunks=len(later.chunks), unfinished=len(unfinished))
         meter = Meter(later.copy, later.chunks)
-        ending = self._run(later, unfinished, meter, session) if unfinished else Ending.DONE
-        if ending is Ending.DONE and meter.is_through:
+        ending = self._run(later, unfinished, meter, session) if unfinished else AttemptOutcome.DONE
+        if ending is AttemptOutcome.DONE and meter.is_complete:
             if later.tables and set(meter.left_out) == set(later.tables) == self._cancelled(later):
                 self._give_up(later.copy, CANCELLED)
             else:
                 self._end(later, meter.left_out)
         self._record(meter, now=True)
         names = {oid: str(table.shape) for oid, table in later.tables.items()}
-        return CopyRun(
+        return SnapshotRun(
             progress=meter.progress(self._wal_held()),
             left_out={names.get(oid, oid): reason for oid, reason in meter.left_out.items()},
             lost=False,
-            stopped=not meter.is_through,
+            stopped=not meter.is_complete,
         )
 
     # -- start and end ---------------------------------------------------------------------------------------
@@ -122,11 +122,11 @@ class LaterDriver(CopyDriver):
     ) -> _Later:
         sizes = read_sizes(self._connection, tables.values())
         total = sum(size.heap_bytes + size.toast_bytes for size in sizes.values())
-        copy_id = uuid.uuid4().hex[:12]
+        snapshot_id = uuid.uuid4().hex[:12]
         limits = Limits.of(self._config.snapshot, total, read_block_bytes(self._connection))
-        chunks = plan_chunks(copy_id, list(tables.values()), sizes, limits)
-        copy = CopyState(
-            id=copy_id,
+        chunks = plan_chunks(snapshot_id, list(tables.values()), sizes, limits)
+        copy = SnapshotState(
+            id=snapshot_id,
             kind="later",
             state="planned",
             tables=sorted(tables),
@@ -139,17 +139,17 @@ class LaterDriver(CopyDriver):
             where=where,
             settings=settings,
         )
-        records: list[ChunkState | CopyState] = [*chunks, copy]
+        records: list[ChunkState | SnapshotState] = [*chunks, copy]
         for record in records:
             self._publisher.send(self._topic, record.key, record.encode(), [])
         self._publisher.commit(_COMMIT_SECONDS)
         return _Later(copy=copy, chunks=tuple(chunks), tables=tables)
 
-    def _give_up(self, copy: CopyState, reason: str) -> None:
+    def _give_up(self, copy: SnapshotState, reason: str) -> None:
         given_up = msgspec.structs.replace(copy, state="abandoned", reason=reason, ended_ms=time.time_ns() // 1_000_000)
         self._publisher.send(self._topic, given_up.key, given_up.encode(), [])
         self._publisher.commit(_COMMIT_SECONDS)
-        log.info("copy_given_up", copy=copy.id, reason=reason)
+        log.info("snapshot_abandoned", copy=copy.id, reason=reason)
 
     def give_up_planned(self, reason: str) -> None:
         """Abandon all planned incremental snapshots. No other driver runs them, since this object holds the lock."""
@@ -181,16 +181,16 @@ class LaterDriver(CopyDriver):
 
     def _end(self, later: _Later, left_out: Mapping[str, str]) -> None:
         whole = {} if later.copy.where else {oid: later.copy.point for oid in later.tables if oid not in left_out}
-        mark = watermarks.End(
+        mark = watermarks.EndWatermark(
             pipeline=watermarks.pipeline_of(self._config), copy=later.copy, whole=whole, settings=later.copy.settings
         )
         at = watermarks.emit_watermark(self._connection, mark, read_secret(self._config.kafka))
-        while not self._stop.wait(_LOOK_SECONDS):
+        while not self._stop.wait(_POLL_SECONDS):
             state = self._outcomes.copy(later.copy.id)
             if state is not None and state.state == "complete":
                 return
             if state is not None and state.state == "abandoned":
-                raise other_settings(state.reason)
+                raise settings_mismatch_error(state.reason)
             if self._outcomes.has_passed(at) and self._outcomes.copy(later.copy.id) == state:
                 raise TransientError("Capture has passed the end watermark of the snapshot and recorded no result.")
 
@@ -198,11 +198,11 @@ class LaterDriver(CopyDriver):
 
     def _run(
         self, later: _Later, unfinished: Sequence[ChunkState], meter: Meter, session: Callable[[], SparkSession]
-    ) -> Ending:
-        while self._is_held() and not self._cancelled(later) and not self._stop.wait(_LOOK_SECONDS):
+    ) -> AttemptOutcome:
+        while self._is_held() and not self._cancelled(later) and not self._stop.wait(_POLL_SECONDS):
             self._record(meter)  # not yet in the queue: Spark starts only when a chunk may run
         if self._stop.is_set():
-            return Ending.STOPPED
+            return AttemptOutcome.STOPPED
         spark = session()
         queue = ChunkQueue[IncrementalChunkTask](
             partial(self._read_and_wait, spark),
@@ -215,17 +215,17 @@ class LaterDriver(CopyDriver):
         )
         for attempt in queue.attempts([partial(self._task, later, chunk) for chunk in unfinished]):
             ending = self._judge(_left_out(attempt), meter)
-            if ending is not Ending.DONE:
+            if ending is not AttemptOutcome.DONE:
                 return ending
-        return Ending.DONE
+        return AttemptOutcome.DONE
 
     def _is_held(self) -> bool:
-        self._paused = self._requests.look().paused
+        self._paused = self._requests.poll().paused
         return self._paused
 
     def _cancelled(self, later: _Later) -> set[str]:
         """Return the tables of this snapshot that the operator has cancelled."""
-        cancelled = self._requests.look().cancelled
+        cancelled = self._requests.poll().cancelled
         return {oid for oid, table in later.tables.items() if table.shape.topic in cancelled}
 
     def _is_cancelled(self, later: _Later, chunk: ChunkState) -> bool:
@@ -243,36 +243,36 @@ class LaterDriver(CopyDriver):
 
     def _read_and_wait(self, spark: SparkSession, task: IncrementalChunkTask) -> Attempt:
         read = run_on_spark(spark, task)
-        if read.ending is not Ending.DONE:
+        if read.ending is not AttemptOutcome.DONE:
             return read
-        while not self._stop.wait(_LOOK_SECONDS):
+        while not self._stop.wait(_POLL_SECONDS):
             passed = self._outcomes.has_passed(read.high)
             chunk = self._outcomes.chunk(task.chunk, task.attempt)
             if chunk is not None and chunk.done:
-                return Attempt(number=chunk.number, ending=Ending.DONE, chunk=chunk)
+                return Attempt(number=chunk.number, ending=AttemptOutcome.DONE, chunk=chunk)
             if chunk is not None and chunk.refused:
-                refusal = other_settings(chunk.repeat)
+                refusal = settings_mismatch_error(chunk.repeat)
                 return Attempt(
-                    number=chunk.number, ending=Ending.REFUSED, message=refusal.message, remedy=refusal.remedy
+                    number=chunk.number, ending=AttemptOutcome.REFUSED, message=refusal.message, remedy=refusal.remedy
                 )
             if chunk is not None:
-                return Attempt(number=chunk.number, ending=Ending.FAILED, message=chunk.repeat)
+                return Attempt(number=chunk.number, ending=AttemptOutcome.FAILED, message=chunk.repeat)
             if passed:
                 return Attempt(
                     number=task.chunk.number,
-                    ending=Ending.FAILED,
+                    ending=AttemptOutcome.FAILED,
                     message="capture has passed it and recorded no result",
                 )
-        return Attempt(number=task.chunk.number, ending=Ending.STOPPED, message="asked to stop")
+        return Attempt(number=task.chunk.number, ending=AttemptOutcome.STOPPED, message="asked to stop")
 
 
 def _left_out(attempt: Attempt) -> Attempt:
     """Turn a skipped chunk into a finished one without rows that leaves its tables out."""
-    if attempt.ending is not Ending.SKIPPED or attempt.chunk is None:
+    if attempt.ending is not AttemptOutcome.SKIPPED or attempt.chunk is None:
         return attempt
     tables = dict.fromkeys((piece.table for piece in attempt.chunk.pieces), CANCELLED)
     chunk = msgspec.structs.replace(attempt.chunk, rows=0, left_out=tables)
-    return Attempt(number=attempt.number, ending=Ending.DONE, chunk=chunk)
+    return Attempt(number=attempt.number, ending=AttemptOutcome.DONE, chunk=chunk)
 
 
 class _Outcomes:
@@ -281,9 +281,9 @@ class _Outcomes:
     def __init__(self, config: Config) -> None:
         self._kafka = config.kafka
         self._progress_topic = control_topic(config.kafka.prefix, Control.PROGRESS)
-        self._log = CopyLog(config.kafka)
+        self._log = SnapshotLog(config.kafka)
         self._lock = threading.Lock()
-        self._looked_at = 0.0
+        self._polled_at = 0.0
         self._confirmed = 0
 
     def close(self) -> None:
@@ -295,9 +295,9 @@ class _Outcomes:
             found = self._log.refresh().chunks.get(chunk.copy, {}).get(chunk.number)
         return found if found is not None and found.attempt == attempt else None
 
-    def copy(self, copy_id: str) -> CopyState | None:
+    def copy(self, snapshot_id: str) -> SnapshotState | None:
         with self._lock:
-            return self._log.refresh().copies.get(copy_id)
+            return self._log.refresh().copies.get(snapshot_id)
 
     def base(self) -> int:
         """Return capture's present base. A snapshot that started under another base cannot continue."""
@@ -310,8 +310,8 @@ class _Outcomes:
         Call this before reading the log. The log then has every result that capture wrote up to this LSN.
         """
         with self._lock:
-            if time.monotonic() - self._looked_at > 1:
-                self._looked_at = time.monotonic()
+            if time.monotonic() - self._polled_at > 1:
+                self._polled_at = time.monotonic()
                 progress = read_progress(self._kafka.client_options(), self._progress_topic)
                 self._confirmed = 0 if progress is None else progress.confirm_lsn
         return self._confirmed > lsn

@@ -24,22 +24,22 @@ from cdc.names import Control, control_topic
 from cdc.positions.progress import Progress, read_progress
 from cdc.postgres.connection import explain
 from cdc.secrets import SecretOptions
-from cdc.snapshot.records import CopyProgress
+from cdc.snapshot.records import SnapshotProgress
 from cdc.snapshot.table_status import read_status
-from cdc.startup.snapshot_host import FirstCopyHost, hosted_first_copy
+from cdc.startup.snapshot_host import InitialSnapshotHost, hosted_initial_snapshot
 from spark_jobs.session.spark_session import spark_session, start_workers
 from spark_jobs.session.worker_daemon import MODULES_VARIABLE
-from spark_jobs.snapshot.initial_driver import CopyDriver, CopyRun
+from spark_jobs.snapshot.initial_driver import SnapshotDriver, SnapshotRun
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-log = get_logger("copy")
+log = get_logger("snapshot")
 
 Session = Callable[[], "SparkSession"]
 Sessions = Callable[[], AbstractContextManager[Session]]
 
-_LOOK_SECONDS = 0.5
+_POLL_SECONDS = 0.5
 _RETRY_SECONDS = 2.0
 
 
@@ -48,7 +48,7 @@ class SnapshotView(Protocol):
 
     def waiting(self, what: str) -> None: ...
 
-    def progress(self, progress: CopyProgress) -> None: ...
+    def progress(self, progress: SnapshotProgress) -> None: ...
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -60,7 +60,7 @@ class SnapshotReport:
     """
 
     status: dict[str, Any] | None
-    progress: CopyProgress | None
+    progress: SnapshotProgress | None
     stopped: bool
 
     @property
@@ -75,7 +75,7 @@ class SnapshotReport:
         return self.status is not None and self.status["state"] == "streaming" and not self.incomplete
 
 
-def copy_first(
+def take_initial_snapshot(
     config: Config, view: SnapshotView, stop: threading.Event, sessions: Sessions | None = None
 ) -> SnapshotReport:
     """Make the initial snapshot. Returns when capture streams, or when asked to stop.
@@ -85,7 +85,7 @@ def copy_first(
     status = read_status(config)
     if status is not None and status["state"] == "streaming":
         return SnapshotReport(status=status, progress=None, stopped=False)
-    with hosted_first_copy(config) as host, (sessions or partial(one_session, config))() as session:
+    with hosted_initial_snapshot(config) as host, (sessions or partial(one_session, config))() as session:
         progress = _Driving(config, view, stop, host, session).until_streaming()
     return SnapshotReport(status=read_status(config), progress=progress, stopped=stop.is_set())
 
@@ -125,7 +125,7 @@ def _kept_signals() -> Iterator[None]:
 
 class _Driving:
     def __init__(
-        self, config: Config, view: SnapshotView, stop: threading.Event, host: FirstCopyHost, session: Session
+        self, config: Config, view: SnapshotView, stop: threading.Event, host: InitialSnapshotHost, session: Session
     ) -> None:
         self._config = config
         self._view = view
@@ -133,13 +133,13 @@ class _Driving:
         self._host = host
         self._session = session
         self._through: str | None = None  # the snapshot of which this driver has finished its part
-        self._last: CopyProgress | None = None
+        self._last: SnapshotProgress | None = None
 
-    def until_streaming(self) -> CopyProgress | None:
+    def until_streaming(self) -> SnapshotProgress | None:
         """Run the snapshot until capture streams, with retries. Returns the last progress."""
         while not self._stop.is_set():
-            if self._host.trouble is not None:
-                raise self._host.trouble
+            if self._host.failure is not None:
+                raise self._host.failure
             try:
                 found = self._progress()
                 if found is not None and found.state == "streaming":
@@ -157,13 +157,13 @@ class _Driving:
         elif found.copy == self._through:
             self._view.waiting("capture to take over")
         else:
-            with CopyDriver(self._config, watch=self._view.progress, stop=self._stop) as driver:
+            with SnapshotDriver(self._config, watch=self._view.progress, stop=self._stop) as driver:
                 prepared = driver.prepare(found.copy)
                 run = None if prepared is None else driver.run(prepared, self._session)
             self._remember(found.copy, run)
-        self._stop.wait(_LOOK_SECONDS)
+        self._stop.wait(_POLL_SECONDS)
 
-    def _remember(self, copy: str, run: CopyRun | None) -> None:
+    def _remember(self, copy: str, run: SnapshotRun | None) -> None:
         if run is not None:
             self._last = run.progress
         if run is None or run.lost:

@@ -25,20 +25,20 @@ from cdc.postgres import catalog
 from cdc.postgres.connection import connect, explain
 from cdc.publishing.publisher import Publisher
 from cdc.snapshot.chunk_plan import Limits, plan_chunks, read_block_bytes, read_sizes, readers
-from cdc.snapshot.initial_chunk import Attempt, ChunkTask, Ending
-from cdc.snapshot.log import CopyLog
+from cdc.snapshot.initial_chunk import Attempt, AttemptOutcome, ChunkTask
+from cdc.snapshot.log import SnapshotLog
 from cdc.snapshot.meter import Meter
-from cdc.snapshot.records import ChunkState, CopyProgress, CopyState, driver_transactional_id
-from cdc.snapshot.row_sampling import USUAL, Manner, manners
+from cdc.snapshot.records import ChunkState, SnapshotProgress, SnapshotState, driver_transactional_id
+from cdc.snapshot.row_sampling import DEFAULT_READ_OPTIONS, ReadOptions, choose_read_options
 from cdc.snapshot.source_reader import SnapshotLostError, at_snapshot
 from cdc.snapshot.table_description import DescribedTable, describe_tables
-from cdc.tables.event_settings import refuse_other
+from cdc.tables.event_settings import refuse_settings_mismatch
 from spark_jobs.snapshot.chunk_queue import ChunkQueue, run_on_spark
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-log = get_logger("copy")
+log = get_logger("snapshot")
 
 _FENCE_SECONDS = 60.0
 _RECORD_SECONDS = 2.0
@@ -47,23 +47,23 @@ _RECORD_SECONDS = 2.0
 class Watcher(Protocol):
     """A callback for the snapshot's progress, called about twice a second."""
 
-    def __call__(self, progress: CopyProgress) -> None: ...
+    def __call__(self, progress: SnapshotProgress) -> None: ...
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class PreparedCopy:
+class PreparedSnapshot:
     """A planned initial snapshot, with everything that its tasks need.
 
     `log_offset` is the offset of `__copies` up to which the driver has read the chunks' records.
     """
 
     config: Config
-    copy: CopyState
+    copy: SnapshotState
     chunks: tuple[ChunkState, ...]
     tables: Mapping[str, DescribedTable]
     database: str
     log_offset: int
-    manners: Mapping[str, Manner]  # by table; a table without an entry has the usual one
+    read_options_by_table: Mapping[str, ReadOptions]  # by table; a table without an entry has the usual one
 
     def task(self, chunk: ChunkState) -> ChunkTask:
         """Return the task that copies this chunk."""
@@ -76,25 +76,25 @@ class PreparedCopy:
             database=self.database,
             log_offset=self.log_offset,
             rows_per_second=settings.rows_per_second / readers(settings),
-            manner=self._manner(chunk),
+            read_options=self._read_options(chunk),
         )
 
-    def _manner(self, chunk: ChunkState) -> Manner:
-        found = {self.manners.get(piece.table, USUAL) for piece in chunk.pieces}
-        return found.pop() if len(found) == 1 else USUAL
+    def _read_options(self, chunk: ChunkState) -> ReadOptions:
+        found = {self.read_options_by_table.get(piece.table, DEFAULT_READ_OPTIONS) for piece in chunk.pieces}
+        return found.pop() if len(found) == 1 else DEFAULT_READ_OPTIONS
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class CopyRun:
+class SnapshotRun:
     """The result of one run. `lost`: the exported snapshot is gone, so unfinished chunks cannot be copied."""
 
-    progress: CopyProgress
+    progress: SnapshotProgress
     left_out: Mapping[str, str]  # table -> reason
     lost: bool = False
     stopped: bool = False
 
 
-class CopyDriver:
+class SnapshotDriver:
     """Runs one initial snapshot that capture has opened. Use as a context manager, which locks out other drivers."""
 
     def __init__(self, config: Config, *, watch: Watcher, stop: threading.Event) -> None:
@@ -102,7 +102,7 @@ class CopyDriver:
         self._watch = watch
         self._stop = stop
         self._topic = control_topic(config.kafka.prefix, Control.COPIES)
-        self._log = CopyLog(config.kafka)
+        self._log = SnapshotLog(config.kafka)
         self._connection = connect(config.source.conninfo(), application_name="tailrace snapshot")
         self._publisher = Publisher(
             config.kafka.client_options(),
@@ -115,7 +115,7 @@ class CopyDriver:
         self._wal_held_bytes: int | None = None
         self._paused = False
 
-    def __enter__(self) -> CopyDriver:
+    def __enter__(self) -> SnapshotDriver:
         name = f"tailrace:{self._config.source.slot}:copy"
         row = self._connection.execute("select pg_try_advisory_lock(hashtextextended(%s, 0))", [name]).fetchone()
         if row is None or not row[0]:
@@ -132,79 +132,85 @@ class CopyDriver:
         self._connection.close()
         self._log.close()
 
-    def prepare(self, copy_id: str) -> PreparedCopy | None:
+    def prepare(self, snapshot_id: str) -> PreparedSnapshot | None:
         """Plan the initial snapshot if it is not planned yet.
 
         Returns None if it cannot continue: the exported snapshot is gone, or capture has abandoned it.
         """
         self._publisher.fence(_FENCE_SECONDS)
-        copy = self._log.refresh_to_end().copies.get(copy_id)
+        copy = self._log.refresh_to_end().copies.get(snapshot_id)
         if copy is None or copy.state not in ("open", "planned"):
             return None
         try:
             with at_snapshot(self._config.source.conninfo(), copy.snapshot) as connection:
                 tables = describe_tables(connection, self._config, copy.tables)
-                refuse_other(self._config, copy.settings, {oid: table.name for oid, table in tables.items()})
+                refuse_settings_mismatch(
+                    self._config, copy.settings, {oid: table.name for oid, table in tables.items()}
+                )
                 if copy.state == "open":
                     copy = self._plan(copy, connection, tables)
                 chunks = self._log.refresh_to_end().chunks.get(copy.id, {})
-                found = manners(connection, tables, chunks.values())
+                found = choose_read_options(connection, tables, chunks.values())
         except SnapshotLostError as error:
             log.warning("snapshot_lost", copy=copy.id, reason=str(error))
             return None
-        return PreparedCopy(
+        return PreparedSnapshot(
             config=self._config,
             copy=copy,
             chunks=tuple(chunks[number] for number in sorted(chunks)),
             tables=tables,
             database=catalog.database_name(self._connection),
             log_offset=self._log.next_offset,
-            manners=found,
+            read_options_by_table=found,
         )
 
-    def run(self, prepared: PreparedCopy, session: Callable[[], SparkSession]) -> CopyRun:
+    def run(self, prepared: PreparedSnapshot, session: Callable[[], SparkSession]) -> SnapshotRun:
         """Run the unfinished chunks."""
         unfinished = [chunk for chunk in prepared.chunks if not chunk.done]
         copy = prepared.copy
         log.info(
-            "copy_begun",
+            "snapshot_started",
             copy=copy.id,
             chunks=copy.chunks,
             unfinished=len(unfinished),
             bytes=copy.size_bytes,
             uncompressed=[
-                str(prepared.tables[table].shape) for table, manner in prepared.manners.items() if not manner.compress
+                str(prepared.tables[table].shape)
+                for table, read_options in prepared.read_options_by_table.items()
+                if not read_options.compress
             ],
         )
         spark = session() if unfinished else None
         meter = Meter(copy, prepared.chunks)
-        ending = Ending.DONE if spark is None else self._run_chunks(prepared, unfinished, meter, spark)
+        ending = AttemptOutcome.DONE if spark is None else self._run_chunks(prepared, unfinished, meter, spark)
         self._record(meter, now=True)
         names = {oid: str(table.shape) for oid, table in prepared.tables.items()}
-        return CopyRun(
+        return SnapshotRun(
             progress=meter.progress(self._wal_held()),
             left_out={names.get(oid, oid): reason for oid, reason in meter.left_out.items()},
-            lost=ending in (Ending.LOST, Ending.STOPPED),
-            stopped=self._stop.is_set() and not meter.is_through,
+            lost=ending in (AttemptOutcome.LOST, AttemptOutcome.STOPPED),
+            stopped=self._stop.is_set() and not meter.is_complete,
         )
 
-    def _plan(self, copy: CopyState, connection: psycopg.Connection, tables: Mapping[str, DescribedTable]) -> CopyState:
+    def _plan(
+        self, copy: SnapshotState, connection: psycopg.Connection, tables: Mapping[str, DescribedTable]
+    ) -> SnapshotState:
         """Plan the chunks and write the plan in one Kafka transaction."""
         sizes = read_sizes(connection, tables.values())
         total = sum(size.heap_bytes + size.toast_bytes for size in sizes.values())
         limits = Limits.of(self._config.snapshot, total, read_block_bytes(connection))
         chunks = plan_chunks(copy.id, list(tables.values()), sizes, limits)
         planned = msgspec.structs.replace(copy, state="planned", chunks=len(chunks), size_bytes=total)
-        records: list[ChunkState | CopyState] = [*chunks, planned]
+        records: list[ChunkState | SnapshotState] = [*chunks, planned]
         for record in records:
             self._publisher.send(self._topic, record.key, record.encode(), [])
         self._publisher.commit(_FENCE_SECONDS)
-        log.info("copy_planned", copy=copy.id, chunks=len(chunks), bytes=total, tables=len(tables))
+        log.info("snapshot_planned", copy=copy.id, chunks=len(chunks), bytes=total, tables=len(tables))
         return planned
 
     def _run_chunks(
-        self, prepared: PreparedCopy, unfinished: Sequence[ChunkState], meter: Meter, spark: SparkSession
-    ) -> Ending:
+        self, prepared: PreparedSnapshot, unfinished: Sequence[ChunkState], meter: Meter, spark: SparkSession
+    ) -> AttemptOutcome:
         queue = ChunkQueue(
             partial(run_on_spark, spark),
             at_once=readers(self._config.snapshot),
@@ -214,19 +220,19 @@ class CopyDriver:
         )
         for attempt in queue.attempts([partial(prepared.task, chunk) for chunk in unfinished]):
             ending = self._judge(attempt, meter)
-            if ending is not Ending.DONE:
+            if ending is not AttemptOutcome.DONE:
                 return ending
-        return Ending.DONE
+        return AttemptOutcome.DONE
 
-    def _judge(self, attempt: Attempt, meter: Meter) -> Ending:
-        if attempt.ending is Ending.REFUSED:
+    def _judge(self, attempt: Attempt, meter: Meter) -> AttemptOutcome:
+        if attempt.ending is AttemptOutcome.REFUSED:
             raise RefusedError(attempt.message, remedy=attempt.remedy)
         if attempt.chunk is not None:
             meter.add(attempt.chunk)
             for table, reason in attempt.chunk.left_out.items():
                 log.warning("table_left_out", table=table, chunk=attempt.number, reason=reason)
         else:
-            log.warning("copy_stopped", chunk=attempt.number, ending=attempt.ending.value, reason=attempt.message)
+            log.warning("snapshot_stopped", chunk=attempt.number, ending=attempt.ending.value, reason=attempt.message)
         return attempt.ending
 
     def _record(self, meter: Meter, *, now: bool = False) -> None:

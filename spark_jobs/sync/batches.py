@@ -10,7 +10,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final, Protocol
 
-from spark_jobs.shape.store_tables import FedTables
+from spark_jobs.shape.store_tables import StoreTables
 from spark_jobs.tasks.apply_tasks import ANSWER, MARKERS_PROPERTY, Applying, markers_text
 from spark_jobs.tasks.range_tasks import RangeTask, shared
 from spark_jobs.tasks.task_results import Answers, read_answers
@@ -41,8 +41,8 @@ class StoreBatch(Protocol):
 class Reading:
     """Decides how batches are read. At most `parallelism` tasks run, so that a slow store leaves slots for others."""
 
-    def __init__(self, fed: FedTables, applying: Applying | WarehouseBatches, parallelism: int) -> None:
-        self._fed = fed
+    def __init__(self, store_tables: StoreTables, applying: Applying | WarehouseBatches, parallelism: int) -> None:
+        self._store_tables = store_tables
         self._applying = applying
         self._parallelism = parallelism
         # By the number of tasks. Cached, since creating an RDD takes as long as a small batch.
@@ -51,18 +51,18 @@ class Reading:
     def frame(self, source: DataFrame) -> DataFrame:
         """Return the stream's DataFrame. Where tasks read from Kafka themselves, Spark never evaluates it."""
         if isinstance(self._applying, WarehouseBatches):
-            return self._fed.evaluated(source)
-        if not has_expressions(self._fed):
+            return self._store_tables.evaluated(source)
+        if not has_expressions(self._store_tables):
             return source.select("offset")
         # Spark gives a topic partition to one task, in order. `coalesce` gives several partitions to one task.
-        shaped = self._fed.evaluated(source).coalesce(self._parallelism)
+        shaped = self._store_tables.evaluated(source).coalesce(self._parallelism)
         return shaped.mapInArrow(self._applying, ANSWER)  # type: ignore[arg-type]
 
     def batch(self, frame: DataFrame, start: Ends, end: Ends) -> StoreBatch:
         """Return the batch between these offsets. `frame` is Spark's DataFrame of the batch."""
         if isinstance(self._applying, WarehouseBatches):
             return _OfWarehouse(frame, self._applying)
-        if has_expressions(self._fed):
+        if has_expressions(self._store_tables):
             return _ReadBySpark(frame)
         return _ReadByTasks(self, self._applying, start, end)
 
@@ -71,13 +71,13 @@ class Reading:
         shares = shared(ranges, min(self._parallelism, 1 + records // _TASK_RECORDS))
         tasks = len(shares)
         if tasks not in self._numbers:
-            self._numbers[tasks] = self._fed.spark.sparkContext.parallelize(range(tasks), tasks)
+            self._numbers[tasks] = self._store_tables.spark.sparkContext.parallelize(range(tasks), tasks)
         return self._numbers[tasks], shares
 
 
-def has_expressions(fed: FedTables) -> bool:
+def has_expressions(store_tables: StoreTables) -> bool:
     """Return whether any table has a shape that Spark must evaluate."""
-    return any(shape.row.evaluated for shape in fed.shapes.values())
+    return any(shape.row.evaluated for shape in store_tables.shapes.values())
 
 
 @dataclass(frozen=True, slots=True)

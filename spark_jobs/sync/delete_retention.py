@@ -92,7 +92,7 @@ class DeleteRetention:
         self._ask_seconds = min(_ASK_SECONDS, retention_ms / 20_000)
         self._asked_at = clock()
 
-    def look(self, applied: Offsets, point: Point | None) -> bool:
+    def poll(self, applied: Offsets, point: Point | None) -> bool:
         """Poll the broker if the interval has passed. Returns whether `caught_up_ms` has changed.
 
         `applied` are the offsets that the store has applied, `point` the newest point that they cover.

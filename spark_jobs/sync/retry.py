@@ -13,15 +13,15 @@ from dataclasses import dataclass
 from cdc.config import Config
 from cdc.errors import RefusedError
 from cdc.names import Control, control_topic
-from cdc.snapshot.incremental.keys import copy_keys
+from cdc.snapshot.incremental.keys import snapshot_keys
 from cdc.stores.contract import Change, Position, TableSchema, Writer
 from cdc.stores.registry import open_store
 from cdc.tables.state_reader import read_recorded_states
 from sinks.iceberg.store import IcebergStore
-from spark_jobs.shape.shaped_rows import Troubled
-from spark_jobs.shape.short_session import borrowed_session
-from spark_jobs.shape.small_batches import shape_few
-from spark_jobs.shape.store_tables import FedTables, fed_tables
+from spark_jobs.shape.local_session import local_session
+from spark_jobs.shape.shaped_rows import FailedRow
+from spark_jobs.shape.small_batches import shape_rows
+from spark_jobs.shape.store_tables import StoreTables, build_store_tables
 from spark_jobs.sync.progress_follower import Ledger
 from spark_jobs.tasks.latest_per_key import Reduction, changes_of
 from spark_jobs.tasks.parked_rows import Parked, read_parked, read_partition
@@ -57,13 +57,15 @@ def retry(config: Config, store_name: str, rows: Sequence[Parked]) -> list[Retri
         if isinstance(store, IcebergStore):
             refused = retry_in_warehouse(config, store, generation, position, tables, rows)
             return _settled(config, [_judged(row, refused.get(row.place)) for row in rows])
-        with _shaping(config, store_name, tables, position) as fed:
+        with _shaping(config, store_name, tables, position) as store_tables:
             writer = store.writer_factory(generation)()
             try:
-                results = [_retry_one(config, writer, tables.get(row.topic), fed, row) for row in rows]
+                results = [_retry_one(config, writer, tables.get(row.topic), store_tables, row) for row in rows]
             finally:
                 writer.close()
-        store.publish(generation, {fed.schemas[topic] if fed is not None else tables[topic] for topic in tables})
+        store.publish(
+            generation, {store_tables.schemas[topic] if store_tables is not None else tables[topic] for topic in tables}
+        )
     finally:
         store.close()
     return _settled(config, results)
@@ -79,7 +81,7 @@ def retry_capture(config: Config, rows: Sequence[Parked]) -> list[Retried]:
     for topic in dict.fromkeys(row.topic for row in rows if row.topic in oids):
         keys = sorted({row.key.encode() for row in rows if row.topic == topic and not row.key_bytes})
         for start in range(0, len(keys), _LARGE_ROWS_AT_ONCE):
-            copy_keys(config, oids[topic], keys[start : start + _LARGE_ROWS_AT_ONCE])
+            snapshot_keys(config, oids[topic], keys[start : start + _LARGE_ROWS_AT_ONCE])
     still = {row.name for row in read_parked(config)}
     return [_judged(row, _why_unpublished(row, oids) if row.name in still else None) for row in rows]
 
@@ -105,17 +107,17 @@ def _judged(row: Parked, reason: str | None) -> Retried:
 @contextmanager
 def _shaping(
     config: Config, name: str, tables: dict[str, TableSchema], position: Position
-) -> Iterator[FedTables | None]:
+) -> Iterator[StoreTables | None]:
     """Yields the shapes of the tables; None if the store holds the rows of these tables unchanged."""
     if not any(position.topics[topic].shape for topic in tables):
         yield None
         return
-    with borrowed_session(config, f"tailrace-parked {name}") as spark:
-        yield fed_tables(config, name, spark, tables, position)
+    with local_session(config, f"tailrace-parked {name}") as spark:
+        yield build_store_tables(config, name, spark, tables, position)
 
 
 def _retry_one(
-    config: Config, writer: Writer, table: TableSchema | None, fed: FedTables | None, row: Parked
+    config: Config, writer: Writer, table: TableSchema | None, store_tables: StoreTables | None, row: Parked
 ) -> Retried:
     if table is None:
         return Retried(parked=row, settled=True, reason="the store no longer has the table")
@@ -124,11 +126,11 @@ def _retry_one(
     change = _last_change(config, row)
     if change is None:
         return Retried(parked=row, settled=True, reason="the row was deleted")
-    if fed is not None:
-        table = fed.schemas[row.topic]
+    if store_tables is not None:
+        table = store_tables.schemas[row.topic]
         if change.row is not None:
-            shaped = shape_few(fed, [(row.topic, change.row)])[0]
-            if isinstance(shaped, Troubled):
+            shaped = shape_rows(store_tables, [(row.topic, change.row)])[0]
+            if isinstance(shaped, FailedRow):
                 return Retried(parked=row, settled=False, reason=shaped.reason)
             change = change._replace(row=shaped)
     rejected = writer.apply(table, [change])

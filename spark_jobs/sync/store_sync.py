@@ -33,7 +33,7 @@ from cdc.stores.contract import (
 )
 from cdc.stores.registry import open_store
 from spark_jobs.session.spark_session import warehouse_session
-from spark_jobs.shape.store_tables import FedTables, chosen_tables, fed_tables
+from spark_jobs.shape.store_tables import StoreTables, build_store_tables, chosen_tables
 from spark_jobs.sync.batches import Reading
 from spark_jobs.sync.past_points import appended_ms
 from spark_jobs.sync.progress_follower import Ledger
@@ -94,8 +94,8 @@ class StoreSync:
         self._owner = f"{socket.gethostname()}:{os.getpid()}:{uuid.uuid4().hex[:12]}"
         self._pause_seconds = _SHORTEST_PAUSE_SECONDS
         self._warned: set[StoreCheck] = set()
-        self._told_due: set[str] = set()
-        self._bootstrap_seen: tuple[Position, float] | None = None
+        self._logged_due: set[str] = set()
+        self._bootstrap_noticed: tuple[Position, float] | None = None
         self.thread = threading.Thread(target=self._run, name=f"tailrace-sync-{name}", daemon=True)
 
     def _run(self) -> None:
@@ -182,8 +182,8 @@ class StoreSync:
                 return None
             if position is not None:
                 return newest
-        fed = fed_tables(self._config, self.name, self._spark, tables)
-        return store.create_generation(fed.schemas.values(), self._progress().pipeline_id)
+        store_tables = build_store_tables(self._config, self.name, self._spark, tables)
+        return store.create_generation(store_tables.schemas.values(), self._progress().pipeline_id)
 
     def _is_bootstrap_alive(self, position: Position) -> bool:
         """Return whether a bootstrap owns the generation and its position has changed lately.
@@ -192,30 +192,30 @@ class StoreSync:
         """
         if not position.owner.startswith(BOOTSTRAP_OWNER):
             return False
-        if self._bootstrap_seen is None or self._bootstrap_seen[0] != position:
-            self._bootstrap_seen = position, time.monotonic()
-        return time.monotonic() - self._bootstrap_seen[1] < _BOOTSTRAP_SILENCE_SECONDS
+        if self._bootstrap_noticed is None or self._bootstrap_noticed[0] != position:
+            self._bootstrap_noticed = position, time.monotonic()
+        return time.monotonic() - self._bootstrap_noticed[1] < _BOOTSTRAP_SILENCE_SECONDS
 
     def _feed(self, store: Store, generation: Generation) -> None:
         progress = self._progress()
         if progress.state == "recovering":
             raise TransientError("The pipeline is being recovered.", remedy="Wait until `tailrace recover` has ended.")
         taken = store.take(generation, self._owner)
-        fed = fed_tables(self._config, self.name, self._spark, self._ledger.tables(), taken)
-        self._tell_due(fed)
+        store_tables = build_store_tables(self._config, self.name, self._spark, self._ledger.tables(), taken)
+        self._log_due(store_tables)
         now_ms = self._ledger.broker_ms()
-        facts = read_topic_facts(self._config, fed.source)
+        facts = read_topic_facts(self._config, store_tables.source)
         position = starting_position(self.name, self._with_evidence(taken), facts, progress, now_ms=now_ms)
         parked_topic = control_topic(self._config.kafka.prefix, Control.PARKED)
-        applying = applying_for(self.name, self._config, store, generation, fed, parked_topic)
+        applying = applying_for(self.name, self._config, store, generation, store_tables, parked_topic)
         feeding = Feeding(
             name=self.name,
             config=self._config,
             store=store,
             generation=generation,
-            position=fed.placed(position),
+            position=store_tables.placed(position),
             ledger=self._ledger,
-            fed=fed,
+            store_tables=store_tables,
             applying=applying,
             retention_ms=min(each.delete_retention_ms for each in facts.values()),
         )
@@ -223,8 +223,8 @@ class StoreSync:
         starting = {topic: place.next_offsets for topic, place in position.topics.items()}
         stream = TopicStream(
             self._config,
-            fed.spark,
-            Reading(fed, applying, self._settings.parallelism),
+            store_tables.spark,
+            Reading(store_tables, applying, self._settings.parallelism),
             name=applying.id,
             starting=starting,
             events_per_batch=self._settings.max_events_per_batch,
@@ -232,7 +232,9 @@ class StoreSync:
             on_batch=feeding.batch,
         )
         try:
-            self._log.info("syncing", generation=generation.number, lsn=str(LSN(position.lsn)), tables=len(fed.source))
+            self._log.info(
+                "syncing", generation=generation.number, lsn=str(LSN(position.lsn)), tables=len(store_tables.source)
+            )
             self._attend(store, feeding, stream)
         finally:
             stream.close()
@@ -249,10 +251,10 @@ class StoreSync:
             raise TransientError("The progress record is gone.")
         return found
 
-    def _tell_due(self, fed: FedTables) -> None:
-        for what in fed.due:
-            if what not in self._told_due:
-                self._told_due.add(what)
+    def _log_due(self, store_tables: StoreTables) -> None:
+        for what in store_tables.due:
+            if what not in self._logged_due:
+                self._logged_due.add(what)
                 self._log.warning("bootstrap_due", reason=what, remedy=f"tailrace bootstrap {self.name}")
 
     def _attend(self, store: Store, feeding: Feeding, stream: TopicStream) -> None:
@@ -260,7 +262,7 @@ class StoreSync:
         serves = self._number is not None
         is_noted = False
 
-        def look() -> None:
+        def poll() -> None:
             nonlocal serves
             feeding.between_batches()
             if not serves:
@@ -274,10 +276,10 @@ class StoreSync:
             if self._is_refused() and not is_noted:
                 is_noted = True
                 end_refusal(self._config, f"store {self.name}")
-            stream.idle(look)
-            trouble = stream.trouble()
-            if trouble is not None:
-                raise trouble
+            stream.idle(poll)
+            failure = stream.failure()
+            if failure is not None:
+                raise failure
             if feeding.is_caught_up:
                 self._pause_seconds = _SHORTEST_PAUSE_SECONDS
 

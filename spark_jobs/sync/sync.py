@@ -68,7 +68,7 @@ def run_sync(config: Config, names: Sequence[str], stop: threading.Event, *, gen
             syncs = [
                 StoreSync(
                     name,
-                    feed_settings(config, name),
+                    sync_settings(config, name),
                     config,
                     spark=spark,
                     ledger=ledger,
@@ -128,11 +128,11 @@ def chosen_stores(config: Config, names: Sequence[str]) -> list[str]:
     if not chosen:
         raise UsageError("The config has no [stores.NAME].", remedy="docs/reference/config.md shows how to add one.")
     for name in chosen:
-        feed_settings(config, name)
+        sync_settings(config, name)
     return chosen
 
 
-def feed_settings(config: Config, name: str) -> SyncedStoreConfig:
+def sync_settings(config: Config, name: str) -> SyncedStoreConfig:
     """Return the settings of a store that `tailrace sync` can write; refuse other kinds."""
     settings = config.stores[name]
     if not isinstance(settings, SyncedStoreConfig):
@@ -145,7 +145,7 @@ def sync_config(config: Config, names: Sequence[str]) -> Config:
 
     Hanging tasks of one store must not take the slots of another.
     """
-    slots = max(os.cpu_count() or 1, sum(feed_settings(config, name).parallelism for name in names))
+    slots = max(os.cpu_count() or 1, sum(sync_settings(config, name).parallelism for name in names))
     master = f"local[{slots}]" if config.spark.master == "local[*]" else config.spark.master
     options = SecretOptions({**_QUICK, **_worker_modules(config, names), **config.spark.options})
     return replace(config, spark=replace(config.spark, master=master, options=options))

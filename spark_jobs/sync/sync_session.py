@@ -20,7 +20,7 @@ from cdc.lsn import LSN, Version
 from cdc.stores.contract import Fit, Generation, Position, PositionLostError, Store, caught_up_at, displaced
 from sinks.iceberg.store import IcebergStore
 from spark_jobs.session.spark_session import use_warehouse
-from spark_jobs.shape.store_tables import FedTables, chosen_tables
+from spark_jobs.shape.store_tables import StoreTables, chosen_tables
 from spark_jobs.sync.batches import Ends, StoreBatch
 from spark_jobs.sync.delete_retention import DeleteRetention
 from spark_jobs.sync.progress_follower import Ledger
@@ -50,7 +50,7 @@ class Feeding:
         generation: Generation,
         position: Position,
         ledger: Ledger,
-        fed: FedTables,
+        store_tables: StoreTables,
         applying: Applying | WarehouseBatches,
         retention_ms: int,
     ) -> None:
@@ -58,9 +58,9 @@ class Feeding:
         self._config = config
         self._store = store
         self._ledger = ledger
-        self._fed = fed
+        self._store_tables = store_tables
         self._applying = applying
-        self._spark = fed.spark
+        self._spark = store_tables.spark
         self._retention = DeleteRetention(
             name,
             caught_up_ms=position.caught_up_broker_ms,
@@ -76,7 +76,7 @@ class Feeding:
         self._reap_at = time.monotonic() + _REAP_SECONDS
         self._log = get_logger("sync").bind(store=name)
         self.generation = generation
-        self.tables = fed.schemas
+        self.tables = store_tables.schemas
         self.position = position
         self.saved: Position | None = None
 
@@ -133,7 +133,7 @@ class Feeding:
         """Raise if the tables, their topics or the pipeline are not those that this session started with."""
         known = self._ledger.tables()
         settings = self._config.stores[self._name]
-        if chosen_tables(settings, known, self.position) != self._fed.source:
+        if chosen_tables(settings, known, self.position) != self._store_tables.source:
             raise TablesChangedError("The set of tables, or the columns of a table, have changed.")
         progress = self._ledger.progress()
         if progress is not None and progress.pipeline_id != self.position.pipeline_id:
@@ -180,7 +180,7 @@ class Feeding:
             topic: msgspec.structs.replace(place, next_offsets=tuple(ends[topic]))
             for topic, place in self.position.topics.items()
         }
-        self._retention.look(ends, point)
+        self._retention.poll(ends, point)
         moved = caught_up_at(msgspec.structs.replace(self.position, topics=topics), self._retention.caught_up_ms)
         if point is None or point.place < (self.position.version, self.position.lsn):
             return moved
@@ -209,18 +209,18 @@ class TablesChangedError(TransientError):
 
 
 def applying_for(
-    name: str, config: Config, store: Store, generation: Generation, fed: FedTables, parked_topic: str
+    name: str, config: Config, store: Store, generation: Generation, store_tables: StoreTables, parked_topic: str
 ) -> Applying | WarehouseBatches:
     """Return what applies batches to the store: merges for a warehouse, tasks with writers for any other store."""
     if isinstance(store, IcebergStore):
-        use_warehouse(fed.spark, store.settings)
-        return WarehouseBatches(store, generation, fed, Parking(config.kafka.client_options(), parked_topic))
+        use_warehouse(store_tables.spark, store.settings)
+        return WarehouseBatches(store, generation, store_tables, Parking(config.kafka.client_options(), parked_topic))
     return Applying(
         # A writer is bound to the state in which this session found the store, so sessions do not share writers.
         id=f"{name} {generation.number} {uuid.uuid4().hex}",
         store=name,
-        tables=fed.schemas,
-        shapes=fed.rows,
+        tables=store_tables.schemas,
+        shapes=store_tables.rows,
         writer_factory=store.writer_factory(generation),
         kafka_options=config.kafka.client_options(),
         parked_topic=parked_topic,

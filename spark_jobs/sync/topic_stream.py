@@ -1,7 +1,7 @@
 """One Structured Streaming query over a store's topics. Spark plans the batches, and a callback applies each of them.
 
 An error inside a batch is not raised through Spark, which would print pages of stack traces. It is kept and returned
-by `trouble`. The next query starts from the store's position in any case.
+by `failure`. The next query starts from the store's position in any case.
 """
 
 from __future__ import annotations
@@ -61,7 +61,7 @@ class TopicStream:
         self._turn = threading.Lock()
         self._started = threading.Event()
         self._closing = False
-        self._trouble: TailraceError | None = None
+        self._failure: TailraceError | None = None
         self._checkpoint = fresh_checkpoint(Path(tempfile.gettempdir()))
         source = read_topic_stream(spark.readStream, config, starting, maxOffsetsPerTrigger=str(events_per_batch))
         self._query: StreamingQuery = (
@@ -75,10 +75,10 @@ class TopicStream:
         )
         self._started.set()
 
-    def trouble(self) -> TailraceError | None:
+    def failure(self) -> TailraceError | None:
         """Return the error that has ended this query; None while it runs."""
-        if self._trouble is not None:
-            return self._trouble
+        if self._failure is not None:
+            return self._failure
         if self._query.isActive:
             return None
         error = self._query.exception()
@@ -88,10 +88,10 @@ class TopicStream:
         """Call this between two batches. Does nothing while a batch is running."""
         if self._turn.acquire(blocking=False):
             try:
-                if self._trouble is None:
+                if self._failure is None:
                     call()
             except TailraceError as error:
-                self._trouble = error
+                self._failure = error
             finally:
                 self._turn.release()
 
@@ -107,16 +107,16 @@ class TopicStream:
     def _batch(self, frame: DataFrame, _batch_id: int) -> None:
         self._started.wait()
         with self._turn:
-            if self._closing or self._trouble is not None:
+            if self._closing or self._failure is not None:
                 return
             try:
                 start, self._ends = self._ends, {**self._ends, **self._batch_ends()}
                 self._on_batch(self._reading.batch(frame, start, self._ends), self._ends)
             except TailraceError as error:
-                self._trouble = error
+                self._failure = error
             except Exception as error:
                 if not self._closing:
-                    self._trouble = TransientError(f"A batch failed: {_first_line(error)}.")
+                    self._failure = TransientError(f"A batch failed: {_first_line(error)}.")
 
     def _batch_ends(self) -> dict[str, list[int]]:
         """Return the batch's end offsets. They lie beyond its last record if control or compacted records follow."""

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from cdc.errors import RefusedError, TailraceError, TransientError
 from cdc.stores.contract import PositionLostError, TableSchema, TakenOverError, Writer, WriterFactory
-from spark_jobs.shape.shaped_rows import RowShape, Troubled, shaped_row
+from spark_jobs.shape.shaped_rows import FailedRow, RowShape, shaped_row
 from spark_jobs.tasks.latest_per_key import Held, Record, Reduction, changes_of
 from spark_jobs.tasks.parking import ParkedRow, Parking
 
@@ -30,7 +30,7 @@ ANSWER: Final = (
 #: Local property of a Spark job: the TRUNCATE markers whose rows have been deleted from the store, as `topic=version`,
 #: separated by commas.
 MARKERS_PROPERTY: Final = "tailrace.markers"
-_TROUBLE: Final[dict[str, type[TailraceError]]] = {
+_FAILURE: Final[dict[str, type[TailraceError]]] = {
     "taken over": TakenOverError,
     "lost": PositionLostError,
     "refused": RefusedError,
@@ -104,7 +104,7 @@ class Applying:
         except TailraceError as error:
             task.give_up()
             _forget(self.id)
-            yield _of_trouble(error)
+            yield _of_failure(error)
 
 
 class _Task:
@@ -167,19 +167,19 @@ class _Task:
         if shape is None:
             return held
         found: dict[bytes, Held] = {}
-        troubled: list[tuple[bytes, str]] = []
+        failed: list[tuple[bytes, str]] = []
         for key, last in held.items():
             if last.row is None:
                 found[key] = last
                 continue
             row = shaped_row(shape, last.row, last.shaped)
-            if isinstance(row, Troubled):
-                troubled.append((key, row.reason))
+            if isinstance(row, FailedRow):
+                failed.append((key, row.reason))
             else:
                 found[key] = last._replace(row=row)
-        if troubled:
-            self.counts.setdefault(topic, Count()).add(Count(0, 0, 0, len(troubled)))
-            self._park(topic, held, troubled)
+        if failed:
+            self.counts.setdefault(topic, Count()).add(Count(0, 0, 0, len(failed)))
+            self._park(topic, held, failed)
         return found
 
     def _apply(self, topic: str, held: dict[bytes, Held]) -> None:
@@ -286,14 +286,14 @@ def _of_keys(topic: str, held: dict[bytes, Held], groups: int) -> Iterator[Answe
         yield {"kind": "keys", "topic": topic, "grp": group, "data": data}
 
 
-def _of_trouble(error: TailraceError) -> Answer:
-    kind = next((name for name, kind in _TROUBLE.items() if isinstance(error, kind)), "refused")
+def _of_failure(error: TailraceError) -> Answer:
+    kind = next((name for name, kind in _FAILURE.items() if isinstance(error, kind)), "refused")
     return {"kind": kind, "message": error.message, "remedy": error.remedy}
 
 
-def trouble_of(kind: str, message: str, remedy: str | None) -> TailraceError | None:
+def failure_of(kind: str, message: str, remedy: str | None) -> TailraceError | None:
     """Return the error that a result row stands for; None if the row is not an error."""
-    error: Callable[..., TailraceError] | None = _TROUBLE.get(kind)
+    error: Callable[..., TailraceError] | None = _FAILURE.get(kind)
     return error(message, remedy=remedy) if error is not None else None
 
 

@@ -6,7 +6,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from spark_jobs.tasks.apply_tasks import Answer, Count, trouble_of
+from spark_jobs.tasks.apply_tasks import Answer, Count, failure_of
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
@@ -24,9 +24,9 @@ class Answers:
         """Combine the rows of all tasks. Raises the first error among them."""
         found = cls({}, {})
         for row in rows:
-            trouble = trouble_of(row["kind"], row.get("message", ""), row.get("remedy"))
-            if trouble is not None:
-                raise trouble
+            failure = failure_of(row["kind"], row.get("message", ""), row.get("remedy"))
+            if failure is not None:
+                raise failure
             if row["kind"] == "marker":
                 found.markers[row["topic"]] = max(row["stamp"].encode(), found.markers.get(row["topic"], b""))
             elif row["kind"] == "events":

@@ -126,7 +126,7 @@ class _Ends:
             elif error.code() in _PASSING:
                 continue
             elif error.code() != KafkaError._PARTITION_EOF:
-                raise _trouble(self.topics, error)
+                raise _failure(self.topics, error)
             if offset >= self._ends[place]:
                 self.open.discard(place)
         return found
@@ -138,7 +138,7 @@ def _batches(consumer: Consumer, ends: _Ends) -> Iterator[list[Message]]:
         try:
             messages = consumer.consume(_AT_ONCE, timeout=_POLL_SECONDS)
         except KafkaException as error:
-            raise _trouble(ends.topics, error.args[0]) from error
+            raise _failure(ends.topics, error.args[0]) from error
         records = ends.records(messages) if messages else []
         if records:
             give_up_at = time.monotonic() + _ANSWER_SECONDS
@@ -147,5 +147,5 @@ def _batches(consumer: Consumer, ends: _Ends) -> Iterator[list[Message]]:
             raise TransientError(f"Kafka returned nothing from {ends.topics} for {_ANSWER_SECONDS:.0f} seconds.")
 
 
-def _trouble(topics: str, error: KafkaError) -> TransientError:
+def _failure(topics: str, error: KafkaError) -> TransientError:
     return TransientError(f"{topics} could not be read: {error.str()}.")

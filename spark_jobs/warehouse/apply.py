@@ -21,7 +21,7 @@ from sinks.iceberg.schemas import WarehouseColumn, key_columns
 from sinks.iceberg.statements import Marker, Target
 from sinks.iceberg.store import IcebergStore
 from sinks.iceberg.tables import types_of
-from spark_jobs.shape.store_tables import FedTables
+from spark_jobs.shape.store_tables import StoreTables
 from spark_jobs.shape.typed_rows import events_of, quoted
 from spark_jobs.tasks.apply_tasks import Count
 from spark_jobs.tasks.parking import ParkedRow
@@ -84,23 +84,23 @@ class WarehouseBatches:
         self,
         store: IcebergStore,
         generation: Generation,
-        fed: FedTables,
+        store_tables: StoreTables,
         parking: Parks,
         *,
         with_history: bool = True,
     ) -> None:
         self._store = store
         self._generation = generation
-        self._fed = fed
-        self._tables = fed.schemas
-        self._shapes = fed.shapes
+        self._store_tables = store_tables
+        self._tables = store_tables.schemas
+        self._shapes = store_tables.shapes
         self._parking = parking
         self._with_history = with_history
         self.id = f"{store.name} {generation.number} {generation.created_ms}"
 
     def without_history(self) -> WarehouseBatches:
         """Return a copy that does not write the history, for a generation that is built while another one writes it."""
-        return WarehouseBatches(self._store, self._generation, self._fed, self._parking, with_history=False)
+        return WarehouseBatches(self._store, self._generation, self._store_tables, self._parking, with_history=False)
 
     def target(self, table: TableSchema, least_position: int = 0) -> tuple[Target, list[WarehouseColumn]]:
         """Return the warehouse tables to write for this table, and their columns."""

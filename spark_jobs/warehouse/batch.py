@@ -104,8 +104,8 @@ def typed(
         for column in columns
     ]
     is_unread = f.col("op") == UNREAD
-    trouble = f.array_compact(f.array(f.col("trouble"), f.when(is_unread, f.lit(UNREADABLE))))
-    return flat.withColumn("unfit", f.concat("unfit", trouble)).select(
+    failure = f.array_compact(f.array(f.col("failure"), f.when(is_unread, f.lit(UNREADABLE))))
+    return flat.withColumn("unfit", f.concat("unfit", failure)).select(
         *(value.alias(column.name) for value, column in zip(values, columns, strict=True)),
         f.col("position").alias(naming.POSITION),
         f.col("seq").alias(naming.SEQ),
@@ -121,16 +121,16 @@ def typed(
 def _shaped(rows: DataFrame, shape: CompiledShape | None) -> tuple[DataFrame, frozenset[str]]:
     """Return the rows with their shape applied, and the names of the computed columns.
 
-    `after` is NULL in rows that the shape excludes. The column `trouble` is the error of the shape's expressions.
+    `after` is NULL in rows that the shape excludes. The column `failure` is the error of the shape's expressions.
     """
     from pyspark.sql import functions as f  # noqa: PLC0415 - as above
 
     if shape is None or not shape.row.evaluated:
-        return rows.withColumn("trouble", f.lit(None).cast("string")), frozenset()
+        return rows.withColumn("failure", f.lit(None).cast("string")), frozenset()
     judged = typed_shape(rows, shape)
-    kept = f.when(f.col("shaped.kept") | f.col("shaped.trouble").isNotNull(), f.col("after"))
+    kept = f.when(f.col("shaped.kept") | f.col("shaped.failure").isNotNull(), f.col("after"))
     named = frozenset(field.name for field in shape.fields)
-    return judged.withColumn("after", kept).withColumn("trouble", f.col("shaped.trouble")), named
+    return judged.withColumn("after", kept).withColumn("failure", f.col("shaped.failure")), named
 
 
 def key_ranges(keys: Sequence[int], most: int = _MOST_RANGES) -> list[tuple[int, int]]:

@@ -14,8 +14,8 @@ from cdc.config import Config
 from cdc.stores.contract import Generation, Position, TableSchema
 from sinks.iceberg.store import IcebergStore
 from spark_jobs.session.spark_session import use_warehouse, warehouse_session
-from spark_jobs.shape.short_session import borrowed_session
-from spark_jobs.shape.store_tables import fed_tables
+from spark_jobs.shape.local_session import local_session
+from spark_jobs.shape.store_tables import build_store_tables
 from spark_jobs.tasks.parked_rows import Parked, read_partition
 from spark_jobs.tasks.parking import ParkedRow
 from spark_jobs.warehouse.apply import WarehouseBatches
@@ -60,11 +60,13 @@ def retry_in_warehouse(
     refused = _Refused()
     found = list(dict.fromkeys(record for each in records.values() for record in each))
     if found:
-        with borrowed_session(config, f"tailrace-parked {store.name}") as spark:
-            fed = fed_tables(config, store.name, warehouse_session(spark, store.settings), dict(tables), position)
-            use_warehouse(fed.spark, store.settings)
-            batches = WarehouseBatches(store, generation, fed, refused)
-            batches.apply(fed.spark.createDataFrame(found, _RECORD))
+        with local_session(config, f"tailrace-parked {store.name}") as spark:
+            store_tables = build_store_tables(
+                config, store.name, warehouse_session(spark, store.settings), dict(tables), position
+            )
+            use_warehouse(store_tables.spark, store.settings)
+            batches = WarehouseBatches(store, generation, store_tables, refused)
+            batches.apply(store_tables.spark.createDataFrame(found, _RECORD))
     for row in rows:
         last = max((stamp for _, _, _, key, _, stamp, _ in records.get(row.place, []) if key == _key(row)), default=b"")
         why = refused.reasons.get((row.topic, _key(row), last.decode()))

@@ -24,7 +24,7 @@ from confluent_kafka import OFFSET_BEGINNING, Consumer, Producer, TopicPartition
 from deploy.stack import NAMES, Stack
 from tests.bench.capture import QUIET_LOAD, _fresh_stack, say
 from tests.bench.source import POSTGRES_SETTINGS
-from tests.bench.store_pipeline import CACHE, SEARCH, Addresses, BenchPipeline, last_words
+from tests.bench.store_pipeline import CACHE, SEARCH, Addresses, BenchPipeline, exit_reason
 from tests.bench.store_source import StoreSource
 
 ROWS: Final = 5_000_000
@@ -122,7 +122,7 @@ class AuditBench:
             )
         wall = time.monotonic() - began
         if done.returncode not in (0, 1):
-            raise RuntimeError(f"the audit ended with exit code {done.returncode}:\n{last_words(log)}")
+            raise RuntimeError(f"the audit ended with exit code {done.returncode}:\n{exit_reason(log)}")
         audits = json.loads(done.stdout)["audits"]
         for audit in audits:
             if audit["differing"] != differing or (audit["verdict"] == "equal") != (differing == 0):

@@ -96,14 +96,14 @@ class TailraceEngine:
             code = self._process.wait()
         self._process = None
         if code != 0:
-            raise RuntimeError(f"{self.prefix} ended with exit code {code}:\n{self._last_words()}")
+            raise RuntimeError(f"{self.prefix} ended with exit code {code}:\n{self._last_log_lines()}")
 
     def check(self) -> None:
         code = self._process.poll() if self._process else None
         if code is not None:
-            raise RuntimeError(f"{self.prefix} ended with exit code {code}:\n{self._last_words()}")
+            raise RuntimeError(f"{self.prefix} ended with exit code {code}:\n{self._last_log_lines()}")
 
-    def _last_words(self) -> str:
+    def _last_log_lines(self) -> str:
         return self.log.read_text(errors="replace")[-3000:]
 
 

@@ -137,7 +137,7 @@ class Floor:
                 continue
             self._count += 1
             if not self._count % _EVENTS_BETWEEN_POLLS:
-                self._look()
+                self._poll()
         self._commit()
 
     def _send(self, event: Event) -> None:
@@ -156,7 +156,7 @@ class Floor:
         elif raw[-1]:  # a keepalive that wants an answer
             self._confirm()
 
-    def _look(self) -> None:
+    def _poll(self) -> None:
         self._producer.poll(0)
         if self._count >= _EVENTS_PER_TRANSACTION:
             self._commit()

@@ -106,7 +106,7 @@ class Copied:
         return self.rows / self.seconds
 
 
-class Watch:
+class StatusPoller:
     """Polls until the copy has ended, and keeps the figures of a process and its children meanwhile."""
 
     def __init__(self, pid: int) -> None:
@@ -122,7 +122,7 @@ class Watch:
             if not self.first and begun():
                 self.first = time.monotonic()
             if self.first:
-                self._look()
+                self._poll()
             if time.monotonic() - self.started > _GIVE_UP_SECONDS:
                 raise RuntimeError("The copy does not end")
             time.sleep(_POLL_SECONDS if self.first else _FIRST_POLL_SECONDS)
@@ -135,7 +135,7 @@ class Watch:
             peak_memory_mb=self._peak,
         )
 
-    def _look(self) -> None:
+    def _poll(self) -> None:
         """Of each process the last that was seen: workers of Spark come and go."""
         try:
             process = psutil.Process(self._pid)
@@ -216,7 +216,7 @@ class Bench:
         )
         tables = [table.name for table in part.tables]
         process = subprocess.Popen([sys.executable, "-c", code, self._dsn, *tables], cwd=ROOT)
-        found = Watch(process.pid).until(lambda: True, lambda: process.poll() is not None, part.rows)
+        found = StatusPoller(process.pid).until(lambda: True, lambda: process.poll() is not None, part.rows)
         if process.returncode:
             raise RuntimeError("plain COPY failed")
         return found
@@ -249,7 +249,7 @@ class Bench:
                     debezium.check()
                 return self._ends(topics) >= part.rows
 
-            return Watch(debezium.pid).until(lambda: self._ends(topics) > 0, ended, part.rows)
+            return StatusPoller(debezium.pid).until(lambda: self._ends(topics) > 0, ended, part.rows)
 
     def _tailrace(self, part: Part) -> Copied:
         """`tailrace snapshot` as a user runs it: it makes the slot, holds the snapshot and copies."""
@@ -269,7 +269,7 @@ class Bench:
             process = subprocess.Popen(command, cwd=ROOT, stdin=subprocess.DEVNULL, stdout=out, stderr=log)
         topics = part.topics(prefix)
         try:
-            found = Watch(process.pid).until(
+            found = StatusPoller(process.pid).until(
                 lambda: self._ends(topics) > 0, lambda: _is_through(output) or process.poll() is not None, part.rows
             )
             code = process.wait(120)

@@ -57,7 +57,7 @@ class Running:
 
     def check(self) -> None:
         if self.process.poll() is not None:
-            raise RuntimeError(f"it ended with exit code {self.process.returncode}:\n{last_words(self.log)}")
+            raise RuntimeError(f"it ended with exit code {self.process.returncode}:\n{exit_reason(self.log)}")
 
     def stop(self) -> int:
         if self.process.poll() is None:
@@ -97,7 +97,7 @@ class BenchPipeline:
             while self._attempt("bootstrap", SEARCH, "--dry-run") != 0:
                 capture.check()
                 if time.monotonic() > give_up_at:
-                    raise RuntimeError(f"{self.name} cannot be bootstrapped:\n{last_words(self._log('bootstrap'))}")
+                    raise RuntimeError(f"{self.name} cannot be bootstrapped:\n{exit_reason(self._log('bootstrap'))}")
 
     def bootstrap(self, store: str) -> Built:
         began = time.time()
@@ -123,12 +123,12 @@ class BenchPipeline:
             raise
         code = running.stop()
         if code != 0:
-            raise RuntimeError(f"tailrace {' '.join(arguments)} ended with exit code {code}:\n{last_words(log)}")
+            raise RuntimeError(f"tailrace {' '.join(arguments)} ended with exit code {code}:\n{exit_reason(log)}")
 
     def _run(self, *arguments: str) -> None:
         code = self._attempt(*arguments)
         if code != 0:
-            words = last_words(self._log(arguments[0]))
+            words = exit_reason(self._log(arguments[0]))
             raise RuntimeError(f"tailrace {' '.join(arguments)} ended with exit code {code}:\n{words}")
 
     def _attempt(self, *arguments: str) -> int:
@@ -158,7 +158,7 @@ def read_log(log: Path) -> dict[str, dict[str, Any]]:
     return found
 
 
-def last_words(log: Path) -> str:
+def exit_reason(log: Path) -> str:
     return log.read_text(errors="replace")[-3000:]
 
 

@@ -17,7 +17,7 @@ from elasticsearch import Elasticsearch
 
 from tests.bench.store_pipeline import CACHE, SEARCH, BenchPipeline
 
-_LOOK_SECONDS: Final = 0.02
+_POLL_SECONDS: Final = 0.02
 _REST: Final = 4  # times as long as a look took: a slow server is not made slower by being asked
 _COUNT_SECONDS: Final = 0.2
 _SILENCE_SECONDS: Final = 180.0
@@ -155,4 +155,4 @@ class Watcher(threading.Thread):
                 heard = now
             if asked and now - heard > _SILENCE_SECONDS:
                 raise RuntimeError(f"{len(self.arrived_us)} rows were found, then none")
-            time.sleep(max(_LOOK_SECONDS, _REST * (time.monotonic() - now)))
+            time.sleep(max(_POLL_SECONDS, _REST * (time.monotonic() - now)))

@@ -16,7 +16,7 @@ from cdc.stores.contract import Generation, SchemaColumn, TableSchema
 from sinks.iceberg import naming, statements
 from sinks.iceberg.store import IcebergStore
 from spark_jobs.session.spark_session import warehouse_session
-from spark_jobs.shape.store_tables import FedTables
+from spark_jobs.shape.store_tables import StoreTables
 from spark_jobs.warehouse.apply import WarehouseBatches
 from spark_jobs.warehouse.maintain import maintain_warehouse
 from tests.bench.capture import say
@@ -85,7 +85,7 @@ class Growth:
         say(f"  {table.table}: {rows:,} rows and versions filled in {time.monotonic() - began:.1f} s")
 
     def _batches(self, table: TableSchema, generation: Generation, rows: int) -> tuple[list[float], int]:
-        fed = FedTables(
+        fed = StoreTables(
             source={table.topic: table}, schemas={table.topic: table}, texts={table.topic: ""}, spark=self._spark
         )
         batches = WarehouseBatches(self._store, generation, fed, NoParking())

@@ -13,8 +13,8 @@ from cdc.postgres import catalog
 from cdc.snapshot.incremental import watermarks
 from cdc.snapshot.incremental.announced import announce
 from cdc.snapshot.incremental.chunk import IncrementalChunkTask, read_incremental_chunk
-from cdc.snapshot.log import CopyLog
-from cdc.snapshot.records import ChunkState, CopyState, Piece
+from cdc.snapshot.log import SnapshotLog
+from cdc.snapshot.records import BlockRange, ChunkState, SnapshotState
 from cdc.snapshot.table_description import describe_tables
 from cdc.tables.event_settings import event_settings_digests
 from tests.harness.pipeline import Pipeline
@@ -35,7 +35,7 @@ class Later:
         return cls(pipeline, load_config(pipeline.config), oid)
 
     def chunk(self, number: int, first: int = 0, end: int | None = None) -> ChunkState:
-        piece = Piece(table=self.oid, relation=int(self.oid), first_block=first, end_block=end)
+        piece = BlockRange(table=self.oid, relation=int(self.oid), first_block=first, end_block=end)
         return ChunkState(copy="test", number=number, pieces=[piece], size_bytes=8192)
 
     def task(self, chunk: ChunkState, attempt: int = 1) -> IncrementalChunkTask:
@@ -49,7 +49,7 @@ class Later:
         found: list[ChunkState] = []
 
         def there() -> bool:
-            with CopyLog(self.config.kafka) as log:
+            with SnapshotLog(self.config.kafka) as log:
                 record = log.refresh().chunks.get("test", {}).get(chunk.number)
             found[:] = [record] if record is not None and record.attempt == attempt else []
             return bool(found)
@@ -70,13 +70,15 @@ class Later:
             watermarks.emit_watermark(connection, self.end(began), read_secret(self.config.kafka))
         return found
 
-    def plan(self, began: LSN, copy_id: str = "test") -> CopyState:
-        return CopyState(id=copy_id, kind="later", state="planned", tables=[self.oid], snapshot="", point=int(began))
+    def plan(self, began: LSN, snapshot_id: str = "test") -> SnapshotState:
+        return SnapshotState(
+            id=snapshot_id, kind="later", state="planned", tables=[self.oid], snapshot="", point=int(began)
+        )
 
-    def end(self, began: LSN, copy_id: str = "test") -> watermarks.End:
+    def end(self, began: LSN, snapshot_id: str = "test") -> watermarks.EndWatermark:
         pipeline = watermarks.pipeline_of(self.config)
         with psycopg.connect(self.pipeline.database.dsn) as connection:
             (table,) = describe_tables(connection, self.config, [self.oid]).values()
         settings = event_settings_digests(self.config, {self.oid: table.name})
-        plan = self.plan(began, copy_id)
-        return watermarks.End(pipeline=pipeline, copy=plan, whole={self.oid: int(began)}, settings=settings)
+        plan = self.plan(began, snapshot_id)
+        return watermarks.EndWatermark(pipeline=pipeline, copy=plan, whole={self.oid: int(began)}, settings=settings)

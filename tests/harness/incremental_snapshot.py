@@ -8,8 +8,8 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
 from cdc.config import load_config
-from cdc.snapshot.records import CopyProgress
-from spark_jobs.snapshot.due_snapshots import copy_what_is_due
+from cdc.snapshot.records import SnapshotProgress
+from spark_jobs.snapshot.due_snapshots import take_due_snapshots
 from spark_jobs.snapshot.initial import Session, SnapshotReport
 from tests.harness.pipeline import Pipeline
 
@@ -21,11 +21,11 @@ class Onlooker:
     """Keeps what it is told."""
 
     def __init__(self) -> None:
-        self.told: list[CopyProgress] = []
+        self.told: list[SnapshotProgress] = []
 
     def waiting(self, what: str) -> None: ...
 
-    def progress(self, progress: CopyProgress) -> None:
+    def progress(self, progress: SnapshotProgress) -> None:
         self.told.append(progress)
 
 
@@ -46,4 +46,6 @@ def copying(
     def session() -> Iterator[Session]:
         yield lambda: spark
 
-    return copy_what_is_due(load_config(pipeline.config), onlooker, stop, tables=tables, where=where, sessions=session)
+    return take_due_snapshots(
+        load_config(pipeline.config), onlooker, stop, tables=tables, where=where, sessions=session
+    )

@@ -12,10 +12,10 @@ from types import TracebackType
 from typing import TYPE_CHECKING
 
 from cdc.config import load_config
-from cdc.snapshot.log import CopyLog
-from cdc.snapshot.records import ChunkState, CopyProgress, CopyState
-from spark_jobs.snapshot.initial import Session, SnapshotReport, copy_first
-from spark_jobs.snapshot.initial_driver import CopyDriver, PreparedCopy
+from cdc.snapshot.log import SnapshotLog
+from cdc.snapshot.records import ChunkState, SnapshotProgress, SnapshotState
+from spark_jobs.snapshot.initial import Session, SnapshotReport, take_initial_snapshot
+from spark_jobs.snapshot.initial_driver import PreparedSnapshot, SnapshotDriver
 from tests.harness.pipeline import Pipeline
 from tests.harness.process import Process
 from tests.harness.waiting import eventually
@@ -63,17 +63,17 @@ class Copying:
         eventually(lambda: self.chunks >= count or not self._thread.is_alive(), 120, f"{count} finished chunks")
         assert self.chunks >= count, self._error
 
-    # What `copy_first` tells.
+    # What `take_initial_snapshot` tells.
 
     def waiting(self, what: str) -> None:
         """Nothing to remember."""
 
-    def progress(self, progress: CopyProgress) -> None:
+    def progress(self, progress: SnapshotProgress) -> None:
         self.chunks = progress.chunks
 
     def _run(self) -> None:
         try:
-            self._report = copy_first(self._config, self, self._stop, self._session)
+            self._report = take_initial_snapshot(self._config, self, self._stop, self._session)
         except BaseException as error:
             self._error = error
 
@@ -82,28 +82,28 @@ class Copying:
         yield lambda: self._spark
 
 
-def copies(pipeline: Pipeline) -> list[CopyState]:
+def copies(pipeline: Pipeline) -> list[SnapshotState]:
     """All that were begun, oldest first."""
-    with CopyLog(load_config(pipeline.config).kafka) as log:
+    with SnapshotLog(load_config(pipeline.config).kafka) as log:
         return sorted(log.refresh_to_end().copies.values(), key=lambda copy: copy.started_ms)
 
 
 def chunks(pipeline: Pipeline) -> list[ChunkState]:
     """Those of the copy that was begun last."""
-    with CopyLog(load_config(pipeline.config).kafka) as log:
+    with SnapshotLog(load_config(pipeline.config).kafka) as log:
         return list(log.refresh_to_end().chunks.get(copies(pipeline)[-1].id, {}).values())
 
 
 def wait_for_hold(pipeline: Pipeline) -> Process:
     """A capture that holds the snapshot."""
     capture = pipeline.launch()
-    capture.wait_for_line('"waiting_for_first_copy"', 90)
+    capture.wait_for_line('"waiting_for_initial_snapshot"', 90)
     return capture
 
 
-def prepared(pipeline: Pipeline) -> PreparedCopy:
+def prepared(pipeline: Pipeline) -> PreparedSnapshot:
     """The copy that capture has opened, planned, with nothing run."""
-    with CopyDriver(load_config(pipeline.config), watch=lambda _: None, stop=threading.Event()) as driver:
+    with SnapshotDriver(load_config(pipeline.config), watch=lambda _: None, stop=threading.Event()) as driver:
         found = driver.prepare(copies(pipeline)[-1].id)
     assert found is not None
     return found

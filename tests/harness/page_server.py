@@ -16,7 +16,7 @@ from cdc.monitoring.status_record import PipelineStatus
 from cdc.monitoring.web.actions import Actions
 from cdc.monitoring.web.dashboard import make_watch
 from cdc.monitoring.web.server import DashboardServer
-from cdc.monitoring.web.watch import Watch
+from cdc.monitoring.web.status_poller import StatusPoller
 
 
 class Shown:
@@ -25,7 +25,7 @@ class Shown:
     def __init__(self, record: PipelineStatus) -> None:
         self.record = record
 
-    def look(self, deadline_seconds: float) -> PipelineStatus:  # noqa: ARG002 - an observer's signature
+    def poll(self, deadline_seconds: float) -> PipelineStatus:  # noqa: ARG002 - an observer's signature
         return replace(self.record, read_at=time.time())
 
     def close(self) -> None:
@@ -35,7 +35,7 @@ class Shown:
 class PageServer:
     def __init__(self, config: Config, record: PipelineStatus, actions: Actions | None = None) -> None:
         self.shown = Shown(record)
-        self.watch: Watch = make_watch(config, self.shown)
+        self.watch: StatusPoller = make_watch(config, self.shown)
         self._listener = socket.create_server(("127.0.0.1", 0))
         self.port = self._listener.getsockname()[1]
         self.url = f"http://127.0.0.1:{self.port}"
@@ -45,7 +45,7 @@ class PageServer:
         self._thread = threading.Thread(target=self._server.run, kwargs={"sockets": [self._listener]}, daemon=True)
 
     def start(self) -> None:
-        self.watch.look_once()
+        self.watch.poll_once()
         self.watch.start()
         self._thread.start()
 

@@ -158,7 +158,7 @@ def store_down(config: Config) -> PipelineStatus:
     )
     trouble = ProcessError(where="sync", reason=f"Retrying: cache: {problem}", state=HealthLevel.BEHIND)
     stores = (base.stores[0], cache, base.stores[2])
-    return _judged(config, replace(base, stores=stores, troubles=(trouble,)))
+    return _judged(config, replace(base, stores=stores, process_errors=(trouble,)))
 
 
 def slot_nearly_lost(config: Config) -> PipelineStatus:
@@ -223,7 +223,7 @@ def bootstrap_under_way(config: Config) -> PipelineStatus:
     return _judged(
         config,
         replace(
-            base, stores=(search, base.stores[1], warehouse), copies=(copy,), tables=(*base.tables[:3], incomplete)
+            base, stores=(search, base.stores[1], warehouse), snapshots=(copy,), tables=(*base.tables[:3], incomplete)
         ),
     )
 

@@ -24,7 +24,7 @@ from cdc.stores.registry import open_store
 from spark_jobs.bootstrap.bootstrap import BootstrapReport, BuildOptions, run_bootstrap
 from spark_jobs.sync.progress_follower import Ledger
 from spark_jobs.sync.store_sync import StoreSync
-from spark_jobs.sync.sync import feed_settings
+from spark_jobs.sync.sync import sync_settings
 from tests.harness import canonical
 from tests.harness.catalog import Table
 from tests.harness.comparer import Reader, assert_same, source_reader
@@ -63,7 +63,7 @@ class StorePipeline:
             syncs = {
                 name: StoreSync(
                     name,
-                    feed_settings(config, name),
+                    sync_settings(config, name),
                     config,
                     spark=self._spark,
                     ledger=ledger,

@@ -6,7 +6,7 @@ import json
 from collections.abc import Sequence
 from typing import Any
 
-from cdc.supervisor.child import LastWords, TakeLine
+from cdc.supervisor.child import ExitReason, TakeLine
 from cdc.supervisor.parts.part import PipelinePart
 
 
@@ -19,7 +19,7 @@ class Life:
         self.pid = 4242
         self.code: int | None = None
         self.signals: list[str] = []
-        self.words = LastWords("its reason", "its remedy")
+        self.words = ExitReason("its reason", "its remedy")
 
     def poll(self) -> int | None:
         return self.code
@@ -30,7 +30,7 @@ class Life:
     def kill(self) -> None:
         self.signals.append("kill")
 
-    def last_words(self) -> LastWords:
+    def exit_reason(self) -> ExitReason:
         return self.words
 
 
@@ -57,8 +57,8 @@ class Bench:
 
     def end(self, part: PipelinePart, code: int) -> None:
         self.lives[-1].code = code
-        part.look()
+        part.poll()
 
     def said(self, part: PipelinePart, event: str, **more: object) -> None:
         self.lives[-1].say(json.dumps({"event": event, **more}))
-        part.look()
+        part.poll()

@@ -64,13 +64,13 @@ def audit(
                 "--repair."
             )
         return _run_continuously(load_config(config_path), timeout)
-    from spark_jobs.audit.run import AuditOptions, exit_code, lazily, run_audit  # noqa: PLC0415 - Spark imports slowly
+    from spark_jobs.audit.run import AuditOptions, exit_code, lazy_session, run_audit  # noqa: PLC0415 - Spark imports slowly
 
     if topic_only == bool(stores):
         raise UsageError("Name the stores to audit, or use --topic.", remedy="tailrace audit search cache")
     config = load_config(config_path)
     options = AuditOptions(stores=stores, tables=tables, repair=repair, timeout_seconds=timeout)
-    session, closing = lazily(config, stores)
+    session, closing = lazy_session(config, stores)
     found = []
     with closing:
         for record in run_audit(config, options, session):

@@ -28,13 +28,13 @@ def lag(stores: tuple[str, ...], config_path: Path, as_json: bool, max_seconds: 
     store may not have. They are 0 while no client writes, and grow while a store or capture makes no progress. Exit
     code 1: a hop exceeds the limit of [lag], makes no progress, is down or cannot be measured, or rows are parked.
     """
-    from cdc.monitoring.observer import look_once  # noqa: PLC0415 - the stores' clients import slowly
+    from cdc.monitoring.observer import poll_once  # noqa: PLC0415 - the stores' clients import slowly
 
     config = load_config(config_path)
     for name in stores:
         if name not in config.stores:
             raise UsageError(f"There is no [stores.{name}] in the config.")
-    record = look_once(config, stores or None)
+    record = poll_once(config, stores or None)
     click.echo(json.dumps(_as_json(record), indent=2) if as_json else "\n".join(_lines(record)))
     return 0 if _is_well(record, config.lag.max_seconds if max_seconds is None else max_seconds) else 1
 

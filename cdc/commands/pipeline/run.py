@@ -44,19 +44,19 @@ def run(context: click.Context, config_path: Path, as_json: bool, folder: Path |
         folder = config_path.absolute().parent / ".tailrace" / "logs"
     lines = OnStderr() if folder is None else InFiles(folder)
     pipeline = Pipeline(config, log_level=context.obj.log_level, lines=lines)
-    stop, forgive = threading.Event(), threading.Event()
-    _on_signals(stop, forgive)
+    stop, clear_refusal = threading.Event(), threading.Event()
+    _on_signals(stop, clear_refusal)
     with view_for(as_json=as_json, is_terminal=is_terminal) as view:
-        return pipeline.run(view, stop=stop, forgive=forgive)
+        return pipeline.run(view, stop=stop, clear_refusal=clear_refusal)
 
 
-def _on_signals(stop: threading.Event, forgive: threading.Event) -> None:
+def _on_signals(stop: threading.Event, clear_refusal: threading.Event) -> None:
     def ask_to_stop(_number: int, _frame: FrameType | None) -> None:
         stop.set()
 
-    def ask_to_forgive(_number: int, _frame: FrameType | None) -> None:
-        forgive.set()
+    def ask_to_clear_refusals(_number: int, _frame: FrameType | None) -> None:
+        clear_refusal.set()
 
     for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
         signal.signal(number, ask_to_stop)
-    signal.signal(signal.SIGUSR1, ask_to_forgive)
+    signal.signal(signal.SIGUSR1, ask_to_clear_refusals)

@@ -16,11 +16,11 @@ import msgspec
 import orjson
 
 from cdc.commands.options import config_option, json_option
-from cdc.commands.pipeline.snapshot_keys import copy_some
+from cdc.commands.pipeline.snapshot_keys import snapshot_rows
 from cdc.commands.pipeline.snapshot_requests import carry_out_request
 from cdc.config import load_config
 from cdc.errors import UsageError
-from cdc.snapshot.records import CopyProgress
+from cdc.snapshot.records import SnapshotProgress
 
 if TYPE_CHECKING:
     from rich.progress import Progress as RichProgress
@@ -72,8 +72,8 @@ def snapshot(
     if keys:
         if len(tables) != 1 or where:
             raise UsageError("--keys needs exactly one --table and takes no --where.")
-        return copy_some(load_config(config_path), tables[0], keys, as_json=as_json)
-    from spark_jobs.snapshot.due_snapshots import copy_what_is_due  # noqa: PLC0415 - Spark's session is not needed for --help
+        return snapshot_rows(load_config(config_path), tables[0], keys, as_json=as_json)
+    from spark_jobs.snapshot.due_snapshots import take_due_snapshots  # noqa: PLC0415 - Spark's session is not needed for --help
 
     if where and not tables:
         raise UsageError("--where needs --table.", remedy="Name the tables that the condition applies to.")
@@ -86,7 +86,7 @@ def snapshot(
     signal.signal(signal.SIGTERM, ask_to_stop)
     signal.signal(signal.SIGINT, ask_to_stop)
     with _view(as_json=as_json) as view:
-        report = copy_what_is_due(config, view, stop, tables=tables, where=where)
+        report = take_due_snapshots(config, view, stop, tables=tables, where=where)
     click.echo(_json(report) if as_json else "\n".join(_lines(report)))
     return 0 if _is_done(report, first=config.snapshot.initial) else 1
 
@@ -135,7 +135,7 @@ def _lines(report: SnapshotReport) -> list[str]:
     return lines
 
 
-def _figures(progress: CopyProgress) -> str:
+def _figures(progress: SnapshotProgress) -> str:
     parts = [
         f"{progress.percent:.0f}%",
         f"{progress.rows:,} rows",
@@ -183,7 +183,7 @@ class _JsonView:
     def waiting(self, what: str) -> None:
         self._print({"event": "waiting", "for": what}, what)
 
-    def progress(self, progress: CopyProgress) -> None:
+    def progress(self, progress: SnapshotProgress) -> None:
         self._print({"event": "progress", **msgspec.to_builtins(progress)}, progress.chunks)
 
     def _print(self, line: dict[str, object], mark: object) -> None:
@@ -204,7 +204,7 @@ class _PlainView:
             self._last = what
             click.echo(f"Waiting for {what}.", err=True)
 
-    def progress(self, progress: CopyProgress) -> None:
+    def progress(self, progress: SnapshotProgress) -> None:
         self._last = ""
         if time.monotonic() >= self._next_at:
             self._next_at = time.monotonic() + _PLAIN_SECONDS
@@ -219,7 +219,7 @@ class _BarView:
     def waiting(self, what: str) -> None:
         self._bar.update(self._task, description=f"waiting for {what}")
 
-    def progress(self, progress: CopyProgress) -> None:
+    def progress(self, progress: SnapshotProgress) -> None:
         self._bar.update(
             self._task, total=progress.total_bytes or 1, completed=progress.size_bytes, description=_figures(progress)
         )

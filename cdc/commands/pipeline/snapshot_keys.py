@@ -11,9 +11,9 @@ from cdc.config import Config
 from cdc.errors import UsageError
 
 
-def copy_some(config: Config, table: str, given: str, *, as_json: bool) -> int:
+def snapshot_rows(config: Config, table: str, given: str, *, as_json: bool) -> int:
     """Publish the rows of `table` whose keys are in `given`, print the result, and return the exit code."""
-    from cdc.snapshot.incremental.keys import copy_keys, record_keys  # noqa: PLC0415 - needs Kafka's client
+    from cdc.snapshot.incremental.keys import record_keys, snapshot_keys  # noqa: PLC0415 - needs Kafka's client
     from cdc.tables.state_reader import read_recorded_states  # noqa: PLC0415 - as above
 
     name = table if "." in table else f"public.{table}"
@@ -22,7 +22,7 @@ def copy_some(config: Config, table: str, given: str, *, as_json: bool) -> int:
     if name not in oids:
         raise UsageError(f"Table {name} is not captured.", remedy=f"Captured are: {', '.join(sorted(oids)) or 'none'}.")
     keys = record_keys(config, oids[name], texts_of(given))
-    published = copy_keys(config, oids[name], keys)
+    published = snapshot_keys(config, oids[name], keys)
     if as_json:
         click.echo(orjson.dumps({"event": "result", "table": name, "keys": len(keys), "published": published}).decode())
     else:

@@ -11,7 +11,7 @@ import orjson
 
 from cdc.config import Config
 from cdc.errors import TransientError
-from cdc.snapshot.incremental.overview import cancel_copies, copies_overview, pause_copies
+from cdc.snapshot.incremental.overview import cancel_snapshots, pause_snapshots, snapshots_overview
 
 _DONE, _NOTHING = 0, 1
 
@@ -24,14 +24,14 @@ def carry_out_request(order: str, config: Config, tables: Collection[str], *, as
     if order == "cancel":
         return _cancel(config, tables, as_json=as_json)
     if order != "status":
-        pause_copies(config, paused=order == "pause")
-    overview = copies_overview(config)
+        pause_snapshots(config, paused=order == "pause")
+    overview = snapshots_overview(config)
     click.echo(orjson.dumps(overview).decode() if as_json else "\n".join(_lines(overview)))
     return _NOTHING if overview is None else _DONE
 
 
 def _cancel(config: Config, tables: Collection[str], *, as_json: bool) -> int:
-    cancelled = cancel_copies(config, tables)
+    cancelled = cancel_snapshots(config, tables)
     if not cancelled:
         click.echo(orjson.dumps({"cancelled": []}).decode() if as_json else "No snapshot is running or due.")
         return _NOTHING
@@ -63,8 +63,8 @@ def _lines(overview: Mapping[str, Any] | None) -> Iterator[str]:
         return
     if overview["paused"]:
         yield "Incremental snapshots are paused. To resume them: tailrace snapshot --resume"
-    for copy in overview["copies"]:
-        yield _copy_line(copy)
+    for copy in overview["snapshots"]:
+        yield _snapshot_line(copy)
     for table in overview["incomplete"]:
         cancelled = "; its snapshot was cancelled (tailrace snapshot --resume)" if table.get("cancelled") else ""
         yield f"{table['table']}: incomplete since {table['since']}: {table['reason']}{cancelled}"
@@ -72,7 +72,7 @@ def _lines(overview: Mapping[str, Any] | None) -> Iterator[str]:
         yield "Every table is complete."
 
 
-def _copy_line(copy: Mapping[str, Any]) -> str:
+def _snapshot_line(copy: Mapping[str, Any]) -> str:
     figures = copy["progress"]
     parts = [f"{copy['chunks']} of {copy['total_chunks']} chunks", f"{copy['rows']:,} rows"]
     if figures is not None and copy["state"] == "planned":

@@ -19,7 +19,7 @@ from rich.console import Console
 from cdc.config import load_config
 from cdc.demo.comparison import compare_all
 from cdc.demo.parts import DemoPart, WriterPart
-from cdc.demo.past import ask_for, remember
+from cdc.demo.past_totals import query_as_of, remember
 from cdc.demo.pipeline_part import STORES, PipelinePart, write_config
 from cdc.demo.run import Demo
 from cdc.demo.shop import DATABASE, create_database
@@ -135,7 +135,7 @@ class _Stage:
         for comparison in compare_all(config, _ARRIVAL_SECONDS):
             click.echo(str(comparison))
             well = well and bool(comparison)
-        return ask_for(past, self._config_file, click.echo) and well
+        return query_as_of(past, self._config_file, click.echo) and well
 
 
 def _say(line: str) -> None:

@@ -45,7 +45,7 @@ class Alert:
 class _Held:
     condition: AlertCondition
     since: float
-    told: AlertCondition | None = None
+    raised: AlertCondition | None = None
     gone_since: float | None = None
 
 
@@ -69,15 +69,15 @@ class AlertRules:
     def _present(self, name: str, condition: AlertCondition, now: float) -> Alert | None:
         held = self._held.setdefault(name, _Held(condition, now))
         held.condition, held.gone_since = condition, None
-        is_news = held.told is None or condition.gravity > held.told.gravity
+        is_news = held.raised is None or condition.severity > held.raised.severity
         if not is_news or now - held.since < self._settings.after_seconds:
             return None
-        held.told = condition
+        held.raised = condition
         return self._alert("raised", held, now)
 
     def _absent(self, name: str, now: float) -> Alert | None:
         held = self._held[name]
-        if held.told is None:
+        if held.raised is None:
             del self._held[name]  # it ended before it was raised
             return None
         if held.gone_since is None:

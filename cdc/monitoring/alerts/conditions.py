@@ -12,7 +12,7 @@ from cdc.monitoring.status_record import Health, HealthLevel, PipelineStatus
 from cdc.tables.recorded_state import NEVER_COPIED
 
 #: The states that raise an alert, and their severity.
-GRAVITY = {
+SEVERITY = {
     HealthLevel.PARKED: 1,
     HealthLevel.BEHIND: 1,
     HealthLevel.UNKNOWN: 2,
@@ -31,8 +31,8 @@ class AlertCondition:
     remedy: str = ""
 
     @property
-    def gravity(self) -> int:
-        return GRAVITY[self.state]
+    def severity(self) -> int:
+        return SEVERITY[self.state]
 
 
 def conditions_of(record: PipelineStatus) -> dict[str, AlertCondition]:
@@ -40,7 +40,7 @@ def conditions_of(record: PipelineStatus) -> dict[str, AlertCondition]:
     found = {
         hop: _of_health(hop, health)
         for hop, health in record.hops.items()
-        if health.state in GRAVITY and health.state is not HealthLevel.PARKED
+        if health.state in SEVERITY and health.state is not HealthLevel.PARKED
     }
     # Parked rows have their own names, because they last while the hop is also behind or down.
     if record.topics.parked:
@@ -64,7 +64,7 @@ def conditions_of(record: PipelineStatus) -> dict[str, AlertCondition]:
             found[name] = AlertCondition(
                 where=name, state=HealthLevel.BEHIND, reason=reason, remedy="tailrace snapshot"
             )
-    for trouble in record.troubles:
+    for trouble in record.process_errors:
         found[f"{trouble.where} said"] = AlertCondition(
             where=trouble.where, state=trouble.state, reason=trouble.reason, remedy=trouble.remedy
         )

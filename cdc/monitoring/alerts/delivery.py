@@ -46,7 +46,7 @@ class Delivery:
         self._stop.set()
         self._news.set()
 
-    def tell(self, alert: Alert) -> None:
+    def deliver(self, alert: Alert) -> None:
         """Log the alert and queue it for the webhook."""
         plain = alert.as_json()
         say = log.warning if alert.event == "raised" else log.info
@@ -72,11 +72,11 @@ class Delivery:
                 backoff.reset()
             elif time.monotonic() - since < _TOO_OLD_SECONDS:
                 pause = backoff.after(0.0)
-                log.warning("alert_not_taken", reason=problem, seconds=pause)
+                log.warning("alert_not_delivered", reason=problem, seconds=pause)
                 self._stop.wait(pause)
                 continue
             else:
-                log.error("alert_given_up", reason=problem, where=message.get("where"))
+                log.error("alert_expired", reason=problem, where=message.get("where"))
             if self._waiting and self._waiting[0][1] is message:
                 self._waiting.popleft()
 

@@ -31,18 +31,18 @@ class SlotGuard:
     def __init__(self, config: Config, post: Callable[[dict[str, object]], None]) -> None:
         self._config = config
         self._post = post
-        self._told_at: float | None = None
+        self._alerted_at: float | None = None
         self.given_up: str | None = None
 
     def consider(self, record: PipelineStatus) -> None:
         """Act if the slot is at `act_percent` of its limit; again every five minutes while it stays there."""
         used = record.slot.used_percent
         if used is None or used < self._config.slot.act_percent or record.slot.wal_status == "lost":
-            self._told_at = None
+            self._alerted_at = None
             return
-        if self._told_at is not None and record.read_at - self._told_at < _AGAIN_SECONDS:
+        if self._alerted_at is not None and record.read_at - self._alerted_at < _AGAIN_SECONDS:
             return
-        self._told_at = record.read_at
+        self._alerted_at = record.read_at
         self._act(record, used)
 
     def _act(self, record: PipelineStatus, used: float) -> None:
@@ -71,10 +71,10 @@ class SlotGuard:
                 _drop(connection, slot)
         except (TailraceError, psycopg.Error) as error:
             why = error.message if isinstance(error, TailraceError) else explain(error)
-            log.error("slot_not_given_up", reason=why)
+            log.error("slot_drop_failed", reason=why)
             return f"Dropping the slot failed: {why}"
         self.given_up = "The slot was dropped to protect the source, as [slot] action says; run tailrace recover."
-        log.error("slot_given_up", slot=slot, remedy="tailrace recover")
+        log.error("slot_dropped", slot=slot, remedy="tailrace recover")
         return self.given_up
 
 

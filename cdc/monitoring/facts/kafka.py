@@ -23,14 +23,14 @@ from cdc.kafka.control_topics import committed_reader
 from cdc.kafka.failures import kafka_refusal
 from cdc.monitoring.audit_summary import decode_audit, last_audits
 from cdc.monitoring.facts.log_clock import LogClock
-from cdc.monitoring.facts.published_offsets import Published
+from cdc.monitoring.facts.published_offsets import PublishedOffsets
 from cdc.monitoring.status_record import AuditStatus
 from cdc.names import Control, control_topic
 from cdc.positions import progress as progress_records
 from cdc.positions.progress import Progress
 from cdc.positions.store_notes import Build, Notes, Refusal
 from cdc.publishing.parked import ParkedRows, decode_parked
-from cdc.snapshot.records import CopyProgress, CopyState
+from cdc.snapshot.records import SnapshotProgress, SnapshotState
 from cdc.tables.recorded_state import KEY as STATES_KEY
 from cdc.tables.recorded_state import TableStates, decode_states
 
@@ -52,8 +52,8 @@ class KafkaFacts:
 
     progress: Progress | None = None
     states: TableStates = field(default_factory=TableStates)
-    copies: Mapping[str, CopyState] = field(default_factory=dict)
-    copy_progress: Mapping[str, CopyProgress] = field(default_factory=dict)
+    snapshots: Mapping[str, SnapshotState] = field(default_factory=dict)
+    snapshot_progress: Mapping[str, SnapshotProgress] = field(default_factory=dict)
     parked: Mapping[tuple[str, str], int] = field(default_factory=dict)
     paused: frozenset[str] = frozenset()
     builds: Mapping[str, Build] = field(default_factory=dict)
@@ -61,7 +61,7 @@ class KafkaFacts:
     refusals: Mapping[str, Refusal] = field(default_factory=dict)
     audits: Mapping[str, AuditStatus] = field(default_factory=dict)
     ends: Mapping[str, list[int]] = field(default_factory=dict)
-    published: Published = field(default_factory=Published)
+    published: PublishedOffsets = field(default_factory=PublishedOffsets)
 
     @property
     def parked_by_capture(self) -> dict[str, int]:
@@ -82,17 +82,17 @@ class KafkaFactsReader:
         self._controls = {control_topic(prefix, each): each.value for each in Control if each is not Control.COPY}
         self._places: dict[str, int] = {}
         self._unread: set[str] = set()
-        self._look_for_topics_at = 0.0
+        self._next_topic_check = 0.0
         self._progress: Progress | None = None
         self._states = TableStates()
-        self._copies: dict[str, CopyState] = {}
-        self._copy_progress: dict[str, CopyProgress] = {}
+        self._snapshots: dict[str, SnapshotState] = {}
+        self._snapshot_progress: dict[str, SnapshotProgress] = {}
         self._parked = ParkedRows()
         self._notes = Notes()
         self._progress_ms = 0  # when the broker appended the newest progress record
         self._audits: dict[bytes, AuditRecord] = {}
         self._ends: dict[str, list[int]] = {}
-        self._published = Published()
+        self._published = PublishedOffsets()
         self._new_progress: list[Progress] = []
 
     def read(self) -> KafkaFacts:
@@ -100,7 +100,7 @@ class KafkaFactsReader:
         try:
             if self._consumer is None:
                 self._consumer = committed_reader(self._config.kafka.client_options())
-            if time.monotonic() >= self._look_for_topics_at:
+            if time.monotonic() >= self._next_topic_check:
                 self._assign(self._consumer)
             self._drain(self._consumer)
             self._published.add(self._new_progress)
@@ -120,8 +120,8 @@ class KafkaFactsReader:
         return KafkaFacts(
             progress=self._progress,
             states=self._states,
-            copies=dict(self._copies),
-            copy_progress=dict(self._copy_progress),
+            snapshots=dict(self._snapshots),
+            snapshot_progress=dict(self._snapshot_progress),
             parked=self._parked.counts(),
             paused=frozenset(note.store for note in self._notes.pauses.values() if note.paused),
             builds=dict(self._notes.builds),
@@ -134,7 +134,7 @@ class KafkaFactsReader:
     def close(self) -> None:
         consumer, self._consumer = self._consumer, None
         self._admin = None
-        self._look_for_topics_at = 0.0
+        self._next_topic_check = 0.0
         if consumer is not None:
             with suppress(KafkaException):
                 consumer.close()
@@ -145,7 +145,7 @@ class KafkaFactsReader:
         existing = consumer.list_topics(timeout=_ANSWER_SECONDS).topics
         wanted = [name for name in self._controls if name in existing]
         is_new = not any(self._controls[name] == Control.STORES.value for name in wanted)
-        self._look_for_topics_at = time.monotonic() + (_NEW_TOPICS_SECONDS if is_new else _TOPICS_SECONDS)
+        self._next_topic_check = time.monotonic() + (_NEW_TOPICS_SECONDS if is_new else _TOPICS_SECONDS)
         assigned = {place.topic for place in consumer.assignment()}
         if assigned == set(wanted):
             return
@@ -208,9 +208,9 @@ class KafkaFactsReader:
         elif control == Control.COPIES.value:
             named = msgspec.json.decode(key)
             if "progress" in named:
-                self._copy_progress[named["copy"]] = msgspec.json.decode(value, type=CopyProgress)
+                self._snapshot_progress[named["copy"]] = msgspec.json.decode(value, type=SnapshotProgress)
             elif "copy" in named and "chunk" not in named:
-                self._copies[named["copy"]] = msgspec.json.decode(value, type=CopyState)
+                self._snapshots[named["copy"]] = msgspec.json.decode(value, type=SnapshotState)
         elif control == Control.PARKED.value:
             self._parked.take(decode_parked(value, 0, control))
         elif control == Control.STORES.value:

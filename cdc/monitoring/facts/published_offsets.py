@@ -13,7 +13,7 @@ from cdc.positions.offset_index import Offsets, Point, Points
 from cdc.positions.progress import Progress
 
 
-class Published:
+class PublishedOffsets:
     """The published offsets of recent progress records. It is thread-safe."""
 
     def __init__(self) -> None:

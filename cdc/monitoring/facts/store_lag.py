@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from cdc.config import Config
 from cdc.lsn import LSN
-from cdc.monitoring.observer import look_once
+from cdc.monitoring.observer import poll_once
 from cdc.monitoring.status_record import PipelineStatus
 
 
@@ -37,7 +37,7 @@ class StoreLags:
 
 def read_lag(config: Config, names: Sequence[str]) -> StoreLags:
     """Poll every server once and return the lag of these stores."""
-    return lag_of(look_once(config, names))
+    return lag_of(poll_once(config, names))
 
 
 def lag_of(record: PipelineStatus) -> StoreLags:

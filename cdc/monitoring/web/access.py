@@ -32,7 +32,7 @@ class Access:
         """Whether no token is configured."""
         return self._token is None
 
-    def knows(self, given: str) -> bool:
+    def is_token(self, given: str) -> bool:
         """Return whether this is the token. The comparison takes constant time."""
         return self._token is not None and hmac.compare_digest(given.encode(), self._token.reveal().encode())
 
@@ -61,7 +61,7 @@ class Access:
             return not required
         return bool(host) and origin.lower() in (f"http://{host}", f"https://{host}")
 
-    def is_asked_by_name(self, headers: Mapping[str, str]) -> bool:
+    def has_allowed_host(self, headers: Mapping[str, str]) -> bool:
         """Return whether the Host header is allowed. Without a token it must be a loopback name or address.
 
         Another site can let its own name resolve to this machine (DNS rebinding).
@@ -70,7 +70,7 @@ class Access:
 
     def _bears(self, headers: Mapping[str, str]) -> bool:
         kind, _, value = headers.get("authorization", "").partition(" ")
-        return kind.lower() == "bearer" and self.knows(value.strip())
+        return kind.lower() == "bearer" and self.is_token(value.strip())
 
     def _has_session(self, cookies: Mapping[str, str]) -> bool:
         return self.sessions is not None and self.sessions.is_valid(cookies.get(COOKIE, ""))

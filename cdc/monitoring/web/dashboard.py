@@ -13,13 +13,13 @@ from cdc.config import Config
 from cdc.monitoring.alerts.delivery import Delivery
 from cdc.monitoring.alerts.journal import Journal
 from cdc.monitoring.observer import Observer
-from cdc.monitoring.process_file import parts_path, read_troubles
+from cdc.monitoring.process_file import parts_path, read_process_errors
 from cdc.monitoring.state_folder import state_folder
 from cdc.monitoring.web.actions import Actions
 from cdc.monitoring.web.consumer_groups import GroupMirror
 from cdc.monitoring.web.history import open_history
 from cdc.monitoring.web.server import DashboardServer
-from cdc.monitoring.web.watch import Looks, Watch
+from cdc.monitoring.web.status_poller import StatusPoller, StatusSource
 
 # The time that open requests get at shutdown. Event streams never end by themselves.
 _GRACE_SECONDS = 2
@@ -50,7 +50,7 @@ class _Uvicorn(uvicorn.Server):
         await super().shutdown(sockets)
 
 
-def serve(config: Config, listener: socket.socket, observer: Looks | None = None) -> None:
+def serve(config: Config, listener: socket.socket, observer: StatusSource | None = None) -> None:
     """Run the dashboard on this socket. `observer`: a substitute for tests of the page."""
     actions = Actions(config)
     watch = make_watch(config, observer)
@@ -72,12 +72,12 @@ def serve(config: Config, listener: socket.socket, observer: Looks | None = None
         actions.stop()
 
 
-def make_watch(config: Config, observer: Looks | None = None) -> Watch:
+def make_watch(config: Config, observer: StatusSource | None = None) -> StatusPoller:
     """Create the polling thread and its consumers. It is not started yet."""
     parts = parts_path(config)
-    return Watch(
+    return StatusPoller(
         config,
-        observer or Observer(config, troubles=lambda: read_troubles(parts)),
+        observer or Observer(config, process_errors=lambda: read_process_errors(parts)),
         history=open_history(config),
         journal=Journal(state_folder(config) / f"journal-{config.kafka.prefix}.json"),
         delivery=Delivery(config.alerts),

@@ -67,7 +67,7 @@ def _applied(record: PipelineStatus) -> Iterable[tuple[Labels, Value]]:
 
 GAUGES: Sequence[_Gauge] = (
     _Gauge(
-        "tailrace_reading_timestamp_seconds",
+        "tailrace_status_timestamp_seconds",
         "When these figures were read.",
         (),
         _one(lambda record: record.read_at),
@@ -220,7 +220,7 @@ GAUGES: Sequence[_Gauge] = (
         (),
         _one(lambda record: sum(table.incomplete is not None for table in record.tables)),
     ),
-    _Gauge("tailrace_copies_running", "Snapshots in progress.", (), _one(lambda record: len(record.copies))),
+    _Gauge("tailrace_snapshots_running", "Snapshots in progress.", (), _one(lambda record: len(record.snapshots))),
     _Gauge(
         "tailrace_topic_end_offset", "End offset of a partition of a table topic.", ("table", "partition"), _table_ends
     ),
@@ -238,7 +238,7 @@ GAUGES: Sequence[_Gauge] = (
     ),
 )
 BUILD = "tailrace_build"
-READ = "tailrace_reading_age_seconds"
+READ = "tailrace_status_age_seconds"
 
 
 class RecordCollector(Collector):

@@ -59,7 +59,7 @@ class RequestGuard:
         """
         if not has_valid_host(request.headers):
             return PlainTextResponse("The Host header is not valid.\n", status_code=400)
-        if not self._access.is_asked_by_name(request.headers):
+        if not self._access.has_allowed_host(request.headers):
             return PlainTextResponse("This server does not serve the host in the Host header.\n", status_code=421)
         if request.method not in ("GET", "HEAD") and not self._access.is_same_origin(request.headers, required=False):
             return JSONResponse({"error": "The request comes from another site."}, status_code=403)

@@ -33,13 +33,13 @@ from cdc.monitoring.web.metrics import exposition
 from cdc.monitoring.web.openapi import openapi_description
 from cdc.monitoring.web.request_guard import RequestGuard
 from cdc.monitoring.web.sessions import SESSION_SECONDS
-from cdc.monitoring.web.watch import Watch
+from cdc.monitoring.web.status_poller import StatusPoller
 
 log = get_logger("dashboard")
 
 _PAGE = Path(__file__).parent / "page"
 _METRICS_TYPE = "text/plain; version=0.0.4; charset=utf-8"
-_LOOK_SECONDS = 0.2
+_POLL_SECONDS = 0.2
 _KEEPALIVE_SECONDS = 15.0
 _LONGEST_HISTORY_MINUTES = 8 * 24 * 60
 # The delay after a wrong token. It slows down guessing.
@@ -65,7 +65,7 @@ class Json(Response):
 class DashboardServer:
     """The web server. `app` is the ASGI application. `closing` is set at shutdown, so that the event streams end."""
 
-    def __init__(self, config: Config, watch: Watch, actions: Actions) -> None:
+    def __init__(self, config: Config, watch: StatusPoller, actions: Actions) -> None:
         self._config = config
         self._watch = watch
         self._actions = actions
@@ -108,7 +108,7 @@ class DashboardServer:
         if body is None:
             return PlainTextResponse("The form is too long.\n", status_code=413, headers=_CLOSE)
         sessions = self._access.sessions
-        if sessions is None or not self._access.knows(_form_value(body, "token")):
+        if sessions is None or not self._access.is_token(_form_value(body, "token")):
             await asyncio.sleep(_WRONG_TOKEN_SECONDS)
             return FileResponse(_PAGE / "login.html", status_code=401)
         response = RedirectResponse("/", status_code=303)
@@ -184,7 +184,7 @@ class DashboardServer:
             elif time.monotonic() - sent_at > _KEEPALIVE_SECONDS:
                 sent_at = time.monotonic()
                 yield b": still here\n\n"
-            await asyncio.sleep(_LOOK_SECONDS)
+            await asyncio.sleep(_POLL_SECONDS)
 
     def _described(self, _request: Request) -> dict[str, Any]:
         record = self._watch.latest

@@ -14,16 +14,16 @@ from confluent_kafka import Consumer
 from cdc.config import KafkaConfig
 from cdc.kafka.control_topics import uncommitted_reader, write_records
 from cdc.names import Control, control_topic
-from cdc.snapshot.log import CopyLog
-from cdc.snapshot.records import ChunkState, CopyState
+from cdc.snapshot.log import SnapshotLog
+from cdc.snapshot.records import ChunkState, SnapshotState
 
 
-class Announced:
+class AnnouncedSnapshots:
     """Looks up announced snapshots and chunks. Reads Kafka only for one that it has not read yet. Blocks."""
 
     def __init__(self, kafka: KafkaConfig) -> None:
         self._kafka = kafka
-        self._copies: dict[str, CopyState] = {}
+        self._copies: dict[str, SnapshotState] = {}
         self._chunks: set[tuple[str, int]] = set()
         self._next_offset = 0
 
@@ -33,7 +33,7 @@ class Announced:
             self._read_on()
         return (copy, number) in self._chunks
 
-    def plan(self, copy: str) -> CopyState | None:
+    def plan(self, copy: str) -> SnapshotState | None:
         """Return the snapshot as it was planned, or None if it was not announced."""
         if copy not in self._copies:
             self._read_on()
@@ -48,7 +48,7 @@ class Announced:
         self._chunks |= log.open_chunks
 
 
-class _AllRecords(CopyLog):
+class _AllRecords(SnapshotLog):
     """The snapshot log with records of open and aborted transactions.
 
     A reader of committed records stops at the first open transaction, and that may be the caller's own. Records of
@@ -59,7 +59,7 @@ class _AllRecords(CopyLog):
 
     def __init__(self, kafka: KafkaConfig, *, start: int) -> None:
         super().__init__(kafka, start=start)
-        self.planned: dict[str, CopyState] = {}
+        self.planned: dict[str, SnapshotState] = {}
         self.open_chunks: set[tuple[str, int]] = set()
 
     def _reader(self, kafka: KafkaConfig) -> Consumer:
@@ -69,12 +69,12 @@ class _AllRecords(CopyLog):
         if not chunk.done:
             self.open_chunks.add((chunk.copy, chunk.number))
 
-    def _keep_copy(self, copy: CopyState) -> None:
+    def _keep_snapshot(self, copy: SnapshotState) -> None:
         if copy.kind == "later" and copy.state == "planned":
             self.planned[copy.id] = copy
 
 
-def announce(kafka: KafkaConfig, records: Iterable[ChunkState | CopyState]) -> None:
+def announce(kafka: KafkaConfig, records: Iterable[ChunkState | SnapshotState]) -> None:
     """Announce a snapshot that has no driver. A driver announces its snapshot in its own transaction."""
     topic = control_topic(kafka.prefix, Control.COPIES)
     write_records(kafka.client_options(), topic, ((record.key, record.encode()) for record in records))

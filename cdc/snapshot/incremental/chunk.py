@@ -30,13 +30,13 @@ from cdc.postgres.connection import connect
 from cdc.publishing.publisher import largest_record, producer_settings
 from cdc.snapshot.incremental import watermarks
 from cdc.snapshot.incremental.chunk_rows import CHUNK_HEADER, GONE, SIZE_HEADER, TOPIC_HEADER, chunk_tag
-from cdc.snapshot.initial_chunk import Attempt, Ending, Pace, attempted
+from cdc.snapshot.initial_chunk import Attempt, AttemptOutcome, RateLimiter, run_attempt
 from cdc.snapshot.locked_pieces import LockedPiece, lock_pieces
 from cdc.snapshot.records import ChunkState
 from cdc.snapshot.rows_by_key import rows_by_key
 from cdc.snapshot.source_reader import at_snapshot, lines
 from cdc.snapshot.table_description import DescribedTable
-from cdc.tables.event_settings import event_settings_digests, other_settings, why_other
+from cdc.tables.event_settings import event_settings_digests, recorded_settings_mismatch, settings_mismatch_error
 from cdc.tables.recorded_state import TableStates
 from cdc.tables.state_reader import read_recorded_states
 
@@ -67,7 +67,7 @@ def run_incremental_chunk(task: IncrementalChunkTask) -> Attempt:
     DONE means that the rows are on `__copy` and both watermarks in the WAL. When capture has passed the LSN `high`, the
     chunk's record says whether capture published the rows.
     """
-    return attempted(task.chunk.number, lambda: read_incremental_chunk(task))
+    return run_attempt(task.chunk.number, lambda: read_incremental_chunk(task))
 
 
 def refuse_other_settings(config: Config, tables: Mapping[str, DescribedTable]) -> None:
@@ -75,9 +75,9 @@ def refuse_other_settings(config: Config, tables: Mapping[str, DescribedTable]) 
 
     Called before any row is written to `__copy`.
     """
-    reason = why_other(config, read_recorded_states(config) or TableStates(), _names(tables))
+    reason = recorded_settings_mismatch(config, read_recorded_states(config) or TableStates(), _names(tables))
     if reason is not None:
-        raise other_settings(reason)
+        raise settings_mismatch_error(reason)
 
 
 def _names(tables: Mapping[str, DescribedTable]) -> dict[str, TableName]:
@@ -94,7 +94,7 @@ def read_incremental_chunk(task: IncrementalChunkTask) -> Attempt:
     with connect(task.config.source.conninfo(), application_name="tailrace copy") as marking:
         mine, attempt = watermarks.pipeline_of(task.config), task.attempt
         rows = _Rows(task)
-        low = watermarks.Low(
+        low = watermarks.LowWatermark(
             pipeline=mine,
             copy=chunk.copy,
             chunk=chunk.number,
@@ -111,7 +111,7 @@ def read_incremental_chunk(task: IncrementalChunkTask) -> Attempt:
             assert row is not None  # noqa: S101  # a select without FROM has one row
         rows.flush()
         chunk = msgspec.structs.replace(chunk, rows=rows.count, left_out=left_out, attempt=task.attempt)
-        high = watermarks.High(
+        high = watermarks.HighWatermark(
             pipeline=mine,
             chunk=chunk,
             attempt=task.attempt,
@@ -123,7 +123,7 @@ def read_incremental_chunk(task: IncrementalChunkTask) -> Attempt:
             reading=rows.reading,
         )
         at = watermarks.emit_watermark(marking, high, secret)
-        return Attempt(number=chunk.number, ending=Ending.DONE, chunk=chunk, high=int(at))
+        return Attempt(number=chunk.number, ending=AttemptOutcome.DONE, chunk=chunk, high=int(at))
 
 
 # Includes the ids of subtransactions. The id of the top-level transaction, which the stream has, is among them.
@@ -158,7 +158,7 @@ class _Rows:
         self._failed: KafkaError | None = None
         settings = producer_settings(kafka.max_message_bytes) | kafka.client_options()
         self._producer = Producer(settings | {"delivery.report.only.error": False})
-        self._pace = Pace(task.rows_per_second)
+        self._pace = RateLimiter(task.rows_per_second)
         self._largest = largest_record(kafka.max_message_bytes)
         self._headers_bytes = TOPIC_BYTES + len(self._tag)
         self.count = 0

@@ -11,7 +11,7 @@ TOPIC_HEADER, CHUNK_HEADER, SIZE_HEADER = "topic", "chunk", "size"
 GONE = b"null"
 
 
-class CopiedRow(NamedTuple):
+class SnapshotRow(NamedTuple):
     """A row read from `__copy`.
 
     `size`: if the row is too large to be published, its size in bytes. `row` is then empty.

@@ -21,30 +21,32 @@ from cdc.pgoutput.messages import RelationColumn
 from cdc.postgres.connection import connect, explain
 from cdc.snapshot.incremental.announced import announce
 from cdc.snapshot.incremental.chunk import IncrementalChunkTask, read_incremental_chunk
-from cdc.snapshot.log import CopyLog
-from cdc.snapshot.records import ChunkState, Piece
+from cdc.snapshot.log import SnapshotLog
+from cdc.snapshot.records import BlockRange, ChunkState
 from cdc.snapshot.table_description import DescribedTable, describe_tables
-from cdc.tables.event_settings import other_settings
+from cdc.tables.event_settings import settings_mismatch_error
 
 _KEYS_AT_ONCE = 5000
-_LOOK_SECONDS = 0.1
+_POLL_SECONDS = 0.1
 _MOST_ATTEMPTS = 20
 
 
-def copy_keys(config: Config, oid: str, keys: Collection[bytes], *, timeout_seconds: float = 60.0) -> int:
+def snapshot_keys(config: Config, oid: str, keys: Collection[bytes], *, timeout_seconds: float = 60.0) -> int:
     """Publish the present rows of these keys and return how many records capture published.
 
     There are fewer records than keys if capture had newer changes of some keys.
     """
     wanted = sorted(keys)
-    copy_id = f"keys-{uuid.uuid4().hex[:8]}"
-    piece = Piece(table=oid, relation=int(oid), first_block=0, end_block=0)
+    snapshot_id = f"keys-{uuid.uuid4().hex[:8]}"
+    piece = BlockRange(table=oid, relation=int(oid), first_block=0, end_block=0)
     starts = range(0, len(wanted), _KEYS_AT_ONCE)
-    chunks = [ChunkState(copy=copy_id, number=number, pieces=[piece], size_bytes=0) for number in range(len(starts))]
+    chunks = [
+        ChunkState(copy=snapshot_id, number=number, pieces=[piece], size_bytes=0) for number in range(len(starts))
+    ]
     published = 0
     try:
         announce(config.kafka, chunks)
-        with CopyLog(config.kafka) as log:
+        with SnapshotLog(config.kafka) as log:
             for chunk, start in zip(chunks, starts, strict=True):
                 published += _copy(config, oid, chunk, wanted[start : start + _KEYS_AT_ONCE], log, timeout_seconds)
     except psycopg.Error as error:
@@ -53,7 +55,7 @@ def copy_keys(config: Config, oid: str, keys: Collection[bytes], *, timeout_seco
 
 
 def _copy(
-    config: Config, oid: str, chunk: ChunkState, keys: Sequence[bytes], log: CopyLog, timeout_seconds: float
+    config: Config, oid: str, chunk: ChunkState, keys: Sequence[bytes], log: SnapshotLog, timeout_seconds: float
 ) -> int:
     reason = ""
     for _ in range(_MOST_ATTEMPTS):
@@ -66,18 +68,18 @@ def _copy(
         if found.done:
             return found.rows
         if found.refused:
-            raise other_settings(found.repeat)
+            raise settings_mismatch_error(found.repeat)
         reason = found.repeat
     raise TransientError(f"Capture rejected every read of {len(keys)} keys. The last reason: {reason}.")
 
 
-def _outcome(log: CopyLog, chunk: ChunkState, attempt: int, timeout_seconds: float) -> ChunkState:
+def _outcome(log: SnapshotLog, chunk: ChunkState, attempt: int, timeout_seconds: float) -> ChunkState:
     give_up_at = time.monotonic() + timeout_seconds
     while time.monotonic() < give_up_at:
         found = log.refresh().chunks.get(chunk.copy, {}).get(chunk.number)
         if found is not None and found.attempt == attempt:
             return found
-        time.sleep(_LOOK_SECONDS)
+        time.sleep(_POLL_SECONDS)
     raise TransientError(
         f"Capture did not publish the keys within {timeout_seconds:.0f} seconds.",
         remedy="Check that capture is running: tailrace capture --status",

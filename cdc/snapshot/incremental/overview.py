@@ -10,15 +10,15 @@ import msgspec
 from cdc.config import Config
 from cdc.errors import RefusedError, UsageError
 from cdc.kafka.topics import Topics
-from cdc.snapshot.log import CopyLog
-from cdc.snapshot.records import CopyState
-from cdc.snapshot.requests import CopyRequests, read_requests, write_requests
+from cdc.snapshot.log import SnapshotLog
+from cdc.snapshot.records import SnapshotState
+from cdc.snapshot.requests import SnapshotRequests, read_requests, write_requests
 from cdc.snapshot.table_status import read_status
 from cdc.tables.recorded_state import TableStates
 from cdc.tables.state_reader import read_recorded_states
 
 
-def copies_overview(config: Config) -> dict[str, Any] | None:
+def snapshots_overview(config: Config) -> dict[str, Any] | None:
     """Return the status of snapshots, or None before capture's first start.
 
     `copies` has the running snapshots and the one that ended last.
@@ -27,19 +27,19 @@ def copies_overview(config: Config) -> dict[str, Any] | None:
     if status is None:
         return None
     states = read_recorded_states(config) or TableStates()
-    with CopyLog(config.kafka) as log:
+    with SnapshotLog(config.kafka) as log:
         log.refresh()
     under_way = [copy for copy in log.copies.values() if copy.state in ("open", "planned")]
     ended = [copy for copy in log.copies.values() if copy.state not in ("open", "planned")]
     shown = [*under_way, *sorted(ended, key=lambda copy: copy.ended_ms)[-1:]]
     return {
-        "paused": status["copies_paused"],
-        "copies": [_described(copy, log, states, paused=status["copies_paused"]) for copy in shown],
+        "paused": status["snapshots_paused"],
+        "snapshots": [_described(copy, log, states, paused=status["snapshots_paused"]) for copy in shown],
         "incomplete": [table for table in status["tables"] if not table["complete"]],
     }
 
 
-def _described(copy: CopyState, log: CopyLog, states: TableStates, *, paused: bool) -> dict[str, Any]:
+def _described(copy: SnapshotState, log: SnapshotLog, states: TableStates, *, paused: bool) -> dict[str, Any]:
     chunks = log.chunks.get(copy.id, {}).values()
     done = [chunk for chunk in chunks if chunk.done]
     names = {oid: f"{state.schema}.{state.table}" for oid, state in states.tables.items()}
@@ -61,13 +61,13 @@ def _described(copy: CopyState, log: CopyLog, states: TableStates, *, paused: bo
     }
 
 
-def pause_copies(config: Config, *, paused: bool) -> CopyRequests:
+def pause_snapshots(config: Config, *, paused: bool) -> SnapshotRequests:
     """Pause or resume incremental snapshots, and return the requests now in force.
 
     A running snapshot finishes the chunks that it has started, and starts no other until the operator resumes. Resuming
     also withdraws all cancellations.
     """
-    _refuse_first_copy(config)
+    _refuse_during_initial_snapshot(config)
     requests = read_requests(config.kafka).pausing(paused)
     if not paused:
         requests = requests.wanting(list(requests.cancelled))
@@ -75,14 +75,14 @@ def pause_copies(config: Config, *, paused: bool) -> CopyRequests:
     return requests
 
 
-def cancel_copies(config: Config, tables: Collection[str]) -> list[str]:
+def cancel_snapshots(config: Config, tables: Collection[str]) -> list[str]:
     """Cancel the snapshots of the named tables, or of all tables that are being copied or due.
 
     Returns the names of the tables whose snapshot was cancelled.
     """
-    _refuse_first_copy(config)
+    _refuse_during_initial_snapshot(config)
     states = read_recorded_states(config) or TableStates()
-    with CopyLog(config.kafka) as log:
+    with SnapshotLog(config.kafka) as log:
         copies = [copy for copy in log.refresh().copies.values() if copy.kind == "later" and copy.state == "planned"]
     known = {f"{state.schema}.{state.table}": (oid, state.topic) for oid, state in states.tables.items()}
     copied = {oid for copy in copies for oid in copy.tables}
@@ -101,7 +101,7 @@ def cancel_copies(config: Config, tables: Collection[str]) -> list[str]:
     return sorted(chosen)
 
 
-def _refuse_first_copy(config: Config) -> None:
+def _refuse_during_initial_snapshot(config: Config) -> None:
     """Refuse while the initial snapshot runs or before capture's first start.
 
     Also creates the requests topic if it is missing, since older releases did not create it.

@@ -17,7 +17,7 @@ import psycopg
 from cdc.config import Config
 from cdc.logical_messages import signed
 from cdc.lsn import LSN
-from cdc.snapshot.records import ChunkState, CopyState
+from cdc.snapshot.records import ChunkState, SnapshotState
 
 PREFIX = signed.OWN_PREFIX + "copy"
 
@@ -30,7 +30,7 @@ def pipeline_of(config: Config) -> str:
     return f"{config.kafka.prefix}/{config.source.slot}"
 
 
-class Low(msgspec.Struct, frozen=True, kw_only=True, tag="low"):
+class LowWatermark(msgspec.Struct, frozen=True, kw_only=True, tag="low"):
     """The low watermark, committed before the chunk is read. `tables`: oids of the chunk's tables (roots)."""
 
     pipeline: str = ""  # empty in watermarks of older releases, which capture ignores
@@ -42,7 +42,7 @@ class Low(msgspec.Struct, frozen=True, kw_only=True, tag="low"):
     reading: str = ""  # random, unique to this run: Spark may run a task twice, also at the same time
 
 
-class High(msgspec.Struct, frozen=True, kw_only=True, tag="high"):
+class HighWatermark(msgspec.Struct, frozen=True, kw_only=True, tag="high"):
     """The high watermark, committed after the chunk's rows are on `__copy`.
 
     Their offsets are from `first` up to but not including `end`.
@@ -59,36 +59,36 @@ class High(msgspec.Struct, frozen=True, kw_only=True, tag="high"):
     reading: str = ""  # equals that of the low watermark
 
 
-class End(msgspec.Struct, frozen=True, kw_only=True, tag="end"):
+class EndWatermark(msgspec.Struct, frozen=True, kw_only=True, tag="end"):
     """The end watermark: every chunk has been published.
 
     `whole` maps each table that was copied completely to an LSN before its first chunk.
     """
 
     pipeline: str = ""
-    copy: CopyState
+    copy: SnapshotState
     whole: dict[str, int] = {}
     settings: dict[str, str] = {}
 
 
-Mark = Low | High | End
+Watermark = LowWatermark | HighWatermark | EndWatermark
 
-_decoder = msgspec.json.Decoder(Mark)
+_decoder = msgspec.json.Decoder(Watermark)
 
 
-def decode_watermark(content: bytes) -> Mark | None:
+def decode_watermark(content: bytes) -> Watermark | None:
     """Return the watermark, or None if it has a format that this release cannot read.
 
     The caller has verified the signature, so the message belongs to this pipeline.
     """
     try:
-        mark: Mark = _decoder.decode(content)
+        mark: Watermark = _decoder.decode(content)
         return mark
     except msgspec.DecodeError:
         return None
 
 
-def emit_watermark(connection: psycopg.Connection[Any], mark: Mark, secret: bytes) -> LSN:
+def emit_watermark(connection: psycopg.Connection[Any], mark: Watermark, secret: bytes) -> LSN:
     """Write the watermark to the WAL in its own transaction.
 
     Returns an LSN at or before the watermark's commit, and after everything that was written before the call.

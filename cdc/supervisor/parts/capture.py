@@ -16,7 +16,7 @@ from typing import Any, Final
 from cdc.supervisor.parts.part import PartState, PipelinePart, ProcessCondition
 
 _STANDBY: Final = "standby"
-_LEADS: Final = frozenset({"streaming", "waiting_for_first_copy"})
+_LEADS: Final = frozenset({"streaming", "waiting_for_initial_snapshot"})
 _CANNOT_SAY: Final = "retrying"
 
 
@@ -31,7 +31,7 @@ class CapturePart(PipelinePart):
     """The capture process. Its role comes from the events in its log."""
 
     def __init__(self, arguments: Sequence[str], **settings: Any) -> None:
-        super().__init__("capture", arguments, when_ended=self._let_go, **settings)
+        super().__init__("capture", arguments, when_ended=self._forget_role, **settings)
         self._role = _Role.UNSAID
 
     def leads(self) -> bool:
@@ -50,7 +50,7 @@ class CapturePart(PipelinePart):
         elif name in _LEADS:
             self._role = _Role.LEADS
         elif name == _CANNOT_SAY:
-            self._let_go()
+            self._forget_role()
 
     def state(self) -> PartState:
         state = super().state()
@@ -58,7 +58,7 @@ class CapturePart(PipelinePart):
             return replace(state, note="stands by: another capture has the slot")
         return state
 
-    def _let_go(self) -> None:
+    def _forget_role(self) -> None:
         """Set the role to unknown, because capture has ended or retries.
 
         A standby stays a standby, because the capture that leads may still run.

@@ -19,7 +19,7 @@ def maintain_hours(config: Config, name: str) -> float:
     return settings.maintain_hours if isinstance(settings, IcebergConfig) else 0.0
 
 
-class UpkeepPart(PipelinePart):
+class MaintenancePart(PipelinePart):
     """Runs `tailrace maintain` for one store. A failed run is repeated before the next interval.
 
     The first run is due one interval after the supervisor's start, so that a restart does not cause a compaction.

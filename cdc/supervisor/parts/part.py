@@ -12,7 +12,7 @@ from typing import Any
 
 from cdc.backoff import Backoff
 from cdc.logs import get_logger
-from cdc.supervisor.child import LastWords, Running, TakeLine
+from cdc.supervisor.child import ExitReason, Running, TakeLine
 from cdc.supervisor.child_output import as_event
 
 log = get_logger("run")
@@ -20,9 +20,9 @@ log = get_logger("run")
 EXIT_WRONG_USE = 2
 EXIT_REFUSED = 3
 # Events in the parts' logs: an error that the part retries, and the events that show that the error is over.
-_TROUBLE = "retrying"
+_FAILURE = "retrying"
 _WELL = frozenset(
-    {"streaming", "standby", "waiting_for_first_copy", "syncing", "serving", "batch_applied", "copy_begun"}
+    {"streaming", "standby", "waiting_for_initial_snapshot", "syncing", "serving", "batch_applied", "snapshot_started"}
 )
 # A part that still retries logs the error again within this time. Without a repetition, the error is over.
 _TROUBLE_SECONDS = 120.0
@@ -53,7 +53,7 @@ class PartState:
 
 
 class PipelinePart:
-    """One part. One thread calls `look` several times per second; another thread delivers the output lines."""
+    """One part. One thread calls `poll` several times per second; another thread delivers the output lines."""
 
     def __init__(
         self,
@@ -74,7 +74,7 @@ class PipelinePart:
         self.name = name
         self.restarts = 0
         self.exit_code: int | None = None
-        self.refusal: LastWords | None = None
+        self.refusal: ExitReason | None = None
         self._arguments = tuple(arguments)
         self._start = start
         self._write_line = write_line
@@ -88,7 +88,7 @@ class PipelinePart:
         self._started_at = 0.0
         self._not_before = 0.0
         self._why_waiting = ""
-        self._trouble: dict[str, tuple[float, str]] = {}
+        self._failure: dict[str, tuple[float, str]] = {}
         self._stopping = False
         self._asked_to_end = False
 
@@ -102,7 +102,7 @@ class PipelinePart:
         """Whether the part has refused, and an operator must decide."""
         return self.refusal is not None
 
-    def look(self) -> None:
+    def poll(self) -> None:
         """Check the process: handle its end, terminate it if it may not run, or start it if it should run."""
         if self._child is not None:
             code = self._child.poll()
@@ -119,7 +119,7 @@ class PipelinePart:
         if self.refusal is not None:
             condition, note = ProcessCondition.REFUSED, self.refusal.reason
         elif pid is not None:
-            condition, note = ProcessCondition.RUNNING, self._present_trouble()
+            condition, note = ProcessCondition.RUNNING, self._current_error()
         elif self._stopping:
             condition, note = ProcessCondition.STOPPED, ""
         elif self._why_waiting:
@@ -144,7 +144,7 @@ class PipelinePart:
             log.warning("part_killed", part=self.name, reason="it did not stop after SIGTERM")
             self._child.kill()
 
-    def forgive(self) -> None:
+    def clear_refusal(self) -> None:
         """Clear the refusal, because its cause may have been repaired. The part then starts again."""
         if self.refusal is not None:
             self.refusal = None
@@ -165,19 +165,19 @@ class PipelinePart:
     def take(self, event: dict[str, Any]) -> None:
         """Handle a structured line of the process's log."""
         of = f"{event['store']}: " if "store" in event else ""
-        if event.get("event") == _TROUBLE:
-            self._trouble[of] = (self._clock(), str(event.get("reason", "")))
+        if event.get("event") == _FAILURE:
+            self._failure[of] = (self._clock(), str(event.get("reason", "")))
         elif event.get("event") in _WELL:
-            self._trouble.pop(of, None)
-            self._trouble.pop("", None)
+            self._failure.pop(of, None)
+            self._failure.pop("", None)
 
-    def judge(self, code: int, words: LastWords) -> LastWords | None:
+    def judge(self, code: int, words: ExitReason) -> ExitReason | None:
         """Return the refusal if the exit code means one; otherwise None."""
         return words if code in (EXIT_WRONG_USE, EXIT_REFUSED) else None
 
-    def _present_trouble(self) -> str:
+    def _current_error(self) -> str:
         since = self._clock() - _TROUBLE_SECONDS
-        return "; ".join(f"{of}{why}" for of, (at, why) in sorted(self._trouble.copy().items()) if at > since)
+        return "; ".join(f"{of}{why}" for of, (at, why) in sorted(self._failure.copy().items()) if at > since)
 
     def _take_line(self, line: str) -> None:
         event = as_event(line)
@@ -195,13 +195,13 @@ class PipelinePart:
             self._child.terminate()
 
     def _begin(self) -> None:
-        self._trouble = {}
+        self._failure = {}
         self._started_at = self._clock()
         self._why_waiting = ""
         try:
             self._child = self._start(self.arguments(), self._take_line)
         except OSError as error:  # out of memory or processes: treat it as a process that died at once
-            self._plan_restart(1, LastWords(f"the process could not be started: {error.strerror}"))
+            self._plan_restart(1, ExitReason(f"the process could not be started: {error.strerror}"))
             return
         log.info("part_started", part=self.name, pid=self._child.pid, restarts=self.restarts)
 
@@ -214,7 +214,7 @@ class PipelinePart:
             self._not_before = self._clock() + self._backoff.after(self._clock() - self._started_at)
             log.info("part_stopped", part=self.name, exit_code=code)
             return
-        words = child.last_words()
+        words = child.exit_reason()
         self.refusal = self.judge(code, words)
         if self.refusal is not None:
             log.error("part_refused", part=self.name, exit_code=code, reason=words.reason, remedy=words.remedy)
@@ -224,7 +224,7 @@ class PipelinePart:
         else:
             self._plan_restart(code, words)
 
-    def _plan_restart(self, code: int, words: LastWords) -> None:
+    def _plan_restart(self, code: int, words: ExitReason) -> None:
         pause = self._backoff.after(self._clock() - self._started_at)
         self._not_before = self._clock() + pause
         self.restarts += 1

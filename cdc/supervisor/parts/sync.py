@@ -10,7 +10,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Any
 
-from cdc.supervisor.child import LastWords
+from cdc.supervisor.child import ExitReason
 from cdc.supervisor.parts.part import EXIT_REFUSED, PartState, PipelinePart, ProcessCondition
 
 
@@ -33,7 +33,7 @@ class SyncPart(PipelinePart):
         self._stores = tuple(stores)
         self._leads = leads
         self._lost: set[str] = set()
-        self.refused: dict[str, LastWords] = {}
+        self.refused: dict[str, ExitReason] = {}
 
     @property
     def remaining(self) -> list[str]:
@@ -51,23 +51,23 @@ class SyncPart(PipelinePart):
         if event.get("taken_over"):
             self._lost.add(store)
         else:
-            self.refused[store] = LastWords(str(event.get("reason", "")), str(event.get("remedy") or ""))
+            self.refused[store] = ExitReason(str(event.get("reason", "")), str(event.get("remedy") or ""))
 
-    def look(self) -> None:
+    def poll(self) -> None:
         if self._lost and self._leads():
             self._lost -= self._lost.copy()
             self._ask_to_end()
-        super().look()
+        super().poll()
 
     def is_due(self) -> bool:
         return bool(self.remaining) and super().is_due()
 
-    def judge(self, code: int, words: LastWords) -> LastWords | None:
+    def judge(self, code: int, words: ExitReason) -> ExitReason | None:
         if code == EXIT_REFUSED and (self._lost or (self.refused and self.remaining)):
             return None
         if code == EXIT_REFUSED and self.refused:
             reasons = "; ".join(f"{name}: {refusal.reason}" for name, refusal in self.refused.items())
-            return LastWords(reasons, " ".join(dict.fromkeys(each.remedy for each in self.refused.values())))
+            return ExitReason(reasons, " ".join(dict.fromkeys(each.remedy for each in self.refused.values())))
         return super().judge(code, words)
 
     def state(self) -> PartState:
@@ -80,10 +80,10 @@ class SyncPart(PipelinePart):
             return replace(state, note="; ".join(filter(None, (state.note, note))))
         return state if self.remaining else replace(state, condition=ProcessCondition.IDLE, note=note)
 
-    def forgive(self) -> None:
+    def clear_refusal(self) -> None:
         """Restart the process with all stores. Each store continues from its own position."""
         if self.refused or self._lost:
             self.refused = {}
             self._lost.clear()
             self._ask_to_end()
-        super().forgive()
+        super().clear_refusal()

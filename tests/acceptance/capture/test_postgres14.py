@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from cdc.snapshot.initial_chunk import Ending, run_chunk
+from cdc.snapshot.initial_chunk import AttemptOutcome, run_chunk
 from tests.harness.database import Database
 from tests.harness.initial_snapshot import WITH_INITIAL_SNAPSHOT, prepared, wait_for_hold
 from tests.harness.pipeline import Pipeline
@@ -49,6 +49,6 @@ def test_the_first_copy_works_on_postgres_14(
     for chunk in copy.chunks:
         old_database.execute("UPDATE t SET v = 'changed' WHERE id %% 1000 = %s", [chunk.number])
         old_database.execute("DELETE FROM t WHERE id %% 1000 = %s", [500 + chunk.number])
-        assert run_chunk(copy.task(chunk)).ending is Ending.DONE
+        assert run_chunk(copy.task(chunk)).ending is AttemptOutcome.DONE
     records = pipeline.assert_same("t", while_running=capture)
     assert sum(record.op == "r" for record in records["t"]) == 20_000

@@ -8,7 +8,7 @@ from cdc.audit.audit_records import AuditRecord
 from cdc.commands.observe.audit import _lines
 from cdc.config import load_config
 from cdc.monitoring.alerts.conditions import conditions_of
-from cdc.monitoring.observer import look_once
+from cdc.monitoring.observer import poll_once
 from cdc.monitoring.status_record import HealthLevel
 from cdc.snapshot.table_status import read_status
 from spark_jobs.audit.run import AuditOptions, exit_code, run_audit
@@ -29,7 +29,7 @@ def _audited(stores: StorePipeline, spark: SparkSession, *names: str, repair: bo
 
 
 def _states(stores: StorePipeline) -> dict[str, HealthLevel]:
-    return {hop: health.state for hop, health in look_once(stores.config).hops.items()}
+    return {hop: health.state for hop, health in poll_once(stores.config).hops.items()}
 
 
 def test_a_row_that_capture_parked_counts_everywhere_until_it_fits(
@@ -59,7 +59,7 @@ def test_a_row_that_capture_parked_counts_everywhere_until_it_fits(
             assert all("equal except 2 parked" in _lines(each)[0] for each in found)
             assert [each.repaired for each in found] == [0] * len(found), "nothing can repair it"
 
-        record = look_once(stores.config)
+        record = poll_once(stores.config)
         assert record.topics.parked == 2
         assert {store.name: store.parked for store in record.stores} == {"search": 2, "cache": 2}
         assert {health.state for hop, health in record.hops.items() if hop not in ("source", "slot")} == {
@@ -83,7 +83,7 @@ def test_the_first_copy_parks_what_is_too_large(make_pipeline: MakePipeline, spa
     pipeline.database.execute("CREATE TABLE t (id int PRIMARY KEY, v text)")
     pipeline.database.execute(f"INSERT INTO t VALUES (1, 'small'), (2, {LARGE}), (3, {LARGE})")
     capture = pipeline.launch()
-    capture.wait_for_line('"waiting_for_first_copy"', 60)
+    capture.wait_for_line('"waiting_for_initial_snapshot"', 60)
     with Copying(pipeline, spark) as copying:
         assert copying.report().is_complete
     capture.wait_for_line('"streaming"', 60)

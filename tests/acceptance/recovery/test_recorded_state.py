@@ -23,8 +23,8 @@ from cdc.kafka.topics import Topics
 from cdc.lsn import Version
 from cdc.names import Control, control_topic
 from cdc.positions.progress import FORMAT, read_progress
-from cdc.snapshot.incremental.overview import copies_overview
-from cdc.snapshot.log import CopyLog
+from cdc.snapshot.incremental.overview import snapshots_overview
+from cdc.snapshot.log import SnapshotLog
 from cdc.snapshot.requests import read_requests
 from cdc.snapshot.table_status import read_status
 from cdc.stores.contract import Store, TableSchema
@@ -73,8 +73,8 @@ def _progress(config: Config) -> object:
     return read_progress(config.kafka.client_options(), control_topic(config.kafka.prefix, Control.PROGRESS))
 
 
-def _copies(config: Config) -> CopyLog:
-    with CopyLog(config.kafka) as log:
+def _copies(config: Config) -> SnapshotLog:
+    with SnapshotLog(config.kafka) as log:
         return log.refresh()
 
 
@@ -94,7 +94,7 @@ def test_the_control_topics_are_read_as_they_were_meant(restored: Config) -> Non
     assert status is not None
     assert [table["complete"] for table in status["tables"]] == [False, True]
     assert {copy.kind for copy in _copies(restored).copies.values()} == {"first", "later"}
-    assert copies_overview(restored) is not None
+    assert snapshots_overview(restored) is not None
     assert [parked.key for parked in read_parked(restored)] == ['{"id":6}']
     assert not read_requests(restored.kafka).paused
 

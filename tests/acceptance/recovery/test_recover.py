@@ -113,13 +113,13 @@ def test_a_refusal_is_shown_with_its_own_remedy_until_it_is_repaired(
 def _shown(observer: Observer, holds: Callable[[PipelineStatus], bool]) -> PipelineStatus:
     """The first record for which this holds. Nothing ever moves backwards."""
 
-    def look() -> PipelineStatus | None:
-        record = observer.look()
+    def poll() -> PipelineStatus | None:
+        record = observer.poll()
         speeds = [record.topics.records_per_second, *(table.records_per_second for table in record.tables)]
         assert all(speed is None or speed >= 0 for speed in speeds), speeds
         return record if holds(record) else None
 
-    found: PipelineStatus | None = eventually(look, 60, "the pipeline to be shown so")
+    found: PipelineStatus | None = eventually(poll, 60, "the pipeline to be shown so")
     assert found is not None
     return found
 
@@ -281,7 +281,7 @@ def test_a_slot_that_is_lost_during_the_first_copy(make_pipeline: MakePipeline, 
     for table in ("a", "b"):
         pipeline.database.execute(f"INSERT INTO {table} SELECT n, repeat('x', 200) FROM generate_series(1, 20000) n")
     capture = pipeline.launch()
-    capture.wait_for_line("waiting_for_first_copy", 60)
+    capture.wait_for_line("waiting_for_initial_snapshot", 60)
     with Copying(pipeline, spark) as first:
         first.wait_for_chunks(1)
         capture.kill()

@@ -17,7 +17,7 @@ from cdc.names import Control, control_topic
 from cdc.postgres import catalog
 from cdc.snapshot.incremental import chunk, watermarks
 from cdc.snapshot.incremental.announced import announce
-from cdc.snapshot.log import CopyLog
+from cdc.snapshot.log import SnapshotLog
 from tests.harness.contents import read_raw, topics_under
 from tests.harness.incremental_chunks import Later
 from tests.harness.initial_snapshot import WITH_INITIAL_SNAPSHOT, chunks, wait_for_hold
@@ -110,11 +110,11 @@ def test_capture_refuses_marks_of_another_config(make_pipeline: MakePipeline, mo
         watermarks.emit_watermark(connection, strange.end(began), read_secret(strange.config.kafka))
     pipeline.fence(while_running=capture)
     assert pipeline.end_offsets("people") == before
-    with CopyLog(later.config.kafka) as log:
+    with SnapshotLog(later.config.kafka) as log:
         (copy,) = log.refresh().copies.values()
     assert copy.state == "abandoned"
     assert "public.people" in copy.reason
-    assert "mark_refused" in capture.errors
+    assert "watermark_refused" in capture.errors
 
 
 @pytest.mark.parametrize(

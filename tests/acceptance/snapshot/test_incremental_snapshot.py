@@ -21,7 +21,7 @@ from cdc.snapshot.incremental import chunk as beside
 from cdc.snapshot.incremental import watermarks
 from cdc.snapshot.incremental.announced import announce
 from cdc.snapshot.incremental.chunk import read_incremental_chunk
-from cdc.snapshot.log import CopyLog
+from cdc.snapshot.log import SnapshotLog
 from tests.harness.incremental_chunks import Later
 from tests.harness.pipeline import MakePipeline
 from tests.harness.records import read_topic
@@ -214,7 +214,7 @@ def test_marks_that_are_not_of_this_pipelines_own_copies_do_nothing(make_pipelin
             watermarks.emit_watermark(connection, mark, read_secret(later.config.kafka))
     pipeline.fence(while_running=capture)
     assert pipeline.end_offsets("t") == before, "not a record, not even a commit's"
-    with CopyLog(later.config.kafka) as copies:
+    with SnapshotLog(later.config.kafka) as copies:
         copies.refresh()
     assert [copy.state for copy in copies.copies.values()] == ["planned"]
     assert "unknown" not in copies.chunks

@@ -9,7 +9,7 @@ from cdc.lsn import LSN
 from cdc.monitoring.facts.kafka import KafkaFactsReader
 from cdc.monitoring.facts.log_clock import LogClock
 from cdc.names import topic
-from cdc.snapshot.initial_chunk import Ending, run_chunk
+from cdc.snapshot.initial_chunk import AttemptOutcome, run_chunk
 from tests.harness.audit import assert_clean
 from tests.harness.check_runs import as_role, forget_role, role
 from tests.harness.database import Database
@@ -73,7 +73,7 @@ def test_copy_and_stream_meet_exactly(make_pipeline: MakePipeline, spark: SparkS
     third.execute("BEGIN; INSERT INTO nothing VALUES (3); UPDATE large SET a = 'third' WHERE id = 7")
     third.execute("DELETE FROM large WHERE id = 8")
     second.execute("COMMIT")
-    capture.wait_for_line('"waiting_for_first_copy"', 60)
+    capture.wait_for_line('"waiting_for_initial_snapshot"', 60)
     with Writer(pipeline.database, keys=HAMMERED) as writer, Copying(pipeline, spark) as copying:
         copying.wait_for_chunks(1)
         third.execute("COMMIT")
@@ -214,9 +214,12 @@ def test_login_replication_and_select_are_enough(
         copy = prepared(pipeline)
         (task,) = (copy.task(chunk) for chunk in copy.chunks)
         refused = run_chunk(task)
-        assert (refused.ending, refused.remedy) == (Ending.REFUSED, "Run: grant select on public.p_low to the role;")
+        assert (refused.ending, refused.remedy) == (
+            AttemptOutcome.REFUSED,
+            "Run: grant select on public.p_low to the role;",
+        )
         database.execute(f"GRANT SELECT ON p_low TO {reader}")
-        assert run_chunk(task).ending is Ending.DONE
+        assert run_chunk(task).ending is AttemptOutcome.DONE
         eventually(lambda: pipeline.progress_records()[-1]["state"] == "streaming", 60, "the stream")
         pipeline.assert_same("t", "p")
         forget_role(database.dsn, reader)
@@ -256,7 +259,7 @@ def test_connections_and_rate_are_kept_to(make_pipeline: MakePipeline, spark: Sp
             found = "SELECT count(*) FROM pg_stat_activity WHERE application_name = 'tailrace copy' AND datname = %s"
             ((count,),) = pipeline.database.execute(found, [pipeline.database.name])
             sessions.append(count)
-            percents += [seen.percent for seen in onlooker.read().copy_progress.values()]
+            percents += [seen.percent for seen in onlooker.read().snapshot_progress.values()]
         report = copying.report()
     assert report.is_complete
     assert report.progress is not None
@@ -286,7 +289,7 @@ def test_rows_that_a_policy_would_hide_are_refused(
         (task,) = (copy.task(chunk) for chunk in copy.chunks)
         database.execute("ALTER TABLE t ENABLE ROW LEVEL SECURITY")
         refused = run_chunk(task)
-        assert (refused.ending, "BYPASSRLS" in (refused.remedy or "")) == (Ending.REFUSED, True), refused
+        assert (refused.ending, "BYPASSRLS" in (refused.remedy or "")) == (AttemptOutcome.REFUSED, True), refused
         database.execute("ALTER TABLE t DISABLE ROW LEVEL SECURITY")
-        assert run_chunk(task).ending is Ending.DONE
+        assert run_chunk(task).ending is AttemptOutcome.DONE
         forget_role(database.dsn, reader)

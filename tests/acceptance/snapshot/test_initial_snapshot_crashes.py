@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 import psycopg
 import pytest
 
-from cdc.snapshot.initial_chunk import ChunkTask, Ending, run_chunk
+from cdc.snapshot.initial_chunk import AttemptOutcome, ChunkTask, run_chunk
 from deploy.stack import Stack
 from tests.harness.audit import assert_clean
 from tests.harness.incremental_snapshot import copy_due
@@ -66,7 +66,7 @@ def test_a_frozen_attempt_cannot_write_after_the_stream_has_begun(
     capture = wait_for_hold(pipeline)
     copy = prepared(pipeline)
     done, frozen, late = (copy.task(chunk) for chunk in copy.chunks[:3])
-    assert run_chunk(done).ending is Ending.DONE
+    assert run_chunk(done).ending is AttemptOutcome.DONE
     rows = len(copied(pipeline))
     assert rows > 0
     before = pipeline.end_offsets("large")
@@ -80,8 +80,8 @@ def test_a_frozen_attempt_cannot_write_after_the_stream_has_begun(
     zombie.thaw()
     zombie.wait_for_line("attempt failed", 90)
     assert "fenced by a newer instance" in zombie.errors
-    assert run_chunk(late).ending is Ending.STOPPED
-    assert run_chunk(done).ending is Ending.DONE
+    assert run_chunk(late).ending is AttemptOutcome.STOPPED
+    assert run_chunk(done).ending is AttemptOutcome.DONE
     assert len(copied(pipeline)) == rows
     pipeline.database.execute("UPDATE large SET a = 'newer'")
     pipeline.assert_same("large", while_running=again)
@@ -102,13 +102,13 @@ def test_attempts_at_one_chunk_publish_it_once(
     slow = start_attempt(start_process, tmp_path, slowed(task, 50))
     slow.wait_for(lambda: pipeline.end_offsets("large") > 100, 60, "rows of an open transaction")
     overtaking = run_chunk(task)
-    assert overtaking.ending is Ending.DONE
+    assert overtaking.ending is AttemptOutcome.DONE
     slow.wait_for_line("attempt failed", 90)
     assert run_chunk(task) == overtaking
     with Copying(pipeline, spark) as copying:
         assert copying.report().is_complete
     # The stream has begun: the last attempts to come find nothing to do.
-    assert run_chunk(task).ending in (Ending.DONE, Ending.STOPPED)
+    assert run_chunk(task).ending in (AttemptOutcome.DONE, AttemptOutcome.STOPPED)
     pipeline.assert_same("large", while_running=capture)
     assert len(copied(pipeline)) == 30_000
 

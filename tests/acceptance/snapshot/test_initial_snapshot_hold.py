@@ -9,7 +9,7 @@ import pytest
 from cdc.config import load_config
 from cdc.errors import TransientError
 from cdc.startup.initial_snapshot import interrupted
-from spark_jobs.snapshot.initial_driver import CopyDriver
+from spark_jobs.snapshot.initial_driver import SnapshotDriver
 from tests.harness.initial_snapshot import WITH_INITIAL_SNAPSHOT, copies, wait_for_hold
 from tests.harness.own_postgres import OwnPostgres
 from tests.harness.pipeline import MakePipeline, Pipeline
@@ -62,7 +62,7 @@ def test_death_while_it_is_given_up_begins_anew(make_pipeline: MakePipeline) -> 
     (copy,) = copies(pipeline)
     for _ in range(2):
         outcome = interrupted(load_config(pipeline.config), copy.id)
-        assert (outcome.is_through, outcome.missing.keys()) == (False, set(copy.tables))
+        assert (outcome.is_complete, outcome.missing.keys()) == (False, set(copy.tables))
         assert [each.state for each in copies(pipeline)] == ["abandoned"]
     wait_for_hold(pipeline)
     assert [each.state for each in copies(pipeline)] == ["abandoned", "open"]
@@ -76,12 +76,12 @@ def test_a_driver_cannot_plan_what_was_given_up(make_pipeline: MakePipeline) -> 
     wait_for_hold(pipeline)
     config = load_config(pipeline.config)
     (copy,) = copies(pipeline)
-    with CopyDriver(config, watch=lambda _: None, stop=threading.Event()) as driver:
+    with SnapshotDriver(config, watch=lambda _: None, stop=threading.Event()) as driver:
         driver._publisher.fence(30)
         interrupted(config, copy.id)
         with pytest.raises(TransientError, match="fenced"):
             driver._plan(copy, driver._connection, {})
-    with CopyDriver(config, watch=lambda _: None, stop=threading.Event()) as driver:
+    with SnapshotDriver(config, watch=lambda _: None, stop=threading.Event()) as driver:
         assert driver.prepare(copy.id) is None
     assert [each.state for each in copies(pipeline)] == ["abandoned"]
 
@@ -127,4 +127,4 @@ def test_lost_connection_is_noticed(make_pipeline: MakePipeline) -> None:
         " WHERE backend_type = 'walsender' AND datname = current_database()"
     )
     eventually(lambda: len(copies(pipeline)) == 2, 60, "a new copy")
-    assert capture.errors.count('"waiting_for_first_copy"') == 2
+    assert capture.errors.count('"waiting_for_initial_snapshot"') == 2

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from cdc.config import load_config
 from cdc.snapshot.table_status import read_status
-from cdc.supervisor.parts.snapshots_due import copies_due
+from cdc.supervisor.parts.snapshots_due import snapshots_due
 from tests.harness.command import run_command
 from tests.harness.incremental_snapshot import Onlooker, copy_due, copying
 from tests.harness.pipeline import MakePipeline, Pipeline
@@ -26,7 +26,7 @@ def _status(pipeline: Pipeline) -> dict[str, Any]:
 
 def _is_due(pipeline: Pipeline) -> bool:
     """Whether `tailrace run` would start a copy."""
-    return bool(copies_due(read_status(load_config(pipeline.config))))
+    return bool(snapshots_due(read_status(load_config(pipeline.config))))
 
 
 def test_pause_resume_and_cancel(make_pipeline: MakePipeline, spark: SparkSession) -> None:
@@ -53,7 +53,7 @@ def test_pause_resume_and_cancel(make_pipeline: MakePipeline, spark: SparkSessio
         eventually(lambda: onlooker.told[-1].paused, what="the copy to be paused")
         status = _status(pipeline)
         assert status["paused"]
-        assert [copy["state"] for copy in status["copies"]] == ["paused"]
+        assert [copy["state"] for copy in status["snapshots"]] == ["paused"]
         assert not _is_due(pipeline)
         execute("UPDATE t SET v = 'changed' WHERE id % 1000 = 0")
         assert "public.small, public.t" in run_command("snapshot", pipeline.config, "--cancel").stdout
@@ -65,7 +65,7 @@ def test_pause_resume_and_cancel(make_pipeline: MakePipeline, spark: SparkSessio
     run_command("snapshot", pipeline.config, "--resume")
     run_command("snapshot", pipeline.config, "--cancel")
     status = _status(pipeline)
-    assert status["copies"][-1]["state"] == "abandoned"
+    assert status["snapshots"][-1]["state"] == "abandoned"
     assert {each["table"] for each in status["incomplete"] if each.get("cancelled")} == {"public.t", "public.small"}
     assert marks(pipeline).keys() == {"t", "small"}
     assert not _is_due(pipeline)

@@ -11,7 +11,7 @@ import pytest
 from cdc.config import load_config
 from cdc.snapshot.incremental import chunk as beside
 from cdc.snapshot.incremental.announced import announce
-from cdc.snapshot.initial_chunk import Ending, run_chunk
+from cdc.snapshot.initial_chunk import AttemptOutcome, run_chunk
 from tests.harness.command import run_command
 from tests.harness.incremental_chunks import Later
 from tests.harness.incremental_snapshot import copy_due
@@ -92,7 +92,7 @@ def test_acknowledged_rows_that_are_gone_before_streaming_begins(make_pipeline: 
     copy = prepared(pipeline)
     (chunk,) = copy.chunks
     capture.freeze()
-    assert run_chunk(copy.task(chunk)).ending is Ending.DONE
+    assert run_chunk(copy.task(chunk)).ending is AttemptOutcome.DONE
     (done,) = chunks(pipeline)
     ends = done.end_offsets[pipeline.topic("t")]
     assert len(ends) == 2

@@ -318,7 +318,7 @@ def test_rows_of_another_pipeline_neither_win_nor_stay(store: Store, orders: Tab
             apply(store, first, orders, [change(1, 200)])
         with pytest.raises(PositionLostError):
             truncate(store, first, orders, Version(200 * 8, 1))
-        store.sweep_ghosts(second, orders, Version(10 * 8, 0))
+        store.delete_stale_rows(second, orders, Version(10 * 8, 0))
     store.switch(second)
     assert rows(store, second, orders) == {"1": {"id": 1, "note": "new"}, "3": {"id": 3}, "4": {"id": 4}}
     apply(store, second, orders, [change(1, 7, gone=True), change(4, 4, {"note": "late"})])

@@ -19,7 +19,7 @@ from deploy.artifacts import cache_folder
 from deploy.java import find_java
 from deploy.stack.account import Account
 from deploy.stack.choices import Wishes, in_parallel, settle
-from deploy.stack.launch import birth_mark
+from deploy.stack.launch import start_mark
 from deploy.stack.model import NAMES
 from deploy.stack.ports import check_free, choose_port, is_free
 from deploy.stack.process import send
@@ -101,14 +101,14 @@ def test_a_newer_format_is_refused(tmp_path: Path) -> None:
 def test_a_recycled_pid_is_never_signalled() -> None:
     """A record whose pid now belongs to another process counts as dead, and nothing is sent to that process."""
     with subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE) as other:
-        mark = birth_mark(other.pid)
+        mark = start_mark(other.pid)
         assert mark
         record = StackRecord(name="redis", pid=other.pid, mark=f"{mark}0", port=1, version="")
         assert not record.alive
         send(record, signal.SIGKILL)
         other.communicate(b"\n")
     assert other.returncode == 0
-    assert birth_mark(other.pid) is None
+    assert start_mark(other.pid) is None
 
 
 def test_the_first_error_of_parallel_work_is_raised_after_all_ended() -> None:

@@ -8,9 +8,9 @@ from confluent_kafka import Producer
 
 from cdc.audit.row_blocks import joined
 from cdc.audit.row_content import Content
-from spark_jobs.audit import topic_share
-from spark_jobs.audit.side_tasks import TOPIC, TROUBLE, Hashing, SideError
-from spark_jobs.audit.topic_share import TopicShare
+from spark_jobs.audit import topic_read_task
+from spark_jobs.audit.side_tasks import FAILURE, TOPIC, Hashing, SideError
+from spark_jobs.audit.topic_read_task import TopicReadTask
 from tests.harness.topics import create_topic
 
 Row = tuple[int, ...]
@@ -43,7 +43,7 @@ def topic(kafka_bootstrap: str, prefix: str) -> str:
 
 
 def _read(kafka_bootstrap: str, topic: str, start: int, end: int) -> set[Row]:
-    share = TopicShare(
+    share = TopicReadTask(
         options={"bootstrap.servers": kafka_bootstrap},
         python_options={"bootstrap_servers": [kafka_bootstrap]},
         topic=topic,
@@ -54,7 +54,7 @@ def _read(kafka_bootstrap: str, topic: str, start: int, end: int) -> set[Row]:
     )
     found: set[Row] = set()
     for _, (side, data) in share():
-        assert side == TOPIC, msgspec.json.decode(data, type=SideError) if side == TROUBLE else side
+        assert side == TOPIC, msgspec.json.decode(data, type=SideError) if side == FAILURE else side
         columns = joined([data])
         found |= set(zip(*(columns.column(name).to_pylist() for name in columns.column_names), strict=True))
     return found
@@ -62,16 +62,16 @@ def _read(kafka_bootstrap: str, topic: str, start: int, end: int) -> set[Row]:
 
 def test_both_ways_read_the_same(kafka_bootstrap: str, topic: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """What is committed, of any range; with a batch that the quick way cannot unpack, the other one is taken."""
-    assert topic_share.NativeRecords is not None, "compiled by `pip install --editable .`"
-    native, end = topic_share.NativeRecords, 4 * (500 + 1) * 2
+    assert topic_read_task.NativeRecords is not None, "compiled by `pip install --editable .`"
+    native, end = topic_read_task.NativeRecords, 4 * (500 + 1) * 2
     for codec, more in (("none", 0), ("snappy", 100)):
         producer = Producer({"bootstrap.servers": kafka_bootstrap, "compression.type": codec})
         for number in range(5000, 5000 + more):
             producer.produce(topic, _event(number), b'{"id":%d}' % number, 0)
         producer.flush()
         ranges = [(0, end + more), (7, 300), (700, 1700), (501, 1002)]
-        monkeypatch.setattr(topic_share, "NativeRecords", native)
+        monkeypatch.setattr(topic_read_task, "NativeRecords", native)
         quick = [_read(kafka_bootstrap, topic, *each) for each in ranges]
-        monkeypatch.setattr(topic_share, "NativeRecords", None)
+        monkeypatch.setattr(topic_read_task, "NativeRecords", None)
         assert quick == [_read(kafka_bootstrap, topic, *each) for each in ranges]
         assert [len(each) for each in quick] == [2000 + more, 293, 500, 0]

@@ -12,7 +12,7 @@ from confluent_kafka import KafkaException
 from cdc.encoding import row_runs
 from cdc.encoding.table_encoder import TableEncoder
 from cdc.errors import TransientError
-from cdc.kafka.producer import PlainOutlet
+from cdc.kafka.producer import PlainRowSender
 from cdc.kafka.record import Emit
 from cdc.publishing.publisher import Publisher
 from tests.harness.event_rules import make_table
@@ -106,7 +106,7 @@ def test_copied_rows_are_the_same_on_either_way(
     publisher = make_publisher()
     rows = [(b'{"id":%d}' % number, b'{"op":"r","seq":%d}' % number) for number in range(500)]
     publisher.send_rows(topics[0], rows, b"00000000000000aa.00000000")
-    PlainOutlet(publisher.send).send_rows(topics[1], rows, b"00000000000000aa.00000000")
+    PlainRowSender(publisher.send).send_rows(topics[1], rows, b"00000000000000aa.00000000")
     assert publisher.count == 1000
     publisher.commit(30)
     compiled, ordinary = (outline(read_topic(kafka_bootstrap, topic)) for topic in topics)

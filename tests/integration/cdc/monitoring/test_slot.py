@@ -48,7 +48,7 @@ class Eye:
         self._reader = SourceReader(config)
         self._assembler = StatusBuilder(config, LogClock())
 
-    def look(self) -> PipelineStatus:
+    def poll(self) -> PipelineStatus:
         facts = self._reader.read()
         return self._assembler.assemble(Readings(now=facts.time, source=facts, log=None, stores={}))
 
@@ -63,11 +63,11 @@ def _config(postgres: OwnPostgres, folder: Path, more: str = "") -> Config:
 def test_a_slot_that_nobody_reads_counts_down_and_is_then_called_lost(postgres: OwnPostgres, tmp_path: Path) -> None:
     """Headroom falls, the time left is shown while it does, and an invalidated slot is never shown as alive."""
     eye = Eye(_config(postgres, tmp_path))
-    first = eye.look()
+    first = eye.poll()
     assert first.slot.health.state is HealthLevel.OK
     assert first.slot.left_bytes is not None
     postgres.execute(_FLOOD)
-    second = eye.look()
+    second = eye.poll()
     assert second.slot.left_bytes is not None
     assert second.slot.left_bytes < first.slot.left_bytes
     assert second.slot.retained_bytes is not None
@@ -80,10 +80,10 @@ def test_a_slot_that_nobody_reads_counts_down_and_is_then_called_lost(postgres: 
         postgres.execute(_FLOOD)
         postgres.execute("SELECT pg_switch_wal()")
         postgres.execute("CHECKPOINT")
-        return eye.look().slot.wal_status == "lost"
+        return eye.poll().slot.wal_status == "lost"
 
     eventually(is_lost, 60, "the server to give the slot up")
-    lost = eye.look()
+    lost = eye.poll()
     eye.close()
     assert lost.slot.health.state is HealthLevel.DOWN
     assert "invalidated" in lost.slot.health.reason
@@ -107,7 +107,7 @@ def test_before_the_limit_it_warns_or_gives_the_slot_up_as_the_config_says(
             more = f'[slot]\naction = "{action}"\nact_percent = 10\n[alerts]\nwebhook = "http://127.0.0.1:9/"\n'
             config = _config(postgres, tmp_path, more)
             eye = Eye(config)
-            record = eye.look()
+            record = eye.poll()
             eye.close()
             assert record.slot.used_percent is not None
             assert record.slot.used_percent > 10

@@ -49,11 +49,11 @@ def test_a_status_that_found_no_room_is_still_due(
     full = Full(stream._pgconn)
     monkeypatch.setattr(stream, "_pgconn", full)
     monkeypatch.setattr(stream, "_sent_at", time.monotonic() - replication.STATUS_SECONDS)
-    stream.attend()
-    stream.attend()
+    stream.send_status_if_due()
+    stream.send_status_if_due()
     assert full.refused == 2, "the second look tries again at once"
     full.has_room = True
-    stream.attend()
+    stream.send_status_if_due()
     full.has_room = False
-    stream.attend()
+    stream.send_status_if_due()
     assert full.refused == 2, "sent: nothing is due any more"

@@ -5,8 +5,8 @@ from __future__ import annotations
 from pathlib import Path
 
 from cdc.config import parse_config
-from cdc.snapshot.records import ChunkState, Piece
-from cdc.snapshot.row_sampling import Manner, manners
+from cdc.snapshot.records import BlockRange, ChunkState
+from cdc.snapshot.row_sampling import ReadOptions, choose_read_options
 from cdc.snapshot.source_reader import at_snapshot
 from cdc.snapshot.table_description import describe_tables
 from tests.harness.database import Database
@@ -33,7 +33,9 @@ def test_long_rows_are_read_unescaped_and_what_does_not_compress_is_left_as_it_i
     oids = {name: str(database.execute(f"SELECT '{name}'::regclass::oid::int8")[0][0]) for name in TABLES}
 
     def chunk(*names: str, size: int = LARGE) -> ChunkState:
-        pieces = [Piece(table=oids[name], relation=int(oids[name]), first_block=0, end_block=None) for name in names]
+        pieces = [
+            BlockRange(table=oids[name], relation=int(oids[name]), first_block=0, end_block=None) for name in names
+        ]
         return ChunkState(copy="c", number=0, pieces=pieces, size_bytes=size)
 
     holder = database.connect()
@@ -41,9 +43,9 @@ def test_long_rows_are_read_unescaped_and_what_does_not_compress_is_left_as_it_i
         tables = describe_tables(connection, config, oids.values())
         holder.execute("BEGIN; LOCK TABLE locked")
         connection.execute("SET lock_timeout = '100ms'")
-        assert manners(connection, tables, [chunk(name) for name in TABLES]) == {
-            oids["digests"]: Manner(compress=False, as_tuples=True),
-            oids["prose"]: Manner(compress=True, as_tuples=True),
+        assert choose_read_options(connection, tables, [chunk(name) for name in TABLES]) == {
+            oids["digests"]: ReadOptions(compress=False, as_tuples=True),
+            oids["prose"]: ReadOptions(compress=True, as_tuples=True),
         }
-        assert manners(connection, tables, [chunk("digests", size=1000), chunk("digests", "prose")]) == {}
+        assert choose_read_options(connection, tables, [chunk("digests", size=1000), chunk("digests", "prose")]) == {}
     holder.execute("ROLLBACK")

@@ -13,7 +13,7 @@ from cdc.pgoutput.decoder import decode_message
 from cdc.pgoutput.messages import Insert, Relation
 from cdc.postgres.connection import connect
 from cdc.snapshot.copy_rows import READS_TUPLES, LineEncoder
-from cdc.snapshot.records import Piece
+from cdc.snapshot.records import BlockRange
 from cdc.snapshot.source_reader import Readable, at_snapshot, lines, lock, tuples
 from cdc.snapshot.table_description import describe_tables
 from cdc.tables.recorded_state import TableStates
@@ -70,7 +70,7 @@ def copied(connection: psycopg.Connection, config: Config, table: str) -> Rows:
                 encoder = LineEncoder(described.table(leaf.relation), b"", b"")
                 readable = lock(reader, described, leaf, encoder.columns)
                 assert isinstance(readable, Readable)
-                piece = Piece(table=oid, relation=leaf.relation.oid, first_block=0, end_block=None)
+                piece = BlockRange(table=oid, relation=leaf.relation.oid, first_block=0, end_block=None)
                 rows = [
                     row for block in lines(reader, readable, piece, encoder.columns) for row in encoder.encode(block)
                 ]

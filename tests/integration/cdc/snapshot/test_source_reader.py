@@ -13,10 +13,10 @@ from cdc.config import Config, parse_config
 from cdc.errors import RefusedError, TransientError
 from cdc.snapshot import source_reader
 from cdc.snapshot.locked_pieces import lock_pieces
-from cdc.snapshot.records import ChunkState, Piece
+from cdc.snapshot.records import BlockRange, ChunkState
 from cdc.snapshot.source_reader import CHANGED, GONE, REWRITTEN, Readable, SnapshotLostError, at_snapshot, lines, lock
 from cdc.snapshot.table_description import DescribedTable, describe_tables
-from cdc.startup.initial_snapshot import look_at_snapshot
+from cdc.startup.initial_snapshot import read_tables_in_snapshot
 from cdc.tables.catalog_state import read_catalog_states
 from cdc.tables.recorded_state import why_incomplete
 from tests.harness.database import Connection, Database
@@ -67,7 +67,7 @@ def found(reader: psycopg.Connection, table: DescribedTable) -> Readable | str:
 
 
 def ids(reader: psycopg.Connection, readable: Readable, first: int = 0, end: int | None = None) -> list[int]:
-    piece = Piece(table="1", relation=readable.leaf.relation.oid, first_block=first, end_block=end)
+    piece = BlockRange(table="1", relation=readable.leaf.relation.oid, first_block=first, end_block=end)
     return [int(line.split(b"\t")[0]) for block in lines(reader, readable, piece, COLUMNS) for line in block]
 
 
@@ -180,7 +180,7 @@ def test_what_is_altered_right_after_the_snapshot_is_noticed(database: Database,
     """Rows are copied without the new column: what capture compares the catalog with must be as old as they are."""
     database.execute("ALTER TABLE t ADD COLUMN more int DEFAULT 7")
     ((oid,),) = database.execute("SELECT 't'::regclass::oid::text")
-    seen = look_at_snapshot(config, snapshot, [oid])
+    seen = read_tables_in_snapshot(config, snapshot, [oid])
     assert [column.name for column in seen.described[oid].relation.columns] == ["id", "v", "n", "other"]
     assert seen.filled == {oid}
     now = read_catalog_states(database.connect(), [oid], prefix="p")[oid]
@@ -232,7 +232,7 @@ def test_who_cannot_get_all_locks_lets_go_of_those_it_has(
     rows = database.execute(
         "SELECT oid::text, oid::int8, relfilenode::int8 FROM pg_class WHERE relname IN ('a', 'b') ORDER BY relname"
     )
-    pieces = [Piece(table=oid, relation=relation, first_block=0, end_block=None) for oid, relation, _ in rows]
+    pieces = [BlockRange(table=oid, relation=relation, first_block=0, end_block=None) for oid, relation, _ in rows]
     chunk = ChunkState(copy="c", number=0, pieces=pieces, size_bytes=0)
     with database.connect(autocommit=False) as migration:
         migration.execute("LOCK TABLE b IN ACCESS EXCLUSIVE MODE")
@@ -253,7 +253,7 @@ def test_blocks_of_another_storage_are_not_read(database: Database, config: Conf
     with psycopg.connect(database.dsn) as connection:
         planned = describe_tables(connection, config, oids.values())
     pieces = [
-        Piece(table=oid, relation=leaf.relation.oid, first_block=0, end_block=None, storage=leaf.storage)
+        BlockRange(table=oid, relation=leaf.relation.oid, first_block=0, end_block=None, storage=leaf.storage)
         for oid, table in planned.items()
         for leaf in table.leaves
     ]

@@ -104,12 +104,12 @@ def test_a_rebuild_in_place_leaves_no_ghosts(
     apply(store, second, orders, [change(1, 5), change(3, 8, {"note": "older"}), change(6, 9)])
     apply(store, generation, orders, [change(1, 31), change(7, 32)])
     store.switch(second)
-    assert store.sweep_ghosts(second, orders, Version(20 * 8, 0)) == 1
+    assert store.delete_stale_rows(second, orders, Version(20 * 8, 0)) == 1
     assert set(rows(store, second, orders)) == {"1", "3", "4", "6", "7"}
     assert "note" not in rows(store, second, orders)["3"]
     assert int(str(client.ttl(f"{prefix}:public.orders:2"))) > 0
     assert set(rows(store, second, other)) == {"1"}
-    assert store.sweep_ghosts(second, orders, Version(20 * 8, 0)) == 0
+    assert store.delete_stale_rows(second, orders, Version(20 * 8, 0)) == 0
 
 
 def test_every_row_of_another_pipeline_goes_with_the_switch(
@@ -247,7 +247,7 @@ def test_an_acl_user_needs_only_its_prefix(client: redis.Redis, redis_url: str, 
         store.switch(generation)
         apply(store, generation, orders, [change(1, 5), change(2, 5)])
         truncate(store, generation, orders, Version(40, 0))
-        store.sweep_ghosts(generation, orders, Version(80, 0))
+        store.delete_stale_rows(generation, orders, Version(80, 0))
         store.save_position(generation, Position())
         assert store.count(generation, orders) == len(rows(store, generation, orders)) == 2
         client.execute_command("ACL", "SETUSER", name, "-hset")

@@ -13,8 +13,8 @@ from cdc.config import TableShape
 from cdc.stores.contract import SchemaColumn, TableSchema
 from spark_jobs.shape.analysis import CompiledShape, compile_shape, parse_problems
 from spark_jobs.shape.evaluation import shape_session, typed_shape, with_shapes
-from spark_jobs.shape.shaped_rows import Troubled, shaped_row
-from spark_jobs.shape.store_tables import FedTables
+from spark_jobs.shape.shaped_rows import FailedRow, shaped_row
+from spark_jobs.shape.store_tables import StoreTables
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -145,7 +145,7 @@ def test_typed_stores_get_typed_values(session: SparkSession) -> None:
     shape = _compiled(session, TableShape(where="id > 0", select={"b": "total * 2", "s": "cast(1 as tinyint)"}))
     frame = session.createDataFrame([(json.dumps(ROW), 7), (None, 8)], "after string, row int")
     good, gone = typed_shape(frame, shape).collect()
-    assert (good["row"], good["shaped"]["kept"], good["shaped"]["trouble"]) == (7, True, None)
+    assert (good["row"], good["shaped"]["kept"], good["shaped"]["failure"]) == (7, True, None)
     assert (good["shaped"]["computed"]["b"], good["shaped"]["computed"]["s"]) == (Decimal("39.80"), 1)
     assert gone["shaped"] is None
 
@@ -163,10 +163,10 @@ def test_an_expression_that_fails_is_that_rows_trouble(session: SparkSession) ->
         {**ROW, "at": "infinity"},
         {**ROW, "total": "NaN"},
     ]
-    good, draft, unknown, *troubled = _shaped(session, shape, rows)
+    good, draft, unknown, *failed = _shaped(session, shape, rows)
     assert good == b'{"id":1,"again":0.25,"cents":1990,"day":"2024-02-29Z","share":0.25}'
     assert (draft, unknown) == (None, None)
-    reasons = [each.reason for each in troubled if isinstance(each, Troubled)]
+    reasons = [each.reason for each in failed if isinstance(each, FailedRow)]
     assert [reason.partition(":")[0] for reason in reasons] == ["again", "cents", "day", "cents"]
     assert "the value of at does not fit" in reasons[2]
     assert not any("99999999" in reason for reason in reasons)
@@ -188,7 +188,7 @@ def test_a_store_without_expressions_has_nothing_evaluated(session: SparkSession
     """Its stream is the one that it would be without shapes: chosen columns are cut out by the tasks."""
     frame = session.createDataFrame([], "topic string, value binary")
     shape = _compiled(session, TableShape(columns=("status",)))
-    fed = FedTables(source={}, schemas={}, texts={}, spark=session, shapes={TABLE.topic: shape})
+    fed = StoreTables(source={}, schemas={}, texts={}, spark=session, shapes={TABLE.topic: shape})
     assert fed.evaluated(frame) is frame
 
 
@@ -196,7 +196,7 @@ def _event(row: dict[str, Any] | None) -> bytes:
     return json.dumps({"op": "u" if row else "d", "before": None, "after": row}, separators=(",", ":")).encode()
 
 
-def _shaped(session: SparkSession, shape: CompiledShape, rows: list[dict[str, Any]]) -> list[bytes | Troubled | None]:
+def _shaped(session: SparkSession, shape: CompiledShape, rows: list[dict[str, Any]]) -> list[bytes | FailedRow | None]:
     frame = session.createDataFrame(
         [(TABLE.topic, bytearray(_event(row))) for row in rows], "topic string, value binary"
     )

@@ -14,7 +14,7 @@ from sinks.iceberg import naming
 from sinks.iceberg.schemas import WarehouseColumn
 from spark_jobs.shape.analysis import CompiledShape, compile_shape
 from spark_jobs.shape.evaluation import shape_session, with_shapes
-from spark_jobs.shape.shaped_rows import Troubled, shaped_row
+from spark_jobs.shape.shaped_rows import FailedRow, shaped_row
 from spark_jobs.shape.typed_rows import UNREAD, events_of, typed_events
 from spark_jobs.warehouse.batch import UNREADABLE, loaded, newest, typed, versions
 
@@ -95,5 +95,5 @@ def test_a_shape_parks_a_row_that_cannot_be_read(spark: SparkSession) -> None:
     for key in UNREADABLE_VALUES:
         after = found[f'{{"id":{key}}}']
         held = after.asDict() if after is not None else None
-        assert key == 5 or isinstance(shaped_row(shape.row, b'{"id":1}', held), Troubled)
+        assert key == 5 or isinstance(shaped_row(shape.row, b'{"id":1}', held), FailedRow)
     spark._jvm.org.apache.spark.sql.classic.SparkSession.setActiveSession(spark._jsparkSession)

@@ -20,7 +20,7 @@ from sinks.iceberg.catalog import open_catalog
 from sinks.iceberg.state import StateConflictError, StateTable
 from sinks.iceberg.store import IcebergStore
 from spark_jobs.session.spark_session import warehouse_session
-from spark_jobs.shape.store_tables import FedTables
+from spark_jobs.shape.store_tables import StoreTables
 from spark_jobs.warehouse.apply import WarehouseBatches
 from spark_jobs.warehouse.maintain import maintain_warehouse
 from spark_jobs.warehouse.query import query_warehouse
@@ -76,7 +76,7 @@ def exercise(warehouse: IcebergConfig, spark: SparkSession) -> None:
 
 def _built(store: IcebergStore, session: SparkSession, rows: Sequence[tuple[int, str, int]]) -> list[tuple[Any, ...]]:
     generation = store.create_generation([_TABLE])
-    fed = FedTables(source={_TABLE.topic: _TABLE}, schemas={_TABLE.topic: _TABLE}, texts={}, spark=session)
+    fed = StoreTables(source={_TABLE.topic: _TABLE}, schemas={_TABLE.topic: _TABLE}, texts={}, spark=session)
     batches = WarehouseBatches(store, generation, fed, NoParking())
     batches.apply(_records(session, rows))
     store.switch(generation)

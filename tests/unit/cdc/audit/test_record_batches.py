@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from cdc.audit.record_batches import AbortedTransactions, UnreadableError, committed
 from cdc.audit.row_content import SEED, Content, python_digests
-from spark_jobs.audit import topic_share
+from spark_jobs.audit import topic_read_task
 from spark_jobs.audit.side_tasks import Hashing
 from spark_jobs.audit.topic_rows import Columns, RawRecord, TopicRows
 
@@ -137,16 +137,16 @@ def test_both_ways_give_the_same(
     records: Sequence[tuple[bytes, bytes | None, bytes | None]], exact: bool, by_id: bool, one_column: bool
 ) -> None:
     """Whatever a record is: a row, a delete, a tombstone, a TRUNCATE, somebody else's."""
-    assert topic_share.NativeRecords is not None, "compiled by `pip install --editable .`"
+    assert topic_read_task.NativeRecords is not None, "compiled by `pip install --editable .`"
     numbered: list[RawRecord] = [(number, *each) for number, each in enumerate([*records, _MARKER[1:], _MARKER[1:]])]
     hashing = _hashing(exact=exact, by_id=by_id, one_column=one_column)
     plain = TopicRows(hashing)
     plain.take(numbered)
-    native = topic_share.NativeRecords(exact=exact, by_id=by_id, one_column=one_column, seed=SEED)
+    native = topic_read_task.NativeRecords(exact=exact, by_id=by_id, one_column=one_column, seed=SEED)
     rest = TopicRows(hashing)
     body = b"".join(_record(number, each) for number, each in enumerate(numbered))
     rest.take([(offset - 100, *more) for offset, *more in native.take(body, len(numbered), 100, 0, 1 << 60)])
-    compiled = topic_share._columns(native)
+    compiled = topic_read_task._columns(native)
     compiled = compiled._replace(offsets=compiled.offsets - 100)
     assert _rows(compiled) | _rows(rest.columns()) == _rows(plain.columns())
     assert rest.marker == plain.marker == _STAMP
@@ -154,11 +154,11 @@ def test_both_ways_give_the_same(
 
 def test_the_compiled_way_takes_plain_events_itself() -> None:
     """And none outside of the offsets that were asked for."""
-    native = topic_share.NativeRecords(exact=True, by_id=True, one_column=True, seed=SEED)
+    native = topic_read_task.NativeRecords(exact=True, by_id=True, one_column=True, seed=SEED)
     records: list[RawRecord] = [(number, b'{"id":%d}' % number, _PLAIN, _STAMP) for number in range(10)]
     body = b"".join(_record(number, each) for number, each in enumerate(records))
     assert native.take(body, 10, 50, 53, 57) == []
-    columns = topic_share._columns(native)
+    columns = topic_read_task._columns(native)
     assert columns.offsets.tolist() == [53, 54, 55, 56]
     assert columns.ids.tolist() == [xxhash.xxh64_intdigest(b"%d" % number, SEED) for number in range(3, 7)]
     assert set(columns.contents.tolist()) == {xxhash.xxh64_intdigest(_PLAIN[23 : -len(_TAIL)], SEED)}
@@ -169,7 +169,7 @@ def test_the_compiled_way_takes_plain_events_itself() -> None:
 def test_every_truncation_is_noticed() -> None:
     """A batch that ends early, or goes on, is no batch."""
     body = _record(0, (0, b'{"id":7}', _PLAIN, _STAMP)) + _record(1, (1, b'{"id":7}', None, _STAMP))
-    native = topic_share.NativeRecords(exact=True, by_id=False, one_column=True, seed=SEED)
+    native = topic_read_task.NativeRecords(exact=True, by_id=False, one_column=True, seed=SEED)
     for size in range(len(body)):
         with pytest.raises(ValueError, match=r"record|batch"):
             native.take(body[:size], 2, 0, 0, 10)

@@ -118,17 +118,17 @@ class Batching:
             publisher=cast("Publisher", self.topics),
             commits=cast("BatchCommit", self.topics),
             worker=worker,
-            attendance=StreamWaiter(worker, threading.Event(), lambda: False),
+            stream_waiter=StreamWaiter(worker, threading.Event(), lambda: False),
             progress=progress,
         )
 
     def __call__(self, *messages: bytes) -> None:
         for data in messages:
-            self.batches.look()
+            self.batches.check_limits()
             if data[:1] == b"C":
                 message = cast("Commit", decode_message(data))
                 while self.changes.correct_keys(message):
-                    self.batches.look()
+                    self.batches.check_limits()
                 self.changes.on_commit(message)
                 self.batches.on_commit(message)
             else:

@@ -65,7 +65,7 @@ def test_only_a_hash_needs_a_value_that_was_left_out() -> None:
     table = make_table(
         columns=columns, masks={"a": HASH, "b": NULL, "c": FIXED}, columns_published=("id", "a", "b", "c")
     )
-    assert table.holes([b"1", UNCHANGED, UNCHANGED, UNCHANGED, UNCHANGED]) == [1]
+    assert table.missing_toast_indexes([b"1", UNCHANGED, UNCHANGED, UNCHANGED, UNCHANGED]) == [1]
     row = json.loads(table.encode_row([b"1", b"x", UNCHANGED, UNCHANGED, UNCHANGED]))
     assert list(row) == ["id", "a", "b", "c"]
     assert (row["b"], row["c"]) == (None, FIXED.text)

@@ -75,7 +75,7 @@ def test_a_table_without_a_primary_key_is_refused() -> None:
 def test_it_is_known_which_values_were_left_out() -> None:
     """NULL is not left out."""
     table = make_table(columns=[("id", INT8, True), *((name, TEXT, False) for name in "abcd")])
-    assert table.holes([b"1", None, UNCHANGED, b"", UNCHANGED]) == [2, 4]
+    assert table.missing_toast_indexes([b"1", None, UNCHANGED, b"", UNCHANGED]) == [2, 4]
 
 
 @pytest.mark.parametrize(

@@ -78,8 +78,8 @@ def test_a_webhook_gets_every_alert_in_order_though_it_refuses_at_first(receiver
     delivery.start()
     try:
         raised = Alert(event="raised", pipeline="shop", condition=DOWN["store cache"], since=1.0, at=2.0)
-        delivery.tell(raised)
-        delivery.tell(Alert(event="recovered", pipeline="shop", condition=DOWN["store cache"], since=1.0, at=9.0))
+        delivery.deliver(raised)
+        delivery.deliver(Alert(event="recovered", pipeline="shop", condition=DOWN["store cache"], since=1.0, at=9.0))
         eventually(lambda: len(receiver.messages) == 2, what="both alerts")
     finally:
         delivery.stop()
@@ -104,14 +104,14 @@ def test_a_redirect_is_not_followed_and_the_alert_is_not_taken(
         delivery.start()
         try:
             delivery.post({"event": "raised"})
-            eventually(lambda: [each for each in logs if each["event"] == "alert_not_taken"], what="it was refused")
+            eventually(lambda: [each for each in logs if each["event"] == "alert_not_delivered"], what="it was refused")
             assert receiver.messages == elsewhere.messages == []
             receiver.redirect = None
             eventually(lambda: len(receiver.messages) == 1, what="the alert")
         finally:
             delivery.stop()
     assert elsewhere.asked == []
-    said = next(each["reason"] for each in logs if each["event"] == "alert_not_taken")
+    said = next(each["reason"] for each in logs if each["event"] == "alert_not_delivered")
     assert f"redirect ({status})" in said
     assert "127.0.0.1" in said
     assert "[alerts] webhook" in said

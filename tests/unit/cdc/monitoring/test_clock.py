@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from cdc.monitoring.facts.log_clock import LogClock
-from cdc.monitoring.trends import Motion, Trends
+from cdc.monitoring.trends import StallDetector, Trends
 
 
 def test_whoever_has_an_lsn_has_every_commit_up_to_its_last_sighting() -> None:
@@ -80,7 +80,7 @@ def test_a_counter_that_begins_again_has_no_speed_below_zero() -> None:
 
 def test_standing_still_counts_only_while_there_is_something_to_do() -> None:
     """An idle store does not stand still, and one that moves begins anew."""
-    motion = Motion()
+    motion = StallDetector()
     assert motion.still_since("s", 1, idle=False, now=100.0, at_first=90.0) == 90.0
     assert motion.still_since("s", 1, idle=False, now=110.0, at_first=0.0) == 90.0
     assert motion.still_since("s", 2, idle=False, now=120.0, at_first=0.0) == 120.0

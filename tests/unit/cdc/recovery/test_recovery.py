@@ -15,9 +15,9 @@ from cdc.lsn import LSN, Version
 from cdc.positions.progress import Progress
 from cdc.publishing.published_versions import base_above
 from cdc.recovery.topic_actions import DamagedTopic, TopicAction, action_for
-from cdc.snapshot.requests import CopyRequests
-from cdc.supervisor.parts.snapshots_due import copies_due
-from cdc.tables.event_settings import follow_settings, learn_settings
+from cdc.snapshot.requests import SnapshotRequests
+from cdc.supervisor.parts.snapshots_due import snapshots_due
+from cdc.tables.event_settings import apply_changed_settings, record_settings
 from cdc.tables.recorded_state import TableState, TableStates
 
 _POSITIONS = st.integers(0, 1 << 50)
@@ -98,23 +98,25 @@ def test_settings_of_a_table_that_change_make_it_incomplete() -> None:
         '[capture]\nmask_salt = "s"\n[mask]\n"public.t.v" = "hash"\n',
     ]
     for before in variants:
-        known = learn_settings(_config(before), states)
+        known = record_settings(_config(before), states)
         for now in variants:
-            followed = follow_settings(_config(now), known, 8)
+            followed = apply_changed_settings(_config(now), known, 8)
             assert ("p.public.t" in followed.pending) is (before != now)
-            assert follow_settings(_config(now), followed, 9) == followed
-    assert not follow_settings(_config(variants[1]), states, 8).pending  # an older record knows nothing: taken as it is
+            assert apply_changed_settings(_config(now), followed, 9) == followed
+    assert not apply_changed_settings(
+        _config(variants[1]), states, 8
+    ).pending  # an older record knows nothing: taken as it is
     elsewhere = '[capture]\nmask_salt = "s"\n[mask]\n"public.other.v" = "hash"\n'
-    assert not follow_settings(_config(elsewhere), learn_settings(_config(), states), 8).pending
+    assert not apply_changed_settings(_config(elsewhere), record_settings(_config(), states), 8).pending
 
 
 def test_what_is_asked_of_copies() -> None:
     """Paused or cancelled, `run` starts none; wanted again, it does."""
     table = {"table": "public.t", "complete": False, "reason": "altered", "since": "0/8"}
-    status = {"state": "streaming", "copies_paused": False, "tables": [table]}
-    assert copies_due(status)
-    assert not copies_due({**status, "copies_paused": True})
-    assert not copies_due({**status, "tables": [{**table, "cancelled": True}]})
-    assert not copies_due({**status, "state": "recovering"})
-    asked = CopyRequests().pausing(True).cancelling(["a", "b"]).wanting(["a"])
+    status = {"state": "streaming", "snapshots_paused": False, "tables": [table]}
+    assert snapshots_due(status)
+    assert not snapshots_due({**status, "snapshots_paused": True})
+    assert not snapshots_due({**status, "tables": [{**table, "cancelled": True}]})
+    assert not snapshots_due({**status, "state": "recovering"})
+    asked = SnapshotRequests().pausing(True).cancelling(["a", "b"]).wanting(["a"])
     assert (asked.paused, list(asked.cancelled)) == (True, ["b"])

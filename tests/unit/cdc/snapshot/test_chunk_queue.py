@@ -11,15 +11,15 @@ import pytest
 
 from cdc.config import parse_config
 from cdc.errors import TransientError
-from cdc.snapshot.initial_chunk import Attempt, ChunkTask, Ending, Pace
+from cdc.snapshot.initial_chunk import Attempt, AttemptOutcome, ChunkTask, RateLimiter
 from cdc.snapshot.meter import Meter
-from cdc.snapshot.records import ChunkState, CopyState
+from cdc.snapshot.records import ChunkState, SnapshotState
 from spark_jobs.snapshot import chunk_queue
 from spark_jobs.snapshot.chunk_queue import ChunkQueue
 
 _TEXT = '[source]\ndsn = "postgresql://h/d"\n[kafka]\nbootstrap = "h:1"\nprefix = "p"\n'
 CONFIG = parse_config(_TEXT, file=Path("tailrace.toml"), environment={})
-COPY = CopyState(id="c", kind="first", state="planned", tables=["1"], snapshot="s", point=8)
+COPY = SnapshotState(id="c", kind="first", state="planned", tables=["1"], snapshot="s", point=8)
 
 
 def chunk(number: int, **settings: Any) -> ChunkState:
@@ -37,7 +37,7 @@ def queue(
 
 
 def done(given: ChunkTask) -> Attempt:
-    return Attempt(number=given.chunk.number, ending=Ending.DONE, chunk=given.chunk.finished(1, {}))
+    return Attempt(number=given.chunk.number, ending=AttemptOutcome.DONE, chunk=given.chunk.finished(1, {}))
 
 
 @pytest.fixture(autouse=True)
@@ -71,11 +71,11 @@ def test_what_fails_is_run_again() -> None:
         if tries[number] == 1:
             raise RuntimeError("executor lost")
         if tries[number] == 2:
-            return Attempt(number=number, ending=Ending.FAILED, message="Kafka is away.")
+            return Attempt(number=number, ending=AttemptOutcome.FAILED, message="Kafka is away.")
         return done(given)
 
     attempts = list(queue(run).attempts(map(task, range(3))))
-    assert {attempt.ending for attempt in attempts} == {Ending.DONE}
+    assert {attempt.ending for attempt in attempts} == {AttemptOutcome.DONE}
     assert tries == {0: 3, 1: 3, 2: 3}
 
 
@@ -84,7 +84,7 @@ def test_it_gives_up_when_nothing_works_for_long(monkeypatch: pytest.MonkeyPatch
     monkeypatch.setattr(chunk_queue, "_PATIENCE_SECONDS", 0.05)
 
     def run(given: ChunkTask) -> Attempt:
-        return Attempt(number=given.chunk.number, ending=Ending.FAILED, message="Kafka is away.")
+        return Attempt(number=given.chunk.number, ending=AttemptOutcome.FAILED, message="Kafka is away.")
 
     with pytest.raises(TransientError, match="Kafka is away"):
         list(queue(run).attempts([task(0)]))
@@ -94,9 +94,9 @@ def test_the_other_endings_are_for_the_driver_to_judge() -> None:
     """They are not tried again."""
 
     def run(given: ChunkTask) -> Attempt:
-        return Attempt(number=given.chunk.number, ending=Ending.LOST)
+        return Attempt(number=given.chunk.number, ending=AttemptOutcome.LOST)
 
-    assert [attempt.ending for attempt in queue(run).attempts([task(0)])] == [Ending.LOST]
+    assert [attempt.ending for attempt in queue(run).attempts([task(0)])] == [AttemptOutcome.LOST]
 
 
 def test_asked_to_stop_it_starts_nothing_more() -> None:
@@ -120,11 +120,11 @@ def test_a_pace_is_kept() -> None:
     def sleep(seconds: float) -> None:
         now[0] += seconds
 
-    pace = Pace(100, clock=lambda: now[0], sleep=sleep)
+    pace = RateLimiter(100, clock=lambda: now[0], sleep=sleep)
     for _ in range(10):
         pace.passed(50)
     assert now[0] == pytest.approx(5.0)
-    unlimited = Pace(0, clock=lambda: now[0], sleep=sleep)
+    unlimited = RateLimiter(0, clock=lambda: now[0], sleep=sleep)
     unlimited.passed(1_000_000)
     assert now[0] == pytest.approx(5.0)
 
@@ -140,7 +140,7 @@ def test_progress_counts_what_an_earlier_run_has_done_but_not_as_speed() -> None
     meter.add(chunk(1, done=True, rows=500, left_out={"1": "rewritten"}))
     then = meter.progress(7)
     assert (then.rows, then.rows_per_second, then.seconds_left, then.wal_held_bytes) == (1500, 50.0, 20.0, 7)
-    assert not meter.is_through
+    assert not meter.is_complete
     assert meter.left_out == {"1": "rewritten"}
 
 
@@ -178,7 +178,7 @@ def test_a_queue_that_is_held_begins_nothing_and_skips_what_nobody_wants() -> No
     )
     attempts = waiting.attempts([task(1), task(2), task(3)])
     skipped = next(attempts)
-    assert (skipped.number, skipped.ending, ran) == (2, Ending.SKIPPED, [])
+    assert (skipped.number, skipped.ending, ran) == (2, AttemptOutcome.SKIPPED, [])
     held.clear()
     assert {attempt.number for attempt in attempts} == {1, 3}
     assert sorted(ran) == [1, 3]

@@ -18,14 +18,14 @@ def test_a_recovery_is_noticed_once() -> None:
     """Counted in the progress record, so it is seen wherever it was made."""
     known = _Known()
     repairs = known.repairs()
-    assert not repairs.look(is_capture_refused=False, refused_stores=())
+    assert not repairs.poll(is_capture_refused=False, refused_stores=())
     known.recoveries = 3
-    assert not repairs.look(is_capture_refused=True, refused_stores=())
+    assert not repairs.poll(is_capture_refused=True, refused_stores=())
     known.recoveries = None
-    assert not repairs.look(is_capture_refused=True, refused_stores=())
+    assert not repairs.poll(is_capture_refused=True, refused_stores=())
     known.recoveries = 4
-    assert repairs.look(is_capture_refused=True, refused_stores=())
-    assert not repairs.look(is_capture_refused=True, refused_stores=())
+    assert repairs.poll(is_capture_refused=True, refused_stores=())
+    assert not repairs.poll(is_capture_refused=True, refused_stores=())
 
 
 def test_a_recovery_of_a_pipeline_that_runs_is_no_news() -> None:
@@ -33,17 +33,17 @@ def test_a_recovery_of_a_pipeline_that_runs_is_no_news() -> None:
     known = _Known()
     repairs = known.repairs()
     for known.recoveries in (0, 1):
-        assert not repairs.look(is_capture_refused=False, refused_stores=())
-    assert not repairs.look(is_capture_refused=True, refused_stores=())
+        assert not repairs.poll(is_capture_refused=False, refused_stores=())
+    assert not repairs.poll(is_capture_refused=True, refused_stores=())
 
 
 def test_a_store_whose_refusal_is_over_is_tried_again() -> None:
     """A bootstrap ends the note; a note that has not been read yet says nothing."""
     known = _Known()
     repairs = known.repairs()
-    assert not repairs.look(is_capture_refused=False, refused_stores=["cache"])
+    assert not repairs.poll(is_capture_refused=False, refused_stores=["cache"])
     known.noted = {"cache"}
-    assert not repairs.look(is_capture_refused=False, refused_stores=["cache"])
+    assert not repairs.poll(is_capture_refused=False, refused_stores=["cache"])
     known.noted = set()
-    assert repairs.look(is_capture_refused=False, refused_stores=["cache"])
-    assert not repairs.look(is_capture_refused=False, refused_stores=["cache"])
+    assert repairs.poll(is_capture_refused=False, refused_stores=["cache"])
+    assert not repairs.poll(is_capture_refused=False, refused_stores=["cache"])

@@ -15,16 +15,16 @@ from cdc.config import parse_config
 from cdc.errors import TransientError
 from cdc.supervisor.child import TakeLine
 from cdc.supervisor.child_output import InFiles, OnStderr
-from cdc.supervisor.parts.maintenance import UpkeepPart
+from cdc.supervisor.parts.maintenance import MaintenancePart
 from cdc.supervisor.parts.part import PipelinePart, ProcessCondition
-from cdc.supervisor.parts.snapshots_due import CopiesDue, CopyWatch, copies_due
+from cdc.supervisor.parts.snapshots_due import SnapshotsDue, SnapshotWatch, snapshots_due
 from cdc.supervisor.parts.sync import SyncPart
 from tests.harness.supervised_part import Bench, Life
 
 
 def _started(bench: Bench, **settings: Any) -> PipelinePart:
     part = PipelinePart("capture", ["capture"], **bench.settings(), **settings)
-    part.look()
+    part.poll()
     return part
 
 
@@ -43,11 +43,11 @@ def test_what_dies_is_started_again_after_its_pause(code: int) -> None:
     bench = Bench()
     part = _started(bench)
     bench.end(part, code)
-    part.look()
+    part.poll()
     assert (len(bench.lives), part.state().condition) == (1, ProcessCondition.WAITING)
     bench.now += 0.6
-    part.look()
-    part.look()
+    part.poll()
+    part.poll()
     assert (len(bench.lives), part.state().condition, part.restarts) == (2, ProcessCondition.RUNNING, 1)
 
 
@@ -56,24 +56,24 @@ def test_upkeep_comes_due_every_so_often_and_a_death_does_not_use_up_its_turn() 
     bench = Bench()
     settings = bench.settings()
     del settings["is_due"]
-    part = UpkeepPart("warehouse", 24, ["maintain"], **settings)
-    part.look()
+    part = MaintenancePart("warehouse", 24, ["maintain"], **settings)
+    part.poll()
     assert (len(bench.lives), part.state().condition) == (0, ProcessCondition.IDLE)
     bench.now = 24 * 3600
-    part.look()
+    part.poll()
     bench.end(part, -signal.SIGKILL)
     bench.now += 60
-    part.look()
+    part.poll()
     assert (len(bench.lives), part.state().condition) == (1, ProcessCondition.WAITING)
     bench.now += 900
-    part.look()
+    part.poll()
     assert len(bench.lives) == 2
     bench.end(part, 0)
     bench.now += 23 * 3600
-    part.look()
+    part.poll()
     assert (len(bench.lives), part.state().condition) == (2, ProcessCondition.IDLE)
     bench.now += 3600
-    part.look()
+    part.poll()
     assert len(bench.lives) == 3
 
 
@@ -84,12 +84,12 @@ def test_what_refused_stays_down_until_a_person_says_otherwise(code: int) -> Non
     part = _started(bench)
     bench.end(part, code)
     bench.now += 10_000
-    part.look()
+    part.poll()
     state = part.state()
     assert len(bench.lives) == 1
     assert (state.condition, state.note, state.remedy) == (ProcessCondition.REFUSED, "its reason", "its remedy")
-    part.forgive()
-    part.look()
+    part.clear_refusal()
+    part.poll()
     assert part.state().condition is ProcessCondition.RUNNING
 
 
@@ -103,11 +103,11 @@ def test_a_part_that_cannot_be_started_is_tried_again() -> None:
         return bench.start(arguments, take_line)
 
     part = PipelinePart("capture", ["capture"], **{**bench.settings(), "start": start})
-    part.look()
+    part.poll()
     state = part.state()
     assert (state.condition, "Cannot allocate memory" in state.note) == (ProcessCondition.WAITING, True)
     bench.now += 0.6
-    part.look()
+    part.poll()
     assert part.state().condition is ProcessCondition.RUNNING
 
 
@@ -118,7 +118,7 @@ def test_nothing_is_started_while_stopping() -> None:
     part.terminate()
     bench.end(part, -signal.SIGTERM)
     bench.now += 10_000
-    part.look()
+    part.poll()
     assert (bench.lives[0].signals, len(bench.lives)) == (["terminate"], 1)
     assert part.state().condition is ProcessCondition.STOPPED
 
@@ -131,11 +131,11 @@ def test_an_occasional_part_runs_when_it_is_due_and_rests_when_it_is_done() -> N
     part = _started(bench, ends_by_itself=True, when_ended=lambda: ended.append(True))
     assert (bench.lives, part.state().condition) == ([], ProcessCondition.IDLE)
     bench.due = True
-    part.look()
+    part.poll()
     bench.end(part, 1)
     assert part.state().condition is ProcessCondition.WAITING
     bench.now += 0.6
-    part.look()
+    part.poll()
     bench.due = False
     bench.end(part, 0)
     assert (part.state().condition, len(ended)) == (ProcessCondition.IDLE, 2)
@@ -156,20 +156,20 @@ def test_a_store_that_refused_is_left_out_of_the_next_life() -> None:
     """The driver dies: it comes back with the other store alone. When the last one refuses, so has the part."""
     bench = Bench()
     part = SyncPart(["search", "cache"], ["sync"], **bench.settings())
-    part.look()
+    part.poll()
     refused = {"event": "refused", "reason": "topic gone", "remedy": "bootstrap"}
     bench.lives[0].say(json.dumps({**refused, "store": "search"}))
     assert part.state().condition is ProcessCondition.RUNNING
     bench.end(part, 3)
     bench.now += 0.6
-    part.look()
+    part.poll()
     assert bench.lives[1].arguments == ["sync", "cache"]
     bench.lives[1].say(json.dumps({**refused, "store": "cache"}))
     bench.end(part, 3)
     state = part.state()
     assert (state.condition, state.note) == (ProcessCondition.REFUSED, "search: topic gone; cache: topic gone")
-    part.forgive()
-    part.look()
+    part.clear_refusal()
+    part.poll()
     assert bench.lives[2].arguments == ["sync", "search", "cache"]
 
 
@@ -177,13 +177,13 @@ def test_forgiving_one_store_restarts_the_driver_with_all() -> None:
     """A driver that serves the others is asked to end, and begins again with everyone."""
     bench = Bench()
     part = SyncPart(["search", "cache"], ["sync"], **bench.settings())
-    part.look()
+    part.poll()
     bench.lives[0].say(json.dumps({"event": "refused", "store": "search", "reason": "r"}))
-    part.forgive()
+    part.clear_refusal()
     assert bench.lives[0].signals == ["terminate"]
     bench.end(part, 3)  # it had a store that refused
     bench.now += 0.6
-    part.look()
+    part.poll()
     assert bench.lives[1].arguments == ["sync", "search", "cache"]
 
 
@@ -193,23 +193,23 @@ _INCOMPLETE = {"table": "public.t", "complete": False, "reason": "rewritten"}
 @pytest.mark.parametrize(
     ("status", "due"),
     [
-        (None, CopiesDue()),
-        ({"state": "creating", "tables": []}, CopiesDue()),
-        ({"state": "copying", "tables": []}, CopiesDue(first=True)),
-        ({"state": "streaming", "tables": [{"table": "public.t", "complete": True}]}, CopiesDue()),
-        ({"state": "streaming", "tables": [_INCOMPLETE]}, CopiesDue(tables=(("public.t", "rewritten"),))),
+        (None, SnapshotsDue()),
+        ({"state": "creating", "tables": []}, SnapshotsDue()),
+        ({"state": "copying", "tables": []}, SnapshotsDue(first=True)),
+        ({"state": "streaming", "tables": [{"table": "public.t", "complete": True}]}, SnapshotsDue()),
+        ({"state": "streaming", "tables": [_INCOMPLETE]}, SnapshotsDue(tables=(("public.t", "rewritten"),))),
     ],
 )
-def test_a_copy_is_due_when_capture_waits_or_a_table_is_incomplete(status: Any, due: CopiesDue) -> None:
+def test_a_copy_is_due_when_capture_waits_or_a_table_is_incomplete(status: Any, due: SnapshotsDue) -> None:
     """Before capture has begun there is nothing to copy; after that its own record decides."""
-    assert copies_due(status) == due
+    assert snapshots_due(status) == due
 
 
 def test_rows_that_are_not_wanted_are_not_due() -> None:
     """`[snapshot] first = false`: incomplete until a person copies them, or wants a first copy after all."""
     status = {"state": "streaming", "tables": [{**_INCOMPLETE, "by_choice": True}]}
-    assert not copies_due(status, first=False)
-    assert copies_due(status, first=True)
+    assert not snapshots_due(status, first=False)
+    assert snapshots_due(status, first=True)
 
 
 def test_what_was_read_before_a_copy_ended_starts_no_other() -> None:
@@ -230,10 +230,10 @@ def test_what_was_read_before_a_copy_ended_starts_no_other() -> None:
             return {"state": "copying"}
         return answer
 
-    watch = CopyWatch(config, read)
+    watch = SnapshotWatch(config, read)
     seen = []
     for _ in range(4):
-        watch.look()
+        watch.poll()
         seen.append(bool(watch.due))
     assert seen == [True, True, False, True]
 

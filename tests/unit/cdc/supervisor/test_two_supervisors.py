@@ -10,12 +10,12 @@ from cdc.supervisor.parts.sync import SyncPart
 from tests.harness.supervised_part import Bench
 
 
-@pytest.mark.parametrize("word", ["streaming", "waiting_for_first_copy", "retrying"])
+@pytest.mark.parametrize("word", ["streaming", "waiting_for_initial_snapshot", "retrying"])
 def test_the_stores_are_fed_once_capture_has_said_that_it_does_not_stand_by(word: str) -> None:
     """Also where the source does not answer: what is in the topics reaches the stores all the same."""
     bench = Bench()
     capture = CapturePart(["capture"], **bench.settings())
-    capture.look()
+    capture.poll()
     assert not capture.may_lead()
     bench.said(capture, word)
     assert (capture.may_lead(), capture.leads()) == (True, word != "retrying")
@@ -25,7 +25,7 @@ def test_who_stands_by_does_so_until_it_leads() -> None:
     """Trouble while it stands by changes nothing, and is over when it stands by again."""
     bench = Bench()
     capture = CapturePart(["capture"], **bench.settings())
-    capture.look()
+    capture.poll()
     bench.said(capture, "retrying", reason="no route")
     bench.said(capture, "standby")
     assert "another capture" in capture.state().note
@@ -40,7 +40,7 @@ def test_a_capture_that_has_ended_holds_no_store_back_and_is_not_sure(led: bool)
     """The stores are fed while it is down or has refused; another pipeline's capture may have the slot by now."""
     bench = Bench()
     capture = CapturePart(["capture"], **bench.settings())
-    capture.look()
+    capture.poll()
     if led:
         bench.said(capture, "streaming")
     bench.end(capture, 3)
@@ -56,7 +56,7 @@ class _Lead:
 
 def _sync(bench: Bench, lead: _Lead, *stores: str) -> SyncPart:
     part = SyncPart(stores, ["sync"], leads=lambda: lead.sure, may_run=lambda: lead.may, **bench.settings())
-    part.look()
+    part.poll()
     return part
 
 
@@ -65,15 +65,15 @@ def test_a_sync_ends_when_another_pipeline_leads_and_begins_when_this_one_does()
     bench, lead = Bench(), _Lead()
     part = _sync(bench, lead, "cache")
     lead.may = lead.sure = False
-    part.look()
-    part.look()
+    part.poll()
+    part.poll()
     assert bench.lives[0].signals == ["terminate"]
     bench.end(part, 3)
     bench.now += 100
-    part.look()
+    part.poll()
     assert (len(bench.lives), part.state().condition, part.restarts) == (1, ProcessCondition.IDLE, 0)
     lead.may = True
-    part.look()
+    part.poll()
     assert (len(bench.lives), part.state().condition) == (2, ProcessCondition.RUNNING)
 
 
@@ -86,18 +86,18 @@ def test_a_store_that_another_sync_has_taken_is_taken_back_once_this_pipeline_le
     bench.said(part, "refused", store="cache", reason="taken over", taken_over=True)
     bench.end(part, 3)
     bench.now += 1000
-    part.look()
+    part.poll()
     state = part.state()
     assert (len(bench.lives), state.condition, state.note) == (1, ProcessCondition.IDLE, "another sync has taken cache")
     lead.sure = True
-    part.look()
+    part.poll()
     assert [life.arguments for life in bench.lives[1:]] == [["sync", "cache"]]
     lead.sure = False
     bench.said(part, "refused", store="cache", reason="taken over", taken_over=True)
     bench.end(part, 3)
-    part.forgive()
+    part.clear_refusal()
     bench.now += 1000
-    part.look()
+    part.poll()
     assert [life.arguments for life in bench.lives[2:]] == [["sync", "search", "cache"]]
 
 
@@ -111,8 +111,8 @@ def test_who_leads_takes_a_store_back_at_growing_intervals() -> None:
         lives = len(bench.lives)
         bench.end(part, 3)
         bench.now += pause_seconds - 0.1
-        part.look()
+        part.poll()
         assert len(bench.lives) == lives
         bench.now += 0.2
-        part.look()
+        part.poll()
         assert [life.arguments for life in bench.lives[lives:]] == [["sync", "search", "cache"]]

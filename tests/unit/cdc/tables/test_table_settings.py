@@ -13,15 +13,15 @@ from cdc.config import Config, parse_config
 from cdc.config.tables import TableName
 from cdc.errors import RefusedError
 from cdc.tables.event_settings import (
-    follow_settings,
+    apply_changed_settings,
     is_same,
-    learn_settings,
+    job_settings_mismatch,
     pipeline_digest,
-    refuse_other,
+    record_settings,
+    recorded_settings_mismatch,
     refuse_removed,
+    refuse_settings_mismatch,
     settings_digest,
-    why_different,
-    why_other,
 )
 from cdc.tables.recorded_state import CatalogColumn, TableState, TableStates
 
@@ -85,27 +85,27 @@ def test_digests_of_the_first_release_are_understood(ending: str) -> None:
     config = _config(ending)
     states = STATES.with_settings(STATE.topic, _released(config, T))
     assert is_same(config, T, states.settings[STATE.topic])
-    followed = follow_settings(config, states, 8)
+    followed = apply_changed_settings(config, states, 8)
     assert not followed.pending
     assert followed.settings == {STATE.topic: settings_digest(config, T)}
-    changed = follow_settings(_config('[mask]\n"public.t.w" = "null"\n'), states, 8)
+    changed = apply_changed_settings(_config('[mask]\n"public.t.w" = "null"\n'), states, 8)
     assert list(changed.pending) == [STATE.topic]
 
 
 def test_a_job_with_other_settings_is_told_which_table_it_is() -> None:
     """By what capture has written down, by what a copy's record says, and by what a mark says."""
     ours, theirs = _config(SALT + MASK), _config(MASK)
-    states = learn_settings(ours, STATES)
-    assert why_other(ours, states, {"1": T}) is None
-    assert "public.t" in (why_other(theirs, states, {"1": T}) or "")
+    states = record_settings(ours, STATES)
+    assert recorded_settings_mismatch(ours, states, {"1": T}) is None
+    assert "public.t" in (recorded_settings_mismatch(theirs, states, {"1": T}) or "")
     recorded = {"1": settings_digest(ours, T)}
-    refuse_other(ours, recorded, {"1": T})
-    refuse_other(theirs, {}, {"1": T})  # an older Tailrace has written none
+    refuse_settings_mismatch(ours, recorded, {"1": T})
+    refuse_settings_mismatch(theirs, {}, {"1": T})  # an older Tailrace has written none
     with pytest.raises(RefusedError, match=r"public\.t"):
-        refuse_other(theirs, recorded, {"1": T})
-    assert why_different(ours, recorded, {"1": T}) is None
-    assert why_different(theirs, recorded, {"1": T}) is not None
-    assert why_different(ours, {}, {"1": T}) is not None, "a job that does not say cannot be believed"
+        refuse_settings_mismatch(theirs, recorded, {"1": T})
+    assert job_settings_mismatch(ours, recorded, {"1": T}) is None
+    assert job_settings_mismatch(theirs, recorded, {"1": T}) is not None
+    assert job_settings_mismatch(ours, {}, {"1": T}) is not None, "a job that does not say cannot be believed"
 
 
 def _with_columns(*columns: CatalogColumn) -> TableState:
@@ -136,7 +136,7 @@ def _is_refused(config: Config, states: TableStates, now: TableState) -> bool:
 )
 def test_what_was_kept_back_cannot_be_forgotten(before: str, now: str, is_refused: bool) -> None:
     """Only a line in the config lets it out. A table or a column that is gone from the source needs none."""
-    states = learn_settings(_config(before), STATES)
+    states = record_settings(_config(before), STATES)
     refuse_removed(_config(now), states, {})
     if is_refused:
         with pytest.raises(RefusedError, match=r"public\.t") as refusal:
@@ -144,21 +144,21 @@ def test_what_was_kept_back_cannot_be_forgotten(before: str, now: str, is_refuse
         assert refusal.value.exit_code == 3
     else:
         refuse_removed(_config(now), states, {"1": STATE})
-    after = follow_settings(_config(now), states, 8)
+    after = apply_changed_settings(_config(now), states, 8)
     refuse_removed(_config(now), after, {"1": STATE})
 
 
 def test_a_table_that_comes_back_has_the_settings_of_then() -> None:
     """Removed from the pipeline, its masks changed, taken in again: what was before says nothing about it."""
-    away = learn_settings(_config(MASK), learn_settings(_config(MASK), STATES).with_tables({}))
+    away = record_settings(_config(MASK), record_settings(_config(MASK), STATES).with_tables({}))
     assert (away.settings, away.protected) == ({}, {})
-    back = learn_settings(_config(LIST), away.with_tables(STATES.tables))
-    assert why_other(_config(LIST), back, {"1": T}) is None
+    back = record_settings(_config(LIST), away.with_tables(STATES.tables))
+    assert recorded_settings_mismatch(_config(LIST), back, {"1": T}) is None
 
 
 def test_a_masked_column_that_was_dropped_may_leave_the_config() -> None:
     """Its number in the catalog is gone; while the column is there, or another one was dropped, this is refused."""
-    states = learn_settings(_config(MASK), STATES)
+    states = record_settings(_config(MASK), STATES)
     assert not _is_refused(_config(), states, _with_columns(COLUMNS[0], COLUMNS[2]))
     assert _is_refused(_config(), states, _with_columns(COLUMNS[0], COLUMNS[1]))
     assert _is_refused(_config(), states, STATE)

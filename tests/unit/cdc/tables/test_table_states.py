@@ -12,8 +12,8 @@ from cdc.errors import RefusedError
 from cdc.tables.recorded_state import (
     FORMAT,
     CatalogColumn,
-    Gone,
-    Pending,
+    IncompleteMark,
+    RemovedTable,
     TablePartition,
     TableState,
     TableStates,
@@ -129,27 +129,27 @@ def test_the_text_of_values_that_a_type_decides() -> None:
 
 def test_a_dropped_column_is_remembered_until_it_comes_back() -> None:
     """Rows in the topic may still have its values, under a name that means NULL for them now."""
-    look = Look(TableStates(tables={"1": table(columns=[column(1, "id"), column(2, "a"), column(3, "b")])}))
-    look.at(100, {"1": table(columns=[column(1, "id"), column(3, "b")])})
-    states = look.at(200, {"1": table(columns=[column(1, "id"), column(3, "b"), column(4, "c")])})
+    poll = Look(TableStates(tables={"1": table(columns=[column(1, "id"), column(2, "a"), column(3, "b")])}))
+    poll.at(100, {"1": table(columns=[column(1, "id"), column(3, "b")])})
+    states = poll.at(200, {"1": table(columns=[column(1, "id"), column(3, "b"), column(4, "c")])})
     assert (states.pending, states.tables["1"].dropped) == ({}, ["a"])
-    states = look.at(300, {"1": table(columns=[column(1, "id"), column(3, "b"), column(4, "c"), column(5, "a")])})
-    assert states.pending == {"shop.public.t": Pending(300, "column a was dropped and added again")}
+    states = poll.at(300, {"1": table(columns=[column(1, "id"), column(3, "b"), column(4, "c"), column(5, "a")])})
+    assert states.pending == {"shop.public.t": IncompleteMark(300, "column a was dropped and added again")}
     assert states.tables["1"].dropped == []
 
 
 def test_a_name_that_came_and_went_between_two_looks() -> None:
     """Rows went to its topic, which nobody owns: it is emptied, and the table copied. A name that stays is a rename."""
     known = TableStates(tables={"1": table("t")})
-    assert known.with_stray(1, "public", "t", "shop.public.t", 90) is known
-    assert known.with_stray(2, "public", "x", "shop.public.x", 90) is known
-    strayed = known.with_stray(1, "public", "u", "shop.public.u", 90)
+    assert known.with_temporary_name(1, "public", "t", "shop.public.t", 90) is known
+    assert known.with_temporary_name(2, "public", "x", "shop.public.x", 90) is known
+    strayed = known.with_temporary_name(1, "public", "u", "shop.public.u", 90)
     assert decode_states(strayed.encode()) == strayed
     back = Look(strayed).at(100, {"1": table("t")})
-    assert back.pending == {"shop.public.t": Pending(90, "it was renamed")}
-    assert (back.emptying, back.strays) == ({"shop.public.u": Gone("public", "u", 101)}, {})
+    assert back.pending == {"shop.public.t": IncompleteMark(90, "it was renamed")}
+    assert (back.emptying, back.strays) == ({"shop.public.u": RemovedTable("public", "u", 101)}, {})
     renamed = Look(strayed).at(100, {"1": table("u")})
-    assert renamed.pending == {"shop.public.u": Pending(100, "it was renamed")}
+    assert renamed.pending == {"shop.public.u": IncompleteMark(100, "it was renamed")}
     assert set(renamed.emptying) == {"shop.public.t"}
 
 
@@ -157,11 +157,11 @@ def test_a_column_that_had_another_name_between_two_looks() -> None:
     """Rows that came in between lack it. One that is only dropped, added, or never published says nothing."""
     known = TableStates(tables={"1": table()})
     for columns in (["id", "a"], ["id"], ["id", "a", "b"]):
-        assert known.with_columns_away(1, columns) is known
-    away = known.with_columns_away(1, ["id", "b"])
+        assert known.with_renamed_columns(1, columns) is known
+    away = known.with_renamed_columns(1, ["id", "b"])
     assert decode_states(away.encode()) == away
     back = Look(away).at(100, {"1": table()})
-    assert back.pending == {"shop.public.t": Pending(100, "column a was renamed and renamed back")}
+    assert back.pending == {"shop.public.t": IncompleteMark(100, "column a was renamed and renamed back")}
     assert back.away == {}
     dropped = Look(away).at(100, {"1": table(columns=[column(1, "id"), column(3, "b")])})
     assert dropped.pending == {}
@@ -169,10 +169,10 @@ def test_a_column_that_had_another_name_between_two_looks() -> None:
 
 def test_the_first_mark_stands() -> None:
     """What is missing began with the first change, whatever follows."""
-    look = Look(TableStates(tables={"1": table()}))
-    look.at(100, {"1": table(key=["a"])})
-    states = look.at(200, {"1": table(key=["a"], columns=[column(1, "id"), column(2, "b")])})
-    assert states.pending == {"shop.public.t": Pending(100, "its key changed", again=200)}
+    poll = Look(TableStates(tables={"1": table()}))
+    poll.at(100, {"1": table(key=["a"])})
+    states = poll.at(200, {"1": table(key=["a"], columns=[column(1, "id"), column(2, "b")])})
+    assert states.pending == {"shop.public.t": IncompleteMark(100, "its key changed", again=200)}
 
 
 def test_new_tables_are_complete_only_if_they_and_their_topics_were_empty() -> None:
@@ -180,25 +180,25 @@ def test_new_tables_are_complete_only_if_they_and_their_topics_were_empty() -> N
     found = {"1": table("empty"), "2": table("filled"), "3": table("again")}
     states = Look().at(100, found, added={"1": None, "3": "its topic has rows"})
     assert states.pending == {
-        "shop.public.filled": Pending(100, "it was added while rows were in it"),
-        "shop.public.again": Pending(100, "its topic has rows"),
+        "shop.public.filled": IncompleteMark(100, "it was added while rows were in it"),
+        "shop.public.again": IncompleteMark(100, "its topic has rows"),
     }
 
 
 def test_a_table_that_is_gone_is_emptied_behind_its_last_row() -> None:
     """Its mark goes with it; the LSN is one behind everything that was seen of it."""
-    look = Look(TableStates(tables={"1": table()}, pending={"shop.public.t": Pending(50, "x")}))
-    states = look.at(100, {})
+    poll = Look(TableStates(tables={"1": table()}, pending={"shop.public.t": IncompleteMark(50, "x")}))
+    states = poll.at(100, {})
     assert states.pending == {}
-    assert states.emptying == {"shop.public.t": Gone("public", "t", 101)}
+    assert states.emptying == {"shop.public.t": RemovedTable("public", "t", 101)}
     assert states.emptied(["shop.public.other"]).emptying == states.emptying
     assert states.emptied(["shop.public.t"]).emptying == {}
 
 
 def test_tables_that_swap_their_names_are_both_incomplete() -> None:
     """Neither topic may be emptied: both are in use."""
-    look = Look(TableStates(tables={"1": table("a"), "2": table("b")}))
-    states = look.at(100, {"1": table("b"), "2": table("a")})
+    poll = Look(TableStates(tables={"1": table("a"), "2": table("b")}))
+    states = poll.at(100, {"1": table("b"), "2": table("a")})
     assert set(states.pending) == {"shop.public.a", "shop.public.b"}
     assert states.emptying == {}
 
@@ -221,8 +221,8 @@ def test_the_record_survives_and_a_newer_one_is_refused() -> None:
     """What an older version cannot understand it must not overwrite."""
     states = TableStates(
         tables={"1": table(leaves={"7": True})},
-        pending={"shop.public.t": Pending(5, "x")},
-        emptying={"shop.public.u": Gone("public", "u", 9)},
+        pending={"shop.public.t": IncompleteMark(5, "x")},
+        emptying={"shop.public.u": RemovedTable("public", "u", 9)},
     )
     assert decode_states(states.encode()) == states
     with pytest.raises(RefusedError, match=f"format {FORMAT + 1}"):
@@ -243,7 +243,7 @@ def test_a_table_that_was_never_copied_is_incomplete_and_not_due() -> None:
     assert states.due(first=False) == set()
     assert states.due(first=True) == {"t"}
     altered = states.with_pending("t", 32, "column x was renamed to y")
-    assert altered.pending["t"] == Pending(16, "column x was renamed to y", 32)
+    assert altered.pending["t"] == IncompleteMark(16, "column x was renamed to y", 32)
     assert altered.due(first=False) == {"t"}
     assert not states.copied("t", 16).pending
     assert decode_states(states.encode()) == states

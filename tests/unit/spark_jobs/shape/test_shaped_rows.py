@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from spark_jobs.shape.shaped_rows import RowShape, Troubled, shaped_row
+from spark_jobs.shape.shaped_rows import FailedRow, RowShape, shaped_row
 
 _AFTER = b'{"id":1,"n":1.0e+20,"t":"a\\u00e9b","total":"5.00"}'
 
@@ -32,6 +32,6 @@ def test_what_spark_says_decides() -> None:
     shape = RowShape(None, frozenset(), evaluated=True)
     assert shaped_row(shape, _AFTER, {"kept": True, "computed": None, "trouble": None}) == _AFTER
     assert shaped_row(shape, _AFTER, {"kept": False, "computed": None, "trouble": None}) is None
-    assert shaped_row(shape, _AFTER, {"kept": True, "computed": None, "trouble": "f: fails"}) == Troubled("f: fails")
-    assert isinstance(shaped_row(shape, _AFTER, None), Troubled)
+    assert shaped_row(shape, _AFTER, {"kept": True, "computed": None, "trouble": "f: fails"}) == FailedRow("f: fails")
+    assert isinstance(shaped_row(shape, _AFTER, None), FailedRow)
     assert shaped_row(RowShape(frozenset({"id"}), frozenset(), evaluated=False), _AFTER, None) == b'{"id":1}'

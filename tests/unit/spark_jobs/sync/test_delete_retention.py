@@ -55,7 +55,7 @@ def test_a_store_that_has_read_to_the_end_is_caught_up_now(broker: _Broker) -> N
     """The ends are the broker's own answer."""
     retention = broker.retention()
     broker.passes(1)
-    assert retention.look({"t": [5]}, None)
+    assert retention.poll({"t": [5]}, None)
     assert retention.caught_up_ms == broker.now_ms
 
 
@@ -64,10 +64,10 @@ def test_silence_is_not_the_end(broker: _Broker) -> None:
     retention = broker.retention()
     for _ in range(9):
         broker.passes(1)
-        assert not retention.look({"t": [4]}, None)
+        assert not retention.poll({"t": [4]}, None)
     broker.passes(1)
     with pytest.raises(RefusedError, match="needs a bootstrap"):
-        retention.look({"t": [4]}, None)
+        retention.poll({"t": [4]}, None)
 
 
 def test_a_store_that_is_always_a_little_behind_goes_on(broker: _Broker) -> None:
@@ -75,7 +75,7 @@ def test_a_store_that_is_always_a_little_behind_goes_on(broker: _Broker) -> None
     retention = broker.retention()
     for _ in range(50):
         broker.passes(1)
-        retention.look({"t": [4]}, _point(broker.now_ms - 2 * HOUR_MS))
+        retention.poll({"t": [4]}, _point(broker.now_ms - 2 * HOUR_MS))
     assert retention.caught_up_ms == broker.now_ms - 2 * HOUR_MS
 
 
@@ -84,27 +84,27 @@ def test_a_clock_that_stood_still_hides_nothing(broker: _Broker) -> None:
     retention = broker.retention()
     broker.passes(30 * 24, ours=1 / 30)
     with pytest.raises(RefusedError, match="720"):
-        retention.look({"t": [5]}, _point(broker.now_ms))
+        retention.poll({"t": [5]}, _point(broker.now_ms))
 
 
 def test_the_broker_is_asked_now_and_then_only(broker: _Broker) -> None:
     """By our clock; and not being answered proves nothing."""
     retention = broker.retention()
     broker.passes(1, ours=0.001)
-    assert not retention.look({"t": [5]}, None)
+    assert not retention.poll({"t": [5]}, None)
     broker.away = True
     broker.passes(1)
-    assert not retention.look({"t": [5]}, None)
+    assert not retention.poll({"t": [5]}, None)
     broker.away = False
     broker.passes(1)
-    assert retention.look({"t": [5]}, None)
+    assert retention.poll({"t": [5]}, None)
 
 
 def test_a_brokers_clock_that_is_set_back_leaves_no_time_in_the_future(broker: _Broker) -> None:
     """What was written under the wrong time must not count for longer than it is worth."""
     retention = broker.retention()
     broker.passes(-24, ours=1)
-    assert retention.look({"t": [4]}, _point(broker.now_ms + 24 * HOUR_MS))
+    assert retention.poll({"t": [4]}, _point(broker.now_ms + 24 * HOUR_MS))
     assert retention.caught_up_ms == broker.now_ms
 
 

@@ -38,7 +38,7 @@ function headline(slot) {
 }
 
 export function showWork(record) {
-  const copies = record.copies.map((copy) => ({
+  const copies = record.snapshots.map((copy) => ({
     key: `copy ${copy.id}`, title: copy.kind === "first" ? "Initial snapshot" : "Incremental snapshot",
     share: copy.total_bytes ? copy.size_bytes / copy.total_bytes : null,
     text: `${inCount(copy.rows)} rows, ${inRate(copy.rows_per_second)} rows per second`, left: copy.seconds_left, began: copy.began,

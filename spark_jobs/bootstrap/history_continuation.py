@@ -18,8 +18,8 @@ from sinks.iceberg import naming, statements
 from sinks.iceberg.state import Gap
 from sinks.iceberg.statements import Marker
 from sinks.iceberg.store import IcebergStore
-from spark_jobs.bootstrap.topic_state import Sources
-from spark_jobs.shape.store_tables import FedTables
+from spark_jobs.bootstrap.topic_state import TopicState
+from spark_jobs.shape.store_tables import StoreTables
 from spark_jobs.tasks.apply_tasks import Applying
 from spark_jobs.warehouse.apply import WarehouseBatches, run_in
 
@@ -29,13 +29,13 @@ log = get_logger("bootstrap")
 _RECENT_MS: Final = 10 * 60_000
 
 
-def take_over_history(
+def continue_history(
     store: IcebergStore,
     generation: Generation,
     applying: Applying | WarehouseBatches,
-    fed: FedTables,
+    store_tables: StoreTables,
     before: Position | None,
-    sources: Sources,
+    sources: TopicState,
 ) -> None:
     """Continue the history, or bring it to the state of the new generation and record the gap.
 
@@ -44,7 +44,7 @@ def take_over_history(
     """
     if not isinstance(applying, WarehouseBatches):
         return
-    _begin_history(store, generation, fed, before)
+    _begin_history(store, generation, store_tables, before)
     if before is not None and before.topics and 0 <= sources.began_ms - before.caught_up_broker_ms < _RECENT_MS:
         store.resume_history(generation)
         return
@@ -52,32 +52,36 @@ def take_over_history(
     markers = store.state().markers
     end = Marker(point.version.position, point.version.seq, point.commit_time_us)
     gaps = []
-    for topic, table in fed.schemas.items():
+    for topic, table in store_tables.schemas.items():
         history = store.tables.load(naming.history_table(table))
         if history is not None and history.current_snapshot() is None:
-            run_in(fed.spark, statements.fill_history(applying.target(table)[0]))
+            run_in(store_tables.spark, statements.fill_history(applying.target(table)[0]))
         else:
-            _reconcile(applying, fed, table, end, markers.get(topic))
+            _reconcile(applying, store_tables, table, end, markers.get(topic))
         since = before.version.position if before is not None and topic in before.topics else 0
         gaps.append(Gap(topic=topic, from_position=since, to_position=end.position, until_ms=_now_ms()))
     store.note_gaps(gaps)
     log.info("history_taken_over", store=store.name, tables=len(gaps))
 
 
-def _begin_history(store: IcebergStore, generation: Generation, fed: FedTables, before: Position | None) -> None:
+def _begin_history(
+    store: IcebergStore, generation: Generation, store_tables: StoreTables, before: Position | None
+) -> None:
     """Rename the histories of other pipelines, and make sure that each table has a history of this pipeline."""
     position = store.position(generation)
     pipeline_id = position.pipeline_id if position is not None else ""
     if not pipeline_id:
         return
     aside = store.set_histories_aside(pipeline_id, unnamed=pipeline_id if before is not None else "")
-    for table in fed.schemas.values():
+    for table in store_tables.schemas.values():
         store.tables.ensure_history(table, pipeline_id)
     if aside:
-        log.info("histories_set_aside", store=store.name, tables=[".".join(name) for name in aside])
+        log.info("histories_renamed", store=store.name, tables=[".".join(name) for name in aside])
 
 
-def _reconcile(applying: WarehouseBatches, fed: FedTables, table: TableSchema, end: Marker, stamp: str | None) -> None:
+def _reconcile(
+    applying: WarehouseBatches, store_tables: StoreTables, table: TableSchema, end: Marker, stamp: str | None
+) -> None:
     target, _ = applying.target(table)
     swept = Version.parse(stamp) if stamp is not None else None
     marker = Marker(swept.position, swept.seq, 0) if swept is not None else None
@@ -86,7 +90,7 @@ def _reconcile(applying: WarehouseBatches, fed: FedTables, table: TableSchema, e
         statements.close_vanished(target, end),
         statements.insert_unknown(target, marker),
     ):
-        run_in(fed.spark, statement)
+        run_in(store_tables.spark, statement)
 
 
 def _now_ms() -> int:

@@ -52,7 +52,7 @@ _BULK: Final = {
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class TopicShare:
+class TopicReadTask:
     """A task that reads the offsets from `start` up to `end` of one partition.
 
     `options`: librdkafka's; `python_options`: kafka-python's. Both hold secrets, so a share must be passed to tasks

@@ -23,24 +23,24 @@ from cdc.monitoring.web.history import History, figures_of
 
 log = get_logger("dashboard")
 
-_LOOK_SECONDS = 4.0
+_POLL_SECONDS = 4.0
 
 
-class Looks(Protocol):
+class StatusSource(Protocol):
     """The interface of `Observer`. Tests of the page implement it with fixed status records."""
 
-    def look(self, deadline_seconds: float) -> PipelineStatus: ...
+    def poll(self, deadline_seconds: float) -> PipelineStatus: ...
 
     def close(self) -> None: ...
 
 
-class Watch:
+class StatusPoller:
     """Polls the status. `latest` is the last record, None before the first poll; `number` counts the polls."""
 
     def __init__(
         self,
         config: Config,
-        observer: Looks,
+        observer: StatusSource,
         *,
         history: History,
         journal: Journal,
@@ -49,7 +49,7 @@ class Watch:
     ) -> None:
         self.latest: PipelineStatus | None = None
         self.number = 0
-        self.looked_at = 0.0  # on the monotonic clock
+        self.polled_at = 0.0  # on the monotonic clock
         self.history = history
         self.journal = journal
         self._config = config
@@ -72,7 +72,7 @@ class Watch:
 
     def stop(self) -> None:
         self._stop.set()
-        self._thread.join(_LOOK_SECONDS + 2)
+        self._thread.join(_POLL_SECONDS + 2)
         self._delivery.stop()
         self._observer.close()
         self.history.close()
@@ -80,35 +80,35 @@ class Watch:
     @property
     def age_seconds(self) -> float | None:
         """The time since the last poll; None before the first one."""
-        return time.monotonic() - self.looked_at if self.latest is not None else None
+        return time.monotonic() - self.polled_at if self.latest is not None else None
 
     def _run(self) -> None:
         while not self._stop.is_set():
             began = time.monotonic()
-            self._guarded(self.look_once)
+            self._guarded(self.poll_once)
             self._stop.wait(max(0.05, self.interval_seconds - (time.monotonic() - began)))
 
-    def look_once(self) -> None:
+    def poll_once(self) -> None:
         """Poll once and pass the record on."""
-        record = self._observer.look(_LOOK_SECONDS)
-        self.latest, self.looked_at = record, time.monotonic()
+        record = self._observer.poll(_POLL_SECONDS)
+        self.latest, self.polled_at = record, time.monotonic()
         self.number += 1
         self._guarded(lambda: self.history.add(record.read_at, figures_of(record)))
-        self._guarded(lambda: self._tell(record))
+        self._guarded(lambda: self._deliver(record))
         self._guarded(lambda: self._guard.consider(record))
         mirror = self._mirror
         if mirror is not None and record.topics.problem is None:
             self._guarded(lambda: mirror.mirror(record))
 
-    def _tell(self, record: PipelineStatus) -> None:
+    def _deliver(self, record: PipelineStatus) -> None:
         conditions = conditions_of(record)
         self.journal.note(conditions, record.read_at)
         for alert in self._alarms.consider(conditions, record.read_at):
-            self._delivery.tell(alert)
+            self._delivery.deliver(alert)
 
     def _guarded(self, call: Callable[[], None]) -> None:
         """Call a consumer and log its errors, so that an error of one consumer does not stop the polling."""
         try:
             call()
         except Exception as error:
-            log.exception("look_failed", reason=f"{type(error).__name__}: {error}")
+            log.exception("poll_failed", reason=f"{type(error).__name__}: {error}")

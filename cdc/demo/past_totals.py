@@ -20,7 +20,7 @@ _SECONDS = 180.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Past:
+class PastTotals:
     """The number of orders and their total value at an LSN."""
 
     lsn: LSN
@@ -28,17 +28,17 @@ class Past:
     total: str
 
 
-def remember(config: Config) -> Past:
+def remember(config: Config) -> PastTotals:
     """Read the totals and the current LSN. No client may write to the shop meanwhile."""
     with connect(config.source.conninfo()) as connection:
         row = connection.execute("SELECT count(*), coalesce(sum(total), 0)::text FROM public.orders").fetchone()
         lsn = catalog.current_lsn(connection)
     if row is None:
         raise TransientError("The shop has no orders to count.")
-    return Past(lsn=lsn, orders=row[0], total=f"{float(row[1]):.2f}")
+    return PastTotals(lsn=lsn, orders=row[0], total=f"{float(row[1]):.2f}")
 
 
-def ask_for(past: Past, config_file: Path, show: Callable[[str], None]) -> bool:
+def query_as_of(past: PastTotals, config_file: Path, show: Callable[[str], None]) -> bool:
     """Query the warehouse with `tailrace query --as-of`, show the answer, and return whether it equals `past`."""
     arguments = ["query", _QUERY, "--as-of", str(past.lsn), "--json", "--config", str(config_file)]
     answered = subprocess.run(

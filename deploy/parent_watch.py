@@ -1,4 +1,4 @@
-"""Runs a program that must not outlive the one that wants it: `python leash.py PROGRAM ARGUMENT...`.
+"""Runs a program that must not outlive the one that wants it: `python parent_watch.py PROGRAM ARGUMENT...`.
 
 Its standard input is a pipe from the wanting process. When that process ends, however it ends, the pipe closes, and
 the program is killed.

@@ -31,7 +31,7 @@ class ShopChanges:
 
 
 @dataclass(slots=True)
-class Shelves:
+class KnownIds:
     """The existing ids, so that the writer can pick rows without a query."""
 
     customers: list[int] = field(default_factory=list)
@@ -40,13 +40,13 @@ class Shelves:
     clock: dt.datetime = dt.datetime(2026, 1, 1, tzinfo=dt.timezone.utc)
 
     @classmethod
-    def read(cls, cursor: Cursor) -> Shelves:
+    def read(cls, cursor: Cursor) -> KnownIds:
         """Read the ids and the shop's clock from the database."""
-        shelves = cls()
+        known_ids = cls()
         for ids, query in (
-            (shelves.customers, "SELECT id FROM public.customers ORDER BY id"),
-            (shelves.products, "SELECT id FROM public.products ORDER BY id"),
-            (shelves.orders, "SELECT id FROM public.orders ORDER BY id"),
+            (known_ids.customers, "SELECT id FROM public.customers ORDER BY id"),
+            (known_ids.products, "SELECT id FROM public.products ORDER BY id"),
+            (known_ids.orders, "SELECT id FROM public.orders ORDER BY id"),
         ):
             ids.extend(row[0] for row in cursor.execute(query))
         last = cursor.execute(
@@ -54,8 +54,8 @@ class Shelves:
             " UNION ALL SELECT max(updated_at) FROM public.products) AS times (at)"
         ).fetchone()
         if last is not None and last[0] is not None:
-            shelves.clock = last[0]
-        return shelves
+            known_ids.clock = last[0]
+        return known_ids
 
     def fold(self, changes: ShopChanges) -> None:
         """Apply the changes of a committed transaction."""

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 
 @contextmanager
-def borrowed_session(config: Config, app_name: str) -> Iterator[SparkSession]:
+def local_session(config: Config, app_name: str) -> Iterator[SparkSession]:
     """Yield the running session, or start a local one and stop it at the end.
 
     The job is small, so the session is local whichever master the config names.
