@@ -1,4 +1,4 @@
-"""Which class serves which `kind` of `[stores.NAME]`: one line for each, imported only when it is opened."""
+"""Maps each `kind` of `[stores.NAME]` to its class. The class's module is imported when such a store is opened."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ KINDS: Final = {
 
 
 def open_store(name: str, settings: Any, prefix: str) -> Store:
-    """The store of `[stores.NAME]`; `prefix` is the pipeline's. Connects when it is first used."""
+    """Open the store of `[stores.NAME]`. `prefix` is the pipeline's. The store connects on first use."""
     place = KINDS.get(settings.kind)
     if place is None:
         known = ", ".join(sorted(KINDS))
         raise UsageError(
-            f"Store `{name}` has kind {settings.kind}, which cannot be synced here.", remedy=f"Known: {known}."
+            f"Store `{name}` has kind {settings.kind}, which sync does not support.", remedy=f"Known: {known}."
         )
     module, _, attribute = place.partition(":")
     return cast("StoreKind", getattr(import_module(module), attribute))(name, settings, prefix)
