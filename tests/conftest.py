@@ -18,7 +18,7 @@ from cdc.config import IcebergConfig, SparkConfig
 from cdc.config.settings import Location
 from cdc.secrets import SecretOptions
 from deploy.stack import Stack
-from tests.harness import distribution, leftovers
+from tests.harness import cleanup, distribution
 from tests.harness.database import Database
 from tests.harness.process import Process, StartProcess, tailrace_argv
 from tests.harness.proxy import Proxy
@@ -104,8 +104,8 @@ def prefix(servers: Servers, request: pytest.FixtureRequest) -> Iterator[str]:
     yield own
     for name, delete in (
         ("kafka", delete_topics),
-        ("elasticsearch", leftovers.delete_indices),
-        ("redis", leftovers.delete_keys),
+        ("elasticsearch", cleanup.delete_indices),
+        ("redis", cleanup.delete_keys),
     ):
         if _FIXTURES[name] in request.fixturenames:
             delete(servers.server(name).address, own)

@@ -10,7 +10,7 @@ from playwright.sync_api import sync_playwright
 from tests.browser.visit import visiting
 from tests.harness.chromium import find_chromium
 from tests.harness.page_server import serving
-from tests.harness.scenes import SCENES, fill_history, shop_config
+from tests.harness.sample_statuses import SCENES, fill_history, shop_config
 
 PICTURES = Path(__file__).parents[2] / "docs" / "pictures"
 TOKEN = "a-token-of-pictures-0123"

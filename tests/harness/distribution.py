@@ -106,7 +106,7 @@ def _group(item: pytest.Item) -> str | None:
     for fixture, group in DEAR.items():
         if fixture in _fixtures(item):
             return group
-    return item.path.stem if _is_unit(item) or _shares_module_fixture(item) else None
+    return item.nodeid.partition("::")[0] if _is_unit(item) or _shares_module_fixture(item) else None
 
 
 def _turn(item: pytest.Item) -> int:
@@ -124,7 +124,7 @@ def _fixtures(item: pytest.Item) -> Sequence[str]:
 
 
 def _is_unit(item: pytest.Item) -> bool:
-    return item.path.parent.name == "unit"
+    return "unit" in item.path.parts
 
 
 def _shares_module_fixture(item: pytest.Item) -> bool:

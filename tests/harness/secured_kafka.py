@@ -14,8 +14,10 @@ from deploy.stack.program import Site
 from tests.harness.tls import make_certificates
 
 USER = "tailrace"
-PASSWORD = 'Zq right "password" \\ of tests qZ'
-WRONG_PASSWORD = "Zq-wrong-password-of-tests-qZ"
+PASSWORD_PARTS = ("Zq-secret", "secret-qZ")
+"""How every password here begins and ends: too long to be part of a random base64 text by chance."""
+PASSWORD = 'Zq-secret "password" \\ of tests secret-qZ'
+WRONG_PASSWORD = "Zq-secret-wrong-secret-qZ"
 _LISTENER = "listener.name.sasl_ssl"
 
 

@@ -1,0 +1,235 @@
+"""A table is copied beside the running stream: no row is lost, none goes back, none returns from the dead.
+
+These read chunks as the Spark tasks do, one by one, so that changes can be made at the moments that matter.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+from dataclasses import replace
+
+import msgspec
+import psycopg
+import pytest
+
+from cdc.logical_messages.signed import read_secret
+from cdc.lsn import LSN
+from cdc.names import Control, control_topic
+from cdc.postgres import catalog
+from cdc.snapshot.incremental import chunk as beside
+from cdc.snapshot.incremental import watermarks
+from cdc.snapshot.incremental.announced import announce
+from cdc.snapshot.incremental.chunk import read_incremental_chunk
+from cdc.snapshot.log import CopyLog
+from tests.harness.incremental_chunks import Later
+from tests.harness.pipeline import MakePipeline
+from tests.harness.records import read_topic
+from tests.harness.slow_commits import SlowCommits
+
+
+def _during_read(monkeypatch: pytest.MonkeyPatch, act: Callable[[], None]) -> None:
+    """Do something between the reading of the rows and the HIGH mark."""
+    flush = beside._Rows.flush
+
+    def flush_later(rows: beside._Rows) -> None:
+        act()
+        flush(rows)
+
+    monkeypatch.setattr(beside._Rows, "flush", flush_later)
+
+
+def test_rows_that_were_there_arrive(make_pipeline: MakePipeline) -> None:
+    """Rows from before capture began come by the copy; keys that only the topic has are gone after it."""
+    pipeline = make_pipeline()
+    pipeline.database.execute("CREATE TABLE t (id int PRIMARY KEY, v text)")
+    pipeline.database.execute("INSERT INTO t SELECT n, 'row ' || n FROM generate_series(1, 500) n")
+    pipeline.start()
+    pipeline.database.execute("UPDATE t SET v = 'changed' WHERE id = 7")
+    found = Later.of(pipeline, "t").whole()
+    assert (found.done, found.rows) == (True, 500)
+    pipeline.assert_same("t")
+
+
+def test_change_while_the_chunk_is_read(make_pipeline: MakePipeline, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Rows updated, deleted, re-keyed and inserted between the reading and its mark keep their newer state."""
+    pipeline = make_pipeline()
+    pipeline.database.execute("CREATE TABLE t (id int PRIMARY KEY, v text)")
+    pipeline.database.execute("INSERT INTO t SELECT n, 'old' FROM generate_series(1, 50) n")
+    pipeline.start()
+    # The first row of a table brings its columns along; while a chunk is read, that would look like other columns.
+    pipeline.database.execute("UPDATE t SET v = 'seen' WHERE id = 50")
+    pipeline.fence()
+
+    def change() -> None:
+        pipeline.database.execute("UPDATE t SET v = 'new' WHERE id BETWEEN 1 AND 10")
+        pipeline.database.execute("DELETE FROM t WHERE id BETWEEN 11 AND 20")
+        pipeline.database.execute("UPDATE t SET id = id + 1000 WHERE id BETWEEN 21 AND 30")
+        pipeline.database.execute("INSERT INTO t VALUES (5000, 'fresh')")
+
+    _during_read(monkeypatch, change)
+    found = Later.of(pipeline, "t").whole()
+    assert (found.done, found.rows) == (True, 20), "the overtaken rows give way"
+    pipeline.assert_same("t")
+
+
+@pytest.mark.parametrize(
+    "statement", ["TRUNCATE t", "ALTER TABLE t ADD COLUMN w int DEFAULT 7", "ALTER TABLE t RENAME COLUMN v TO x"]
+)
+def test_chunk_that_no_longer_holds_is_read_again(
+    make_pipeline: MakePipeline, monkeypatch: pytest.MonkeyPatch, statement: str
+) -> None:
+    """A TRUNCATE or other columns between the reading and its mark: nothing of it is published."""
+    pipeline = make_pipeline()
+    pipeline.database.execute("CREATE TABLE t (id int PRIMARY KEY, v text)")
+    pipeline.database.execute("INSERT INTO t SELECT n, 'old' FROM generate_series(1, 50) n")
+    pipeline.start()
+    later = Later.of(pipeline, "t")
+
+    def alter() -> None:
+        pipeline.database.execute(statement)
+        pipeline.database.execute("INSERT INTO t (id) VALUES (100)")  # the stream tells of new columns with a row
+
+    with monkeypatch.context() as patched:
+        _during_read(patched, alter)
+        found = later.read(later.chunk(1))
+    assert not found.done
+    assert found.repeat
+    second = later.read(later.chunk(1), attempt=2)
+    assert second.done
+    later.whole()
+    pipeline.assert_same("t")
+
+
+def test_capture_restarts_in_the_middle(make_pipeline: MakePipeline, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Killed between the two marks: nobody knows what happened in between, so the chunk is read again."""
+    pipeline = make_pipeline()
+    pipeline.database.execute("CREATE TABLE t (id int PRIMARY KEY, v text)")
+    pipeline.database.execute("INSERT INTO t SELECT n, 'old' FROM generate_series(1, 50) n")
+    capture = pipeline.start()
+    later = Later.of(pipeline, "t")
+
+    def kill() -> None:
+        pipeline.fence()
+        capture.kill()
+        pipeline.database.execute("DELETE FROM t WHERE id = 3")
+
+    with monkeypatch.context() as patched:
+        _during_read(patched, kill)
+        read_incremental_chunk(later.task(later.chunk(1)))
+    pipeline.start()
+    assert later.outcome(later.chunk(1)).repeat
+    assert later.read(later.chunk(1), attempt=2).done
+    pipeline.assert_same("t")
+
+
+def test_capture_restarts_while_a_published_commit_is_not_visible(
+    make_pipeline: MakePipeline, slow_commits: SlowCommits
+) -> None:
+    """It hangs on a synchronous standby, and the capture that has published it is gone: a chunk that is read without
+    it must not put the rows back. A transaction that only holds on to another table holds up nothing."""
+    pipeline = make_pipeline()
+    database = pipeline.database
+    for name in ("t", "other"):
+        database.execute(f"CREATE TABLE {name} (id int PRIMARY KEY, v text)")
+        database.execute(f"INSERT INTO {name} SELECT n, 'old' FROM generate_series(1, 50) n")
+    capture = pipeline.start()
+    slow_commits.begin()
+    slow_commits.commit("UPDATE t SET v = 'new' WHERE id < 9; DELETE FROM t WHERE id = 9")
+    # Sessions from now on, the copy's, do not wait for the standby.
+    database.execute(f"ALTER DATABASE {database.name} SET synchronous_commit = local")
+    capture.wait_for(lambda: pipeline.rows_published("t") >= 9, 30, "the commit in the topic")
+    pipeline.fence(while_running=capture)
+    capture.stop()
+    capture = pipeline.start()
+    later, elsewhere = Later.of(pipeline, "t"), Later.of(pipeline, "other")
+    assert later.read(later.chunk(1)).repeat
+    assert elsewhere.read(elsewhere.chunk(2)).done
+    slow_commits.end()
+    assert later.read(later.chunk(3)).done
+    pipeline.assert_same("t", "other", while_running=capture)
+
+
+def test_writer_that_hammers_the_copied_rows(make_pipeline: MakePipeline) -> None:
+    """Many chunks, a writer on the same rows all the time: the topic ends equal to the table."""
+    pipeline = make_pipeline()
+    pipeline.database.execute("CREATE TABLE t (id int PRIMARY KEY, v text, n int DEFAULT 0)")
+    pipeline.database.execute("INSERT INTO t SELECT n, repeat('x', 200) FROM generate_series(1, 3000) n")
+    pipeline.start()
+    later = Later.of(pipeline, "t")
+    stop = threading.Event()
+
+    def write() -> None:
+        with psycopg.connect(pipeline.database.dsn, autocommit=True) as connection:
+            turn = 0
+            while not stop.is_set():
+                turn += 1
+                connection.execute("UPDATE t SET n = n + 1 WHERE id %% 37 = %s", [turn % 37])
+                connection.execute("DELETE FROM t WHERE id = %s", [turn * 7 % 3000])
+                connection.execute(
+                    "INSERT INTO t VALUES (%s, 'again') ON CONFLICT (id) DO UPDATE SET v = 'kept'", [turn * 11 % 3000]
+                )
+
+    writer = threading.Thread(target=write)
+    writer.start()
+    try:
+        ((blocks,),) = pipeline.database.execute("SELECT pg_relation_size('t') / 8192")
+        bounds = [*range(0, blocks, 12), None]
+        for number, (first, end) in enumerate(zip(bounds, [*bounds[1:], None], strict=True)):
+            if first is not None:
+                chunk = later.chunk(number, first, end)
+                attempt = 1
+                while not later.read(chunk, attempt).done:
+                    attempt += 1
+    finally:
+        stop.set()
+        writer.join()
+    # The rows that were there before are all copied or changed by now.
+    pipeline.assert_same("t")
+
+
+def test_marks_that_are_not_of_this_pipelines_own_copies_do_nothing(make_pipeline: MakePipeline) -> None:
+    """Anybody may write into the log. Of another pipeline, of an older version that named none, of a copy that nobody
+    has announced, or ending what comes after it: no row, no marker, and no record of it."""
+    pipeline = make_pipeline()
+    pipeline.database.execute("CREATE TABLE t (id int PRIMARY KEY, v text)")
+    capture = pipeline.start()
+    pipeline.database.execute("INSERT INTO t SELECT n, 'row ' || n FROM generate_series(1, 50) n")
+    pipeline.assert_same("t", while_running=capture)
+    before = pipeline.end_offsets("t")
+    later = Later.of(pipeline, "t")
+    announce(later.config.kafka, [later.plan(LSN(1))])
+    strange = replace(later.config, kafka=replace(later.config.kafka, prefix="another"))
+    with psycopg.connect(pipeline.database.dsn, autocommit=True) as connection:
+        now = catalog.current_lsn(connection)
+        unknown = msgspec.structs.replace(later.chunk(1), copy="unknown")
+        read_incremental_chunk(replace(later.task(later.chunk(2)), chunk=unknown))
+        for mark in (
+            later.end(now, "unknown"),
+            later.end(LSN(now + (1 << 40))),
+            msgspec.structs.replace(later.end(now), whole={later.oid: int(now), "1259": int(now)}),
+            msgspec.structs.replace(later.end(now), pipeline=""),
+            msgspec.structs.replace(later.end(now), pipeline=watermarks.pipeline_of(strange)),
+        ):
+            watermarks.emit_watermark(connection, mark, read_secret(later.config.kafka))
+    pipeline.fence(while_running=capture)
+    assert pipeline.end_offsets("t") == before, "not a record, not even a commit's"
+    with CopyLog(later.config.kafka) as copies:
+        copies.refresh()
+    assert [copy.state for copy in copies.copies.values()] == ["planned"]
+    assert "unknown" not in copies.chunks
+    assert later.whole().done, "its own goes through"
+    pipeline.assert_same("t", while_running=capture)
+
+
+def test_a_row_that_is_too_large_is_parked(make_pipeline: MakePipeline) -> None:
+    """As in the stream: the rest of its chunk is published, and the copy comes to its end."""
+    pipeline = make_pipeline(kafka={"max_message_bytes": 20_000})
+    pipeline.database.execute("CREATE TABLE t (id int PRIMARY KEY, v text)")
+    pipeline.database.execute("INSERT INTO t VALUES (1, 'small'), (2, repeat('x', 100000)), (3, repeat('y', 19500))")
+    pipeline.start()
+    chunk = Later.of(pipeline, "t").whole()
+    assert chunk.done
+    assert [record.key for record in pipeline.records("t") if record.op == "r"] == [b'{"id":1}']
+    parked = read_topic(pipeline.bootstrap, control_topic(pipeline.prefix, Control.PARKED))
+    assert {record.value["key"] for record in parked} == {'{"id":2}', '{"id":3}'}

@@ -1,0 +1,130 @@
+"""Capture before the first copy is through: it holds the snapshot, publishes nothing, and survives its own death."""
+
+from __future__ import annotations
+
+import threading
+
+import pytest
+
+from cdc.config import load_config
+from cdc.errors import TransientError
+from cdc.startup.initial_snapshot import interrupted
+from spark_jobs.snapshot.initial_driver import CopyDriver
+from tests.harness.initial_snapshot import FIRST, copies, wait_for_hold
+from tests.harness.own_postgres import OwnPostgres
+from tests.harness.pipeline import MakePipeline, Pipeline
+from tests.harness.waiting import eventually
+
+
+def test_empty_tables_need_no_copy(make_pipeline: MakePipeline) -> None:
+    """A pipeline over empty tables streams at once, and readers find the tables' columns without a single row."""
+    pipeline = make_pipeline(copy=FIRST)
+    pipeline.database.execute("CREATE TABLE t (id int PRIMARY KEY, v text)")
+    pipeline.start()
+    assert [copy.state for copy in copies(pipeline)] == ["complete"]
+    pipeline.database.execute("INSERT INTO t VALUES (1, 'a')")
+    pipeline.assert_same("t")
+
+
+def test_nothing_is_published_before_the_copy(make_pipeline: MakePipeline) -> None:
+    """While the first copy is due, changes stay in the slot; a second capture waits as the standby."""
+    pipeline = make_pipeline(copy=FIRST)
+    pipeline.database.execute("CREATE TABLE t (id int PRIMARY KEY, v text)")
+    pipeline.database.execute("INSERT INTO t VALUES (1, 'a')")
+    capture = wait_for_hold(pipeline)
+    (copy,) = copies(pipeline)
+    assert (copy.kind, copy.state) == ("first", "open")
+    pipeline.database.execute("INSERT INTO t VALUES (2, 'b')")
+    standby = pipeline.launch()
+    standby.wait_for_line('"standby"', 60)
+    assert pipeline.end_offsets("t") == 0
+    assert pipeline.progress_records()[-1]["state"] == "copying"
+    assert capture.running
+
+
+def test_death_before_any_chunk_begins_anew(make_pipeline: MakePipeline) -> None:
+    """The snapshot dies with its capture; where nothing was copied, the next one makes a new slot and snapshot."""
+    pipeline = make_pipeline(copy=FIRST)
+    pipeline.database.execute("CREATE TABLE t (id int PRIMARY KEY, v text)")
+    pipeline.database.execute("INSERT INTO t VALUES (1, 'a')")
+    wait_for_hold(pipeline).kill()
+    wait_for_hold(pipeline)
+    eventually(lambda: [copy.state for copy in copies(pipeline)] == ["abandoned", "open"], 30, "the two copies")
+
+
+def test_death_while_it_is_given_up_begins_anew(make_pipeline: MakePipeline) -> None:
+    """The capture that gives the copy up dies right after it has said so: the next one does not take that for a copy
+    that is through."""
+    pipeline = make_pipeline(copy=FIRST)
+    pipeline.database.execute("CREATE TABLE t (id int PRIMARY KEY, v text)")
+    pipeline.database.execute("INSERT INTO t VALUES (1, 'a')")
+    wait_for_hold(pipeline).kill()
+    (copy,) = copies(pipeline)
+    for _ in range(2):
+        outcome = interrupted(load_config(pipeline.config), copy.id)
+        assert (outcome.is_through, outcome.missing.keys()) == (False, set(copy.tables))
+        assert [each.state for each in copies(pipeline)] == ["abandoned"]
+    wait_for_hold(pipeline)
+    assert [each.state for each in copies(pipeline)] == ["abandoned", "open"]
+
+
+def test_a_driver_cannot_plan_what_was_given_up(make_pipeline: MakePipeline) -> None:
+    """Capture gives the copy up in the driver's own name: whoever comes first cuts the other off."""
+    pipeline = make_pipeline(copy=FIRST)
+    pipeline.database.execute("CREATE TABLE t (id int PRIMARY KEY, v text)")
+    pipeline.database.execute("INSERT INTO t VALUES (1, 'a')")
+    wait_for_hold(pipeline)
+    config = load_config(pipeline.config)
+    (copy,) = copies(pipeline)
+    with CopyDriver(config, watch=lambda _: None, stop=threading.Event()) as driver:
+        driver._publisher.fence(30)
+        interrupted(config, copy.id)
+        with pytest.raises(TransientError, match="fenced"):
+            driver._plan(copy, driver._connection, {})
+    with CopyDriver(config, watch=lambda _: None, stop=threading.Event()) as driver:
+        assert driver.prepare(copy.id) is None
+    assert [each.state for each in copies(pipeline)] == ["abandoned"]
+
+
+def test_a_slot_that_is_lost_meanwhile_ends_the_wait(make_pipeline: MakePipeline) -> None:
+    """Nobody copies for hours what can never be streamed from: refused at once, with the remedy."""
+    pipeline = make_pipeline(copy=FIRST)
+    pipeline.database.execute("CREATE TABLE t (id int PRIMARY KEY, v text)")
+    pipeline.database.execute("INSERT INTO t VALUES (1, 'a')")
+    capture = wait_for_hold(pipeline)
+    pipeline.database.execute("SELECT pg_drop_replication_slot(%s)", [pipeline.slot_name])
+    capture.expect_exit(3, 60)
+    assert f"Slot {pipeline.slot_name} is gone" in capture.errors
+    assert "tailrace recover" in capture.errors
+
+
+def test_the_log_that_is_held_meanwhile_is_watched(own: OwnPostgres, own_pipeline: Pipeline) -> None:
+    """The slot keeps everything until the copy is through: told before the server's limit, and refused past it."""
+    pipeline = own_pipeline
+    pipeline.configure(copy=FIRST)
+    pipeline.database.execute("CREATE TABLE t (id int PRIMARY KEY, v text)")
+    pipeline.database.execute("INSERT INTO t VALUES (1, 'a')")
+    own.configure({"max_slot_wal_keep_size": "128MB"})
+    capture = wait_for_hold(pipeline)
+    pipeline.database.execute(
+        "SELECT count(pg_logical_emit_message(false, 'flood', repeat('x', 1000000))) FROM generate_series(1, 80)"
+    )
+    capture.wait_for_line('"slot_nears_its_limit"', 30)
+    assert "max_slot_wal_keep_size" in capture.errors
+    own.outgrow(pipeline.slot_name)
+    capture.expect_exit(3, 60)
+    assert f"Slot {pipeline.slot_name} is invalidated" in capture.errors
+
+
+def test_lost_connection_is_noticed(make_pipeline: MakePipeline) -> None:
+    """The server ends the session that holds the snapshot: capture does not wait for ever for a copy that cannot be."""
+    pipeline = make_pipeline(copy=FIRST)
+    pipeline.database.execute("CREATE TABLE t (id int PRIMARY KEY, v text)")
+    pipeline.database.execute("INSERT INTO t VALUES (1, 'a')")
+    capture = wait_for_hold(pipeline)
+    pipeline.database.execute(
+        "SELECT pg_terminate_backend(pid) FROM pg_stat_activity"
+        " WHERE backend_type = 'walsender' AND datname = current_database()"
+    )
+    eventually(lambda: len(copies(pipeline)) == 2, 60, "a new copy")
+    assert capture.errors.count('"waiting_for_first_copy"') == 2

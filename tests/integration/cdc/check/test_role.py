@@ -1,0 +1,123 @@
+"""`tailrace check` as roles with too little, enough and too much: each missing right has its grant."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+from psycopg import sql
+
+from cdc.check import Finding, Level, inspect
+from tests.harness.check_runs import (
+    as_role,
+    assert_found,
+    assert_no_fail,
+    forget_role,
+    make_config,
+    role,
+)
+from tests.harness.database import Database
+
+CREATE_PUBLICATION = "CREATE PUBLICATION tailrace FOR TABLE ONLY t"
+
+
+class Logins:
+    """Inspections of the test's database, seen by a role of its own."""
+
+    def __init__(self, database: Database, bootstrap: str, prefix: str, name: str) -> None:
+        self.name = name
+        self._database = database
+        self._config = make_config(as_role(database.dsn, name), bootstrap, prefix)
+
+    def inspect(self) -> list[Finding]:
+        return inspect(self._config)
+
+    def admin(self, statement: str) -> None:
+        """As superuser; `{role}` stands for the role's name."""
+        self._database.execute(statement.replace("{role}", sql.Identifier(self.name).as_string(None)))
+
+
+@pytest.fixture
+def logins(
+    database: Database, kafka_bootstrap: str, prefix: str, postgres_url: str, request: pytest.FixtureRequest
+) -> Iterator[Logins]:
+    """A role with LOGIN REPLICATION (or what the test asks for) beside a table that it does not own."""
+    database.execute("CREATE TABLE t (id int PRIMARY KEY, v text)")
+    with role(postgres_url, *getattr(request, "param", ("LOGIN", "REPLICATION"))) as name:
+        yield Logins(database, kafka_bootstrap, prefix, name)
+        forget_role(database.dsn, name)
+
+
+def test_login_replication_and_select_are_enough(logins: Logins) -> None:
+    """With the publication made by the owner, nothing more is needed: no failure, and no word about superusers."""
+    logins.admin("GRANT SELECT ON t TO {role}")
+    logins.admin(CREATE_PUBLICATION)
+    found = logins.inspect()
+    assert_no_fail(found)
+    assert_found(found, Level.OK, "role", "no superuser")
+    assert_found(found, Level.OK, "role", "may replicate (it has REPLICATION)")
+    assert_found(found, Level.OK, "table public.t", "can be read")
+
+
+def test_each_missing_right_has_its_grant(logins: Logins) -> None:
+    """SELECT, USAGE, EXECUTE and the publication: the remedies, run as printed, make the check pass."""
+    logins.admin("REVOKE USAGE ON SCHEMA public FROM PUBLIC")
+    logins.admin("REVOKE EXECUTE ON FUNCTION pg_logical_emit_message(boolean, text, text, boolean) FROM PUBLIC")
+    found = logins.inspect()
+    reading = assert_found(found, Level.FAIL, "table public.t", "grant usage on schema public", "grant select on")
+    publishing = assert_found(found, Level.FAIL, "publication tailrace", "may not create", "does not own public.t")
+    messages = assert_found(found, Level.FAIL, "role", "pg_logical_emit_message", "grant execute")
+    for finding in (reading, publishing, messages):
+        assert finding.remedy is not None
+        for statement in finding.remedy.partition("run: ")[2].split(";"):
+            if statement.strip():
+                logins.admin(statement)
+    assert_no_fail(logins.inspect())
+
+
+def test_the_right_to_make_the_publication_will_do(logins: Logins) -> None:
+    """A role that owns the tables and may create in the database makes the publication itself."""
+    logins.admin("ALTER TABLE t OWNER TO {role}")
+    logins.admin(f'GRANT CREATE ON DATABASE "{logins._database.name}" TO {{role}}')
+    found = logins.inspect()
+    assert_no_fail(found)
+    assert_found(found, Level.OK, "publication tailrace", "capture makes it")
+
+
+def test_row_level_security_that_hides_rows_is_refused(logins: Logins) -> None:
+    """A re-select under a policy would not find rows that exist: refused, unless the role bypasses policies."""
+    logins.admin("GRANT SELECT ON t TO {role}")
+    logins.admin(CREATE_PUBLICATION)
+    logins.admin("ALTER TABLE t ENABLE ROW LEVEL SECURITY")
+    hidden = assert_found(logins.inspect(), Level.FAIL, "table public.t", "Row-level security", "bypassrls")
+    assert hidden.remedy is not None
+    logins.admin(hidden.remedy.partition("run: ")[2].partition(";")[0])
+    assert_no_fail(logins.inspect())
+
+
+@pytest.mark.parametrize("logins", [("LOGIN",)], indirect=True)
+def test_without_replication(logins: Logins) -> None:
+    """It is tried, not looked up; the remedy is the ordinary server's."""
+    found = logins.inspect()
+    assert_found(found, Level.FAIL, "role", "may not replicate", f"alter role {logins.name} replication;")
+
+
+MANAGED = {
+    "rds_replication": ("Amazon RDS", "grant rds_replication to"),
+    "cloudsqlsuperuser": ("Google Cloud SQL", "with replication;"),
+    "azure_pg_admin": ("Azure Database", "with replication;"),
+}
+
+
+@pytest.mark.parametrize("service_role", MANAGED)
+@pytest.mark.parametrize("logins", [("LOGIN",)], indirect=True)
+def test_managed_services_are_recognised(logins: Logins, postgres_url: str, service_role: str) -> None:
+    """By the role that only they have: the remedy is theirs, and membership is told as the reason."""
+    service, remedy = MANAGED[service_role]
+    with role(postgres_url, name=service_role):
+        found = logins.inspect()
+        assert_found(found, Level.OK, "server", service)
+        assert_found(found, Level.FAIL, "role", "may not replicate", remedy)
+        logins.admin(f"GRANT {service_role} TO {{role}}")
+        logins.admin("ALTER ROLE {role} REPLICATION")  # what membership means on the service itself
+        assert_found(logins.inspect(), Level.OK, "role", f"may replicate (a member of {service_role})")

@@ -1,0 +1,185 @@
+"""Signing in to the dashboard and out again: what is read before the token is known, and how long a session lasts."""
+
+from __future__ import annotations
+
+import contextlib
+import http.client
+import socket
+import stat
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from itertools import islice
+from pathlib import Path
+
+import pytest
+
+from cdc.monitoring.web.sessions import SESSION_SECONDS, Sessions
+from cdc.secrets import Secret
+from tests.harness.dashboard_client import Visitor
+from tests.harness.page_server import PageServer, serving
+from tests.harness.sample_statuses import idle, shop_config
+
+TOKEN = "a-token-of-tests-0123"
+OTHER_TOKEN = "another-token-of-tests"
+
+
+@contextmanager
+def _served(folder: Path, token: str = TOKEN) -> Iterator[PageServer]:
+    config = shop_config(folder, f'\n[dashboard]\ntoken = "{token}"\n')
+    with serving(config, idle(config)) as server:
+        yield server
+
+
+@pytest.fixture
+def locked(tmp_path: Path) -> Iterator[PageServer]:
+    with _served(tmp_path) as server:
+        yield server
+
+
+def _sign_in(server: PageServer, token: str = TOKEN) -> str:
+    return Visitor(server.url).post("/login", f"token={token}".encode()).headers["Set-Cookie"].partition(";")[0]
+
+
+def _sees(server: PageServer, cookie: str) -> bool:
+    return Visitor(server.url).get("/api/state", Cookie=cookie).status == 200
+
+
+# -- what is read before the token is known -----------------------------------------------------------------------
+
+
+def test_a_login_that_says_how_long_it_is_is_refused_unread(locked: PageServer) -> None:
+    """413 for the header alone: not a byte of the body was sent."""
+    connection = http.client.HTTPConnection("127.0.0.1", locked.port, timeout=20)
+    connection.putrequest("POST", "/login")
+    connection.putheader("Content-Length", str(1 << 40))
+    connection.endheaders()
+    assert connection.getresponse().status == 413
+    connection.close()
+
+
+def test_a_login_without_a_length_is_read_no_further_than_a_token_is_long(locked: PageServer) -> None:
+    """A chunked body without an end: it is answered and cut off while the client still sends."""
+    with socket.create_connection(("127.0.0.1", locked.port), timeout=20) as client:
+        client.sendall(b"POST /login HTTP/1.1\r\nHost: 127.0.0.1\r\nTransfer-Encoding: chunked\r\n\r\n")
+        chunk = b"1000\r\n" + b"x" * 0x1000 + b"\r\n"
+        with contextlib.suppress(OSError):
+            for _ in range(4):
+                client.sendall(chunk)
+        assert client.recv(64).startswith(b"HTTP/1.1 413")
+
+
+def test_a_login_that_is_never_finished_does_not_keep_its_connection(
+    locked: PageServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A client that stops in the middle is answered after a while, and the connection is closed."""
+    monkeypatch.setattr("cdc.monitoring.web.server._LOGIN_SECONDS", 0.2)
+    with socket.create_connection(("127.0.0.1", locked.port), timeout=20) as client:
+        client.sendall(b"POST /login HTTP/1.1\r\nHost: 127.0.0.1\r\nContent-Length: 50\r\n\r\ntoken=")
+        assert client.recv(64).startswith(b"HTTP/1.1 408")
+        while client.recv(4096):
+            pass
+
+
+def test_a_body_where_none_is_wanted_is_not_read(locked: PageServer) -> None:
+    """Every other POST is answered before its body has come."""
+    for path in ("/logout", "/api/stores/nothing/pause"):
+        with socket.create_connection(("127.0.0.1", locked.port), timeout=20) as client:
+            head = f"POST {path} HTTP/1.1\r\nHost: 127.0.0.1\r\nAuthorization: Bearer {TOKEN}\r\n"
+            client.sendall(f"{head}Content-Length: {1 << 40}\r\n\r\nbegun".encode())
+            assert client.recv(64).split()[1] in (b"303", b"404"), path
+
+
+# -- sessions -----------------------------------------------------------------------------------------------------
+
+
+def test_a_session_that_was_signed_out_is_over_on_the_server(locked: PageServer) -> None:
+    """A copy of the cookie opens nothing any more; another session of the same token goes on."""
+    mine, other = _sign_in(locked), _sign_in(locked)
+    assert mine != other
+    assert _sees(locked, mine)
+    left = Visitor(locked.url).post("/logout", Cookie=mine, Origin=locked.url)
+    assert (left.status, left.headers["Location"]) == (303, "/login")
+    assert "Max-Age=0" in left.headers["Set-Cookie"]
+    assert (_sees(locked, mine), _sees(locked, other)) == (False, True)
+
+
+def test_a_stream_of_events_ends_with_its_session(locked: PageServer) -> None:
+    """A page that was left open sees nothing more after the sign-out, wherever that was done."""
+    cookie = _sign_in(locked)
+    with Visitor(locked.url).stream("/api/events", Cookie=cookie) as lines:
+        first = list(islice((line for line in lines if line.startswith("data: ")), 1))
+        assert first
+        assert Visitor(locked.url).post("/logout", Cookie=cookie, Origin=locked.url).status == 303
+        list(lines)  # ends
+
+
+def test_a_session_survives_a_restart_of_the_dashboard_and_not_a_new_token(tmp_path: Path) -> None:
+    """A sign-out is remembered as well."""
+    with _served(tmp_path) as server:
+        kept, left = _sign_in(server), _sign_in(server)
+        Visitor(server.url).post("/logout", Cookie=left, Origin=server.url)
+    with _served(tmp_path) as server:
+        assert (_sees(server, kept), _sees(server, left)) == (True, False)
+    with _served(tmp_path, OTHER_TOKEN) as server:
+        assert not _sees(server, kept)
+
+
+def test_sessions_of_two_dashboards_of_one_config_are_the_same(tmp_path: Path) -> None:
+    """Signed out at the one, signed out at the other."""
+    with _served(tmp_path) as one, _served(tmp_path) as two:
+        cookie = _sign_in(one)
+        assert _sees(two, cookie)
+        Visitor(two.url).post("/logout", Cookie=cookie, Origin=two.url)
+        assert not _sees(one, cookie)
+
+
+def test_a_session_ends_by_itself(tmp_path: Path) -> None:
+    """After half a day, also on the server; what has ended is deleted at the next sign-in."""
+    sessions = Sessions(tmp_path / "sessions", Secret(TOKEN))
+    now = time.time()
+    assert SESSION_SECONDS <= 12 * 3600
+    value = sessions.begin(now)
+    assert sessions.is_valid(value, now + SESSION_SECONDS - 1)
+    assert not sessions.is_valid(value, now + SESSION_SECONDS)
+    _, dot, secret = value.partition(".")
+    longer = f"{int(now) + 2 * SESSION_SECONDS}{dot}{secret}"
+    assert not sessions.is_valid(longer, now)
+    sessions.begin(now + SESSION_SECONDS)
+    assert len(list((tmp_path / "sessions").iterdir())) == 1
+
+
+def test_what_is_kept_of_a_session_is_not_its_cookie(tmp_path: Path) -> None:
+    """Files that other users of the machine cannot list, and whose names open nothing."""
+    folder = tmp_path / "sessions"
+    sessions = Sessions(folder, Secret(TOKEN))
+    value = sessions.begin()
+    secret = value.partition(".")[2]
+    for path in folder.iterdir():
+        assert secret not in path.name
+        assert not sessions.is_valid(path.name)
+        assert path.read_bytes() == b""
+    assert stat.S_IMODE(folder.stat().st_mode) == 0o700
+    assert all(stat.S_IMODE(path.stat().st_mode) == 0o600 for path in folder.iterdir())
+
+
+@pytest.mark.parametrize(
+    "value", ["", ".", "..", "/etc/passwd", "../x", "é", "\x00", "0" * 100_000, "1999999999.00", "²." + "a" * 43]
+)
+def test_a_cookie_that_no_sign_in_gave_opens_nothing(tmp_path: Path, value: str) -> None:
+    """Whatever it looks like: a path, something huge, a cookie of an older Tailrace."""
+    sessions = Sessions(tmp_path / "sessions", Secret(TOKEN))
+    sessions.begin()
+    assert not sessions.is_valid(value)
+    sessions.end(value)
+    assert len(list((tmp_path / "sessions").iterdir())) == 1
+
+
+def test_sessions_work_where_nothing_can_be_written(tmp_path: Path) -> None:
+    """They are in memory then: they end with the process, and at a sign-out."""
+    (tmp_path / "file").write_text("not a folder", encoding="utf-8")
+    sessions = Sessions(tmp_path / "file" / "sessions", Secret(TOKEN))
+    value = sessions.begin()
+    assert sessions.is_valid(value)
+    sessions.end(value)
+    assert not sessions.is_valid(value)
