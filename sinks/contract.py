@@ -33,10 +33,10 @@ class TakenOverError(RefusedError):
 
 
 class PositionLostError(TransientError):
-    """The store is not in the state that this driver left: it was flushed, restored or restarted, or lost the generation.
+    """The store is not in the state that this driver left: it was flushed, restored or restarted.
 
-    The driver starts over from the store's present state: `serving()`, then `take()`.
-    """
+    The store also raises it if the generation is gone. The driver starts over from the store's present state:
+    `serving()`, then `take()`.
     """
 
 
@@ -106,8 +106,8 @@ class Position(msgspec.Struct, frozen=True, kw_only=True):
     format: int = POSITION_FORMAT
     #: The token of the driver that owns the generation. "": no driver has taken it yet.
     owner: str = ""
-    #: The pipeline whose topics the generation is built from. "": an older Tailrace wrote this position. Versions of two
-    #: pipelines cannot be compared.
+    #: The pipeline whose topics the generation is built from. "": an older Tailrace wrote this position. Versions of
+    #: two pipelines cannot be compared.
     pipeline_id: str = ""
     topics: dict[str, TopicPosition] = {}
     #: Everything up to this version is applied, over all topics.
@@ -190,10 +190,10 @@ class Writer(Protocol):
     def truncate(self, table: TableSchema, version: Version) -> int:
         """Delete every row of the table that has a smaller version, permanently. Returns how many rows were deleted.
 
-        Only the driver calls this, before the batch's `apply` calls for that table and never concurrently with them. The
-        caller should still pass rows of the same batch that are older than the TRUNCATE marker to `apply`, as deletes at
-        the marker's version. A delayed request of an earlier attempt that carries these rows then finds a larger version
-        in the store. (A bootstrap into a new generation has no earlier attempts and may omit them.)
+        Only the driver calls this, before the batch's `apply` calls for that table and never concurrently with them.
+        The caller should still pass rows of the same batch that are older than the TRUNCATE marker to `apply`, as
+        deletes at the marker's version. A delayed request of an earlier attempt that carries these rows then finds a
+        larger version in the store. (A bootstrap into a new generation has no earlier attempts and may omit them.)
         """
 
     def close(self) -> None:
@@ -224,8 +224,8 @@ class Store(Protocol):
     def create_generation(self, tables: Iterable[TableSchema], pipeline_id: str = "") -> Generation:
         """Create an empty generation in state "loading", whose position holds only the `pipeline_id`.
 
-        The existing generations stay. A store that rebuilds in place treats rows of another pipeline as absent: a change
-        replaces such a row whatever its version, and none of these rows is left after `switch`.
+        The existing generations stay. A store that rebuilds in place treats rows of another pipeline as absent: a
+        change replaces such a row whatever its version, and none of these rows is left after `switch`.
         """
 
     def ensure_table(self, generation: Generation, table: TableSchema) -> Fit:
@@ -235,13 +235,13 @@ class Store(Protocol):
         """
 
     def settle(self, generation: Generation) -> Generation:
-        """End the bulk load: apply the settings for serving, and make all writes visible. `switch` calls it if needed."""
+        """End the bulk load: apply the settings for serving, make all writes visible. `switch` does so if needed."""
 
     def switch(self, generation: Generation) -> None:
         """Switch readers to this generation, all tables at once. The old generation stays until `drop`."""
 
     def drop(self, generation: Generation) -> None:
-        """Remove a generation that does not serve; no effect if it is gone. Its writers then raise PositionLostError."""
+        """Remove a generation that does not serve. No effect if it is gone. Its writers raise PositionLostError."""
 
     def position(self, generation: Generation) -> Position | None:
         """Read the stored position. None: the position is lost, or the generation is gone.
@@ -281,7 +281,7 @@ class Store(Protocol):
         """
 
     def sweep_ghosts(self, generation: Generation, table: TableSchema, below: Version) -> int:
-        """In-place rebuilds only: delete rows with versions up to `below` that no writer of `generation` has written.
+        """In-place rebuilds only: delete rows with versions up to `below` that no writer of `generation` was given.
 
         `below` is inclusive: the rebuild is complete as of this version. Call it once all changes up to it are applied.
         """

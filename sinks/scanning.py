@@ -57,9 +57,9 @@ class StoreScan(Protocol):
     def force(self, table: TableSchema, forced: Sequence[Forced]) -> None:
         """Replace or remove rows whatever their version, each only if it is still the row that the audit found.
 
-        A row that arrives in the meantime with a larger version than the change stays. Repair needs this for a row whose
-        version is larger than any future version, because such a row would otherwise stay for ever. The kinds in
-        `BY_SPARK` refuse it.
+        A row that arrives in the meantime with a larger version than the change stays. Repair needs this for a row
+        whose version is larger than any future version, because such a row would otherwise stay for ever. The kinds
+        in `BY_SPARK` refuse it.
         """
 
     def close(self) -> None:
