@@ -1,1 +1,1 @@
-"""Stores: one module per kind of store, no Spark import."""
+"""Stores: one package per kind of store. Nothing here imports Spark."""

@@ -1,8 +1,8 @@
-"""Which typed column holds a Postgres column, in Spark SQL's words (docs/reference/types.md). Pure; the only such list.
+"""Maps Postgres types to Spark SQL column types (docs/reference/types.md). Pure: no I/O. The only such mapping.
 
-A type has a typed column only if its ordinary values fit exactly. What does not fit such a column (infinity, a year
-before Christ, NaN in a decimal, an array of arrays) is never changed: the row is parked, or the column is made `string`
-by the config. Everything else is a `string` that holds the value as it is in the topic.
+A type gets a typed column only if the column represents its ordinary values exactly. A value that does not fit
+(infinity, a year BC, NaN in a decimal, an array of arrays) is never altered: the row is parked, or the config makes the
+column a `string`. Every other type becomes a `string` that holds the value as the topic has it.
 """
 
 from __future__ import annotations
@@ -27,21 +27,21 @@ _PLAIN: Final = {
     "bytea": "binary",
 }
 _MOST_DIGITS: Final = 38
-# Their elements' JSON may hold more than one value, or arrays of their own.
+# The JSON of their elements may hold more than one value, or nested arrays.
 _ARRAYS_AS_TEXT: Final = frozenset({"point", "box"})
 
 
 def spark_type(column: SchemaColumn) -> str:
-    """`bigint`, `decimal(10,2)`, `array<date>`, `string`."""
+    """Return the Spark SQL type of a column: `bigint`, `decimal(10,2)`, `array<date>`, `string`."""
     name = column.type
-    # A type of the user's (`public.mood`) is known by name only: a string, whatever it is made of.
+    # `__schema` gives only the name of a user-defined type (`public.mood`), so its column is a string.
     if name.startswith("_") and "." not in name and name[1:] not in _ARRAYS_AS_TEXT:
         return f"array<{_scalar(name[1:], column.modifier)}>"
     return _scalar(name, column.modifier)
 
 
 def element_type(spark_type: str) -> str | None:
-    """Of an array; None of anything else."""
+    """Return the element type of an array type, and None for any other type."""
     return spark_type[6:-1] if spark_type.startswith("array<") else None
 
 
@@ -54,7 +54,7 @@ def _scalar(name: str, modifier: int) -> str:
 
 
 def _numeric(modifier: int) -> str:
-    """Postgres packs precision and scale into the modifier; the scale may be negative or over the precision."""
+    """Postgres packs precision and scale into the modifier. The scale may be negative or exceed the precision."""
     if modifier < 4:
         return STRING
     precision = (modifier - 4) >> 16 & 0xFFFF

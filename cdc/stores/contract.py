@@ -1,15 +1,17 @@
-"""What a store must do, and what it may rely on. Every store implements `Store` and `Writer`; nothing here knows one.
+"""The contract between the sync and a store. Every store implements `Store` and `Writer`.
 
-The rules that all of it hangs on:
+This module contains no code for any single kind of store. The contract rests on these rules:
 
-- Input comes at least once, and for one key in version order; a batch holds only the last change of each key.
-- A smaller version never replaces a larger one. An equal one may be written again.
-- Returning means durable (as durable as that server keeps anything); what is not, raises.
-- The position is kept inside the store, written after the data, never ahead of it.
-- A row that the store can never take comes back as `Rejected`, and everything else is written.
-- Trouble that passes is a `TransientError`; what a person must mend is a `RefusedError`. Neither moves the position.
+- The sync delivers changes at least once, and the changes of one key in version order. A batch holds only the last
+  change of each key.
+- A smaller version never replaces a larger one. An equal version may be written again.
+- When a call returns, its writes are durable (as durable as that server keeps any data). Otherwise the call raises.
+- The position is stored inside the store. It is written after the data and is never ahead of the data.
+- A row that the store can never accept is returned as `Rejected`, and all other rows are written.
+- A transient error is a `TransientError`. An error that an operator must repair is a `RefusedError`. Neither moves the
+  position.
 
-Nothing in `sinks` imports Spark or knows Postgres: rows arrive as the bytes of an event's `after`.
+Nothing in `sinks` imports Spark or depends on Postgres: rows arrive as the bytes of an event's `after`.
 """
 
 from __future__ import annotations
@@ -27,44 +29,47 @@ POSITION_FORMAT = 1
 
 
 class TakenOverError(RefusedError):
-    """Another owner has taken this generation: two drivers on one store, and this one stops."""
+    """Another sync has taken ownership of this generation. Only one may write to a store, so this one stops."""
 
 
 class PositionLostError(TransientError):
-    """The store is not as this driver left it: flushed, restored, restarted, or the generation is gone.
+    """The store is not in the state that this driver left: it was flushed, restored or restarted.
 
-    Start over from what the store says now: `serving()`, then `take()`.
+    The store also raises it if the generation is gone. The driver starts over from the store's present state:
+    `serving()`, then `take()`.
     """
 
 
 class Change(NamedTuple):
-    """The last state of one key in a batch. Deletes are changes too, also of rows that the store never had."""
+    """The last state of one key in a batch. A delete is a change too, even of a row that the store never held."""
 
     #: The row's id in every store: `cdc.stores.row_ids.row_id(key)`.
     id: str
     #: The record's key, as it is in the topic.
     key: bytes
     version: Version
-    #: The event's `after`, byte by byte; None: the row is gone.
+    #: The event's `after`, byte for byte. None: the row was deleted.
     row: bytes | None
 
 
 class Rejected(NamedTuple):
-    """A change that the store can never take. The caller parks it; `reason` holds no value of the row."""
+    """A change that the store can never accept. The caller parks it. `reason` contains no value of the row."""
 
     change: Change
     reason: str
 
 
 class SchemaColumn(NamedTuple):
+    """One column of a table as `__schema` describes it."""
+
     name: str
-    #: Postgres's name of the type: `int8`, `_text` for an array, `public.mood` for a type of the user's.
+    #: Postgres's name of the type: `int8`, `_text` for an array, `public.mood` for a user-defined type.
     type: str
     modifier: int
 
 
 class TableSchema(NamedTuple):
-    """A table as `__schema` describes it; hashable, picklable."""
+    """A table as `__schema` describes it. Hashable and picklable."""
 
     schema: str
     table: str
@@ -74,7 +79,7 @@ class TableSchema(NamedTuple):
 
     @classmethod
     def from_record(cls, value: bytes) -> TableSchema:
-        """From the value of a record on `__schema`; a newer format is refused."""
+        """Decode the value of a record on `__schema`. Raises RefusedError for a newer format."""
         record = msgspec.json.decode(value)
         refuse_newer(record.get("format", 1), 1, "the record on __schema")
         columns = tuple(SchemaColumn(each["name"], each["type"], each["type_modifier"]) for each in record["columns"])
@@ -85,46 +90,48 @@ class TableSchema(NamedTuple):
 
 
 class TopicPosition(msgspec.Struct, frozen=True):
-    #: The topic's id: offsets mean nothing in a topic that was made again under the same name.
+    """How far a generation has applied one topic."""
+
+    #: The topic's id. Offsets are not comparable after a topic was deleted and created again under the same name.
     topic_id: str
     #: Per partition, the first offset that is not applied yet.
     next_offsets: tuple[int, ...]
-    #: What the generation's rows of this topic were made with; "" is rows as they are (docs/guides/shaping.md).
+    #: The shape with which the generation's rows of this topic were built. "": unshaped rows (docs/guides/shaping.md).
     shape: str = ""
 
 
 class Position(msgspec.Struct, frozen=True, kw_only=True):
-    """How far a generation has come. All of it is applied and durable; more may be."""
+    """How far a generation has applied the topics. All of it is durable. The store may hold later changes too."""
 
     format: int = POSITION_FORMAT
-    #: The token of the driver that took the generation; "" before the first.
+    #: The token of the driver that owns the generation. "": no driver has taken it yet.
     owner: str = ""
-    #: The pipeline whose topics it is built from; "" where an older Tailrace wrote it. Versions of two pipelines
-    #: cannot be compared.
+    #: The pipeline whose topics the generation is built from. "": an older Tailrace wrote this position. Versions of
+    #: two pipelines cannot be compared.
     pipeline_id: str = ""
     topics: dict[str, TopicPosition] = {}
     #: Everything up to this version is applied, over all topics.
     version: Version = Version(0, 0)
     #: The source's LSN up to which everything is applied (`wait` compares with it).
     lsn: int = 0
-    #: As `caught_up_broker_ms`, for an older Tailrace, which wrote it by its own clock: no evidence of anything.
+    #: A copy of `caught_up_broker_ms` for older Tailrace versions. They wrote it by their own clock: do not rely on it.
     caught_up_ms: int = 0
-    #: The store has applied every record that was written before this time of the broker's clock, and read it before
-    #: Kafka could forget a delete (docs/guides/sync.md). 0: an older Tailrace wrote this position.
+    #: The store has applied every record that was written before this time of the broker's clock. It read each record
+    #: before Kafka could compact a delete away (docs/guides/sync.md). 0: an older Tailrace wrote this position.
     caught_up_broker_ms: int = 0
     written_ms: int = 0
 
 
 def caught_up_at(position: Position, broker_ms: int) -> Position:
-    """The position with another time of `caught_up_broker_ms`."""
+    """Return the position with `caught_up_broker_ms` set to `broker_ms`."""
     return msgspec.structs.replace(position, caught_up_ms=broker_ms, caught_up_broker_ms=broker_ms)
 
 
 def displaced(found: Position, mine: Position) -> TakenOverError | PositionLostError:
-    """Why a position that is not the one this driver saved last is there.
+    """Return the error for a stored position that is not the one this driver saved last.
 
-    Under any driver a generation only gets further. One that is not as far as it was has been restored from a backup,
-    whoever owned it then.
+    Every driver only moves a generation forward. A generation that is behind its earlier position was restored from a
+    backup, whichever driver owned it at the time of that backup.
     """
     if found.owner != mine.owner and (found.version, found.lsn) >= (mine.version, mine.lsn):
         return TakenOverError(
@@ -135,11 +142,11 @@ def displaced(found: Position, mine: Position) -> TakenOverError | PositionLostE
 
 
 class Generation(NamedTuple):
-    """One full build of a store. Numbers rise and are never used again while an older one exists."""
+    """One full build of a store. Numbers increase. A number is not used again while an older generation exists."""
 
     number: int
     created_ms: int
-    #: "loading" until `settle`: tuned for bulk load, not for readers.
+    #: "loading" until `settle`: configured for bulk load, not for readers.
     state: Literal["loading", "settled"]
 
     def __str__(self) -> str:
@@ -147,15 +154,15 @@ class Generation(NamedTuple):
 
 
 class Fit(Enum):
-    """Whether a generation can hold a table as it is now."""
+    """Whether a generation can hold a table with its present columns."""
 
     READY = "ready"
-    #: Rows still flow (a field may stay unindexed, or a row is rejected); a bootstrap would make it right.
+    #: Rows still flow, but a field may stay unindexed or a row may be rejected. A bootstrap repairs that.
     NEEDS_GENERATION = "needs a new generation"
 
 
 class StoreCheck(NamedTuple):
-    """One thing that was looked at; `fail` means that the store must not be written as it is."""
+    """The result of one check. `fail` means that the sync must not write to the store in this state."""
 
     level: Literal["ok", "warn", "fail"]
     what: str
@@ -163,7 +170,7 @@ class StoreCheck(NamedTuple):
 
 
 class StoredRow(NamedTuple):
-    """A row as the store holds it; `row` is None for a tombstone. The same JSON values as in the event."""
+    """A row as the store holds it, with the same JSON values as in the event. `row` is None for a tombstone."""
 
     id: str
     version: Version
@@ -171,26 +178,26 @@ class StoredRow(NamedTuple):
 
 
 class Writer(Protocol):
-    """Writes rows of one generation. Lives in one task, is used by one thread, and is made by a picklable factory."""
+    """Writes rows of one generation. A picklable factory creates one in each task, and one thread uses it."""
 
     def apply(self, table: TableSchema, changes: Sequence[Change]) -> list[Rejected]:
-        """Write them all, durably, or raise; each key at most once in `changes`.
+        """Write all changes durably, or raise. `changes` holds each key at most once.
 
-        A change below the table's last `truncate` version never brings a row back. When this raises, any part of
-        the changes may be written: do the batch again.
+        A change below the table's last `truncate` version never restores a row. If this raises, any part of the changes
+        may be written: the caller applies the batch again.
         """
 
     def truncate(self, table: TableSchema, version: Version) -> int:
-        """Every row of the table with a smaller version is dead, for good; gives how many were swept.
+        """Delete every row of the table that has a smaller version, permanently. Returns how many rows were deleted.
 
-        Call it from one place (the driver) before the batch's `apply` of that table, never beside it. Rows of the same
-        batch that are older than the marker should still be handed to `apply`, as deletes at the marker's version: a
-        delayed request of an earlier attempt that carries them then finds a larger version. (A bootstrap into a new
-        generation has no earlier attempts, and may leave them out.)
+        Only the driver calls this, before the batch's `apply` calls for that table and never concurrently with them.
+        The caller should still pass rows of the same batch that are older than the TRUNCATE marker to `apply`, as
+        deletes at the marker's version. A delayed request of an earlier attempt that carries these rows then finds a
+        larger version in the store. (A bootstrap into a new generation has no earlier attempts and may omit them.)
         """
 
     def close(self) -> None:
-        """Give connections back. Nothing is pending after `apply` has returned."""
+        """Close the connections. No write is pending once `apply` has returned."""
 
 
 #: Picklable; called once in each task.
@@ -198,105 +205,106 @@ WriterFactory = Callable[[], Writer]
 
 
 class Store(Protocol):
-    """One configured store, used on the driver by one thread."""
+    """One configured store. One thread of the driver uses it."""
 
     kind: ClassVar[str]
-    #: True: a new generation is written over the rows that readers see, by version, and `delete_stale_rows` ends it.
-    #: False: it is built aside, unseen, until `switch`.
+    #: True: a new generation overwrites the rows that readers see, by version, and `delete_stale_rows` completes it.
+    #: False: a new generation is built separately, and readers do not see it until `switch`.
     rebuilds_in_place: ClassVar[bool]
 
     def check(self) -> list[StoreCheck]:
-        """Reachable, allowed, set up as it must be. Changes nothing. Raises TransientError when nobody answers."""
+        """Check reachability, privileges and settings. Changes nothing. Raises TransientError if no server answers."""
 
     def serving(self) -> Generation | None:
-        """The generation that readers see; None: nothing was built yet, or it is lost: build a new one."""
+        """Return the generation that readers see. None: none was built yet, or it is lost. Then build a new one."""
 
     def list_generations(self) -> list[Generation]:
-        """All that exist, oldest first, the serving one among them."""
+        """Return all generations, oldest first, including the serving one."""
 
     def create_generation(self, tables: Iterable[TableSchema], pipeline_id: str = "") -> Generation:
-        """A new one beside the others, empty, in state "loading", with a position that has only the `pipeline_id`.
+        """Create an empty generation in state "loading", whose position holds only the `pipeline_id`.
 
-        A store that rebuilds in place takes rows of another pipeline for rows that are not there: whatever their
-        version, a change replaces them, and none of them is left after `switch`.
+        The existing generations stay. A store that rebuilds in place treats rows of another pipeline as absent: a
+        change replaces such a row whatever its version, and none of these rows is left after `switch`.
         """
 
     def ensure_table(self, generation: Generation, table: TableSchema) -> Fit:
-        """Make room for a table that came later or whose columns changed; harmless when nothing changed.
+        """Prepare the generation for a table that is new or whose columns changed. Has no effect if nothing changed.
 
-        In the serving generation a new table is visible to readers at once.
+        In the serving generation, readers see a new table immediately.
         """
 
     def settle(self, generation: Generation) -> Generation:
-        """Loading is over: settings for serving, everything written so far visible. `switch` does it where needed."""
+        """End the bulk load: apply the settings for serving, make all writes visible. `switch` does so if needed."""
 
     def switch(self, generation: Generation) -> None:
-        """Readers see this generation from now on, all tables at once. The old one stays until `drop`."""
+        """Switch readers to this generation, all tables at once. The old generation stays until `drop`."""
 
     def drop(self, generation: Generation) -> None:
-        """Remove a generation that does not serve; harmless when it is gone. Its writers raise PositionLostError."""
+        """Remove a generation that does not serve. No effect if it is gone. Its writers raise PositionLostError."""
 
     def position(self, generation: Generation) -> Position | None:
-        """As the store has it now; None: lost, or the generation is gone. A newer format is refused.
+        """Read the stored position. None: the position is lost, or the generation is gone.
 
-        Lost also means: what the rows were written to was restored or replaced, so that the position proves nothing.
-        Anybody may ask (`lag`, `wait`). A driver compares it with what it saved last before each batch.
+        Raises RefusedError for a newer format. The position also counts as lost if the storage that holds the rows was
+        restored or replaced, because the position then proves nothing. Any process may call this (`lag`, `wait`). A
+        driver compares the result with the position that it saved last before each batch.
         """
 
     def take(self, generation: Generation, owner: str) -> Position:
-        """Become the owner and give the position as found (with this owner in it). The last one to take it has it.
+        """Become the owner, and return the stored position with this owner in it. The most recent caller is the owner.
 
-        Raises PositionLostError when there is no such generation (any more).
+        Raises PositionLostError if the generation does not exist (any more).
         """
 
     def publish(self, generation: Generation, tables: Iterable[TableSchema]) -> None:
-        """Make what was applied to these tables visible to readers, where that is not so by itself.
+        """Make the applied changes of these tables visible to readers, if the store does not do so by itself.
 
-        Called before `save_position`, so that `wait` does not answer before a search finds the row. Not needed in a
-        bulk load.
+        The driver calls this before `save_position`, so that `wait` does not return before a search finds the row. A
+        bulk load does not need it.
         """
 
     def save_position(self, generation: Generation, position: Position) -> Position:
-        """Replace the position that this object took or saved last; `owner` and `written_ms` are filled in here.
+        """Replace the position that this object took or saved last. This call sets `owner` and `written_ms`.
 
-        Gives what was written. Raises TakenOverError when another owner has taken the generation, and PositionLostError
-        when the store may have lost something since `take` or the last save: then nothing was saved.
+        Returns the position as written. Raises TakenOverError if another owner has taken the generation, and
+        PositionLostError if the store may have lost data since `take` or the last save. In both cases it saves nothing.
         """
 
     def writer_factory(self, generation: Generation) -> WriterFactory:
-        """For tasks; holds the store's secrets, so it goes nowhere but into tasks."""
+        """Return a factory for tasks. It contains the store's secrets, so pass it to tasks only."""
 
     def reap(self, generation: Generation, below: Version, grace_seconds: float | None = None) -> int:
-        """Forget tombstones smaller than `below` (a version that is durable) and older than the grace time.
+        """Remove tombstones that are smaller than `below` (a durable version) and older than the grace time.
 
-        Without a grace time the config's holds. Gives how many; 0 where the store does it by itself.
+        The default grace time is the config's. Returns how many were removed; 0 if the store removes them by itself.
         """
 
     def delete_stale_rows(self, generation: Generation, table: TableSchema, below: Version) -> int:
-        """In-place rebuilds only: delete rows up to and including `below` that no writer of `generation` has seen.
+        """In-place rebuilds only: delete rows with versions up to `below` that no writer of `generation` was given.
 
-        `below` is the version that the rebuild is complete as of. Call it when all of that is applied.
+        `below` is inclusive: the rebuild is complete as of this version. Call it once all changes up to it are applied.
         """
 
     def count(self, generation: Generation, table: TableSchema) -> int:
-        """Live rows that are applied; may read the whole table."""
+        """Return the number of live rows that are applied. May read the whole table."""
 
     def contents(self, generation: Generation, table: TableSchema, *, tombstones: bool = False) -> Iterator[StoredRow]:
-        """Every live row (and tombstone, where asked), in no order; for tests and audit."""
+        """Yield every live row in no order, and the tombstones too if `tombstones`. For tests and the audit."""
 
     def close(self) -> None:
-        """Give connections back."""
+        """Close the connections."""
 
 
 class StoreKind(Protocol):
-    """How a store is opened: `settings` is its section of the config, `prefix` the pipeline's, `name` the store's."""
+    """Opens a store. `name` is the store's, `settings` its section of the config, `prefix` the pipeline's."""
 
     def __call__(self, name: str, settings: Any, prefix: str) -> Store: ...
 
 
 def refuse_newer(found: object, known: int, what: str) -> None:
-    """State that a newer Tailrace wrote is not guessed at."""
+    """Raise RefusedError if a newer Tailrace wrote this state, because this one may misread it."""
     if not isinstance(found, int) or found > known:
         raise RefusedError(
-            f"{what} has format {found}, this Tailrace knows up to {known}.", remedy="Use the newer Tailrace."
+            f"{what} has format {found}, this Tailrace reads formats up to {known}.", remedy="Use the newer Tailrace."
         )

@@ -1,4 +1,4 @@
-"""Row ids from record keys: the one spelling of a row's id that all stores share. Pure."""
+"""Row ids from record keys. All stores use the same id for a row. Pure: no I/O."""
 
 from __future__ import annotations
 
@@ -12,7 +12,10 @@ _QUOTE = ord('"')
 
 
 def row_id_of(key: bytes) -> str:
-    """Of a record's key, a JSON object of the key's columns: texts as they are, everything else as JSON spells it."""
+    """Return the row id of a record's key, a JSON object of the key columns.
+
+    A JSON string contributes its text, every other value its JSON spelling.
+    """
     return names.row_id([_text(bytes(value)) for value in _decode_members(key).values()])
 
 

@@ -1,7 +1,8 @@
-"""What the audit asks of a store: all rows of a table in slices, some rows by their ids, and force. Beside `contract`.
+"""The contract between the audit and a store: read a table in slices, read rows by id, and overwrite rows by force.
 
-A kind of store that can be audited has a `StoreScan` in the registry. Reading must see what readers see, and shows
-rows that nobody of ours wrote as well: what cannot be understood is a row with version 0.
+Each kind of store that can be audited implements `StoreScan` and is in the registry. See `cdc.stores.contract` too.
+A scan must return what readers of the store see, including rows that Tailrace did not write. A row that cannot be
+decoded has version 0.
 """
 
 from __future__ import annotations
@@ -12,14 +13,15 @@ from typing import Any, Final, NamedTuple, Protocol
 
 from cdc.stores.contract import Change, Generation, StoredRow, TableSchema
 
-#: A slice of a table's live rows, some hundred at a time. Picklable; it holds the store's secrets.
+#: Reads one slice of a table's live rows, in lists of rows. Picklable. Contains the store's secrets.
 ReadSlice = Callable[[], Iterator[list[StoredRow]]]
 
 
 class Forced(NamedTuple):
-    """`held`: the row as it was found, which a larger version protects; `change`: what must stand there instead.
+    """A forced replacement of one row, for repair.
 
-    `held` is None where the store has no such row and has not taken the change either: it remembers a delete.
+    `held` is the row as the audit found it, whose larger version blocks normal writes. `change` is the correct state.
+    `held` is None if the store has no such row but did not accept the change either, because it remembers a delete.
     """
 
     held: StoredRow | None
@@ -27,38 +29,44 @@ class Forced(NamedTuple):
 
 
 class StoreScan(Protocol):
+    """Reads one table of one generation for the audit, and repairs rows by force."""
+
     def slices(self, table: TableSchema, count: int) -> AbstractContextManager[list[ReadSlice]]:
-        """At most so many, which together give every live row; of about one moment, as long as the block lasts."""
+        """Open at most `count` slices that together cover every live row.
+
+        They show the table at about one point in time, and stay valid inside the `with` block.
+        """
 
     def rows(self, table: TableSchema, ids: Sequence[str]) -> dict[str, StoredRow]:
-        """As they are now, tombstones too; an id that the store does not know is not in it.
+        """Return the current rows, tombstones included. Ids that the store does not hold are absent from the result.
 
-        The version is the one that decides what may replace the row, however the store keeps it.
+        The version is the one by which the store decides what may replace the row, however the store keeps it.
         """
 
     def sample(self, table: TableSchema, count: int) -> list[StoredRow]:
-        """About so many live rows, others each time."""
+        """Return about `count` random live rows, different ones on each call."""
 
     def is_cheap(self, table: TableSchema, ids: Sequence[str]) -> bool:
-        """Whether `rows` of these reads little else; a sampled audit leaves them out otherwise."""
+        """Whether `rows` reads little more than these rows. If not, a sampled audit skips them."""
 
     def spelled(self, table: TableSchema) -> frozenset[str]:
-        """Columns of which the store holds a text that stands for the value, such as `7` for 7."""
+        """Return the columns that the store holds as the text of the value, such as `"7"` for 7."""
 
     def force(self, table: TableSchema, forced: Sequence[Forced]) -> None:
-        """Replace or remove rows whatever their version, each only if it is still the one that was found.
+        """Replace or remove rows whatever their version, each only if it is still the row that the audit found.
 
-        A row that comes meanwhile with a larger version than the change stays.
-
-        For repair: a row whose version is larger than all that will ever come would stay for ever. Refused by the
-        kinds of `BY_SPARK`.
+        A row that arrives in the meantime with a larger version than the change stays. Repair needs this for a row
+        whose version is larger than any future version, because such a row would otherwise stay for ever. The kinds
+        in `BY_SPARK` refuse it.
         """
 
     def close(self) -> None:
-        """Give connections back."""
+        """Close the connections."""
 
 
 class ScanKind(Protocol):
+    """Opens a scan of one generation. `name` is the store's, `settings` its section of the config."""
+
     def __call__(self, name: str, settings: Any, prefix: str, generation: Generation) -> StoreScan: ...
 
 

@@ -1,1 +1,1 @@
-"""Elasticsearch: one alias per table over the index of the generation that serves."""
+"""The Elasticsearch sink: one alias per table, which points at the table's index in the serving generation."""

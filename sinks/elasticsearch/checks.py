@@ -1,4 +1,4 @@
-"""Whether an Elasticsearch server can be a store: it answers, is of a known version, and lets us do what we will do."""
+"""Checks whether an Elasticsearch cluster can be a store: health, version, privileges and write blocks."""
 
 from __future__ import annotations
 
@@ -25,6 +25,7 @@ _NEEDED: Final = (
 
 
 def check_elasticsearch(client: Elasticsearch, prefix: str) -> Iterator[StoreCheck]:
+    """Yield the result of every check of the cluster. Changes nothing."""
     try:
         yield from _health(client)
         yield from _version(client)
@@ -35,20 +36,20 @@ def check_elasticsearch(client: Elasticsearch, prefix: str) -> Iterator[StoreChe
 
 
 def check_serving(generations: Generations) -> Iterator[StoreCheck]:
-    """Whether readers see what was written."""
+    """Check that the indices that readers see are the ones that the sync wrote. Yields a warning if they are not."""
     try:
         number = generations.serving_number()
         reason = generations.why_lost(number) if number is not None else None
     except TransientError as error:
         yield StoreCheck("warn", error.message.rstrip("."), error.remedy)
         return
-    except RefusedError:  # the checks before this one have said why
+    except RefusedError:  # `check_elasticsearch` has reported the reason
         return
     if reason is not None:
         yield StoreCheck(
             "warn",
-            f"generation {number}, which readers see, is lost: {reason.rstrip('.')}",
-            "The sync builds a new one from the topics and switches readers to it; or run `tailrace bootstrap`.",
+            f"the serving generation {number} is lost: {reason.rstrip('.')}",
+            "The sync builds a new generation from the topics and switches readers to it. Or run `tailrace bootstrap`.",
         )
 
 
@@ -57,7 +58,7 @@ def _health(client: Elasticsearch) -> Iterator[StoreCheck]:
         health = client.cluster.health().body
     what = f"cluster {health['cluster_name']} answers and is {health['status']}"
     if health["status"] == "red":
-        yield StoreCheck("warn", what, "Some shards are missing: writes to them wait.")
+        yield StoreCheck("warn", what, "Restore the missing primary shards: writes to them wait.")
     else:
         yield StoreCheck("ok", what)
 
@@ -68,7 +69,7 @@ def _version(client: Elasticsearch) -> Iterator[StoreCheck]:
     except ApiError as error:
         yield StoreCheck(
             "warn",
-            f"the server's version is not shown to us ({error_type(error.body)})",
+            f"the server does not show its version to this user ({error_type(error.body)})",
             "Grant the cluster privilege `monitor`.",
         )
         return
@@ -77,20 +78,20 @@ def _version(client: Elasticsearch) -> Iterator[StoreCheck]:
         if number >= OLDEST:
             yield StoreCheck("ok", f"version {version}")
         else:
-            yield StoreCheck("fail", f"version {version} is too old", "Elasticsearch 8 or later is needed.")
+            yield StoreCheck("fail", f"version {version} is too old", "Use Elasticsearch 8 or later.")
 
 
 def _privileges(client: Elasticsearch, prefix: str) -> Iterator[StoreCheck]:
-    """A server without security has no such question."""
+    """Check the index privileges. A server without security does not support the request, and needs no privileges."""
     pattern = f"{prefix}.*"
     try:
         answer = client.security.has_privileges(index=[{"names": [pattern], "privileges": list(_NEEDED)}]).body
     except ApiError as error:
         if error.status_code in (400, 404, 405, 500, 501):
-            yield StoreCheck("ok", "security is off: every privilege is there")
+            yield StoreCheck("ok", "security is off: every privilege is granted")
         else:
             yield StoreCheck(
-                "fail", f"the server does not let us in (status {error.status_code})", "Check the user or API key."
+                "fail", f"the server denies access (status {error.status_code})", "Check the user or API key."
             )
         return
     missing = sorted(name for name, granted in answer["index"][pattern].items() if not granted)
@@ -98,7 +99,7 @@ def _privileges(client: Elasticsearch, prefix: str) -> Iterator[StoreCheck]:
         yield StoreCheck(
             "fail",
             f"privileges on {pattern} are missing: {', '.join(missing)}",
-            "See docs/reference/stores.md for the role.",
+            "Grant the privileges of the role in docs/reference/stores.md.",
         )
     else:
         yield StoreCheck("ok", f"all privileges on {pattern}")
@@ -120,5 +121,5 @@ def _blocks(client: Elasticsearch, prefix: str) -> Iterator[StoreCheck]:
     )
     if blocked:
         yield StoreCheck(
-            "fail", f"indices are blocked for writes: {', '.join(blocked)}", "Free disk space, or take the block away."
+            "fail", f"indices are blocked for writes: {', '.join(blocked)}", "Free disk space, or remove the block."
         )

@@ -1,4 +1,7 @@
-"""The client, made from the config, and the server's errors in our words: try again, refuse, or gone."""
+"""Opens the Elasticsearch client from the config, and translates its errors.
+
+The results are `TransientError`, `RefusedError`, and `PositionLostError` for an index that is gone.
+"""
 
 from __future__ import annotations
 
@@ -23,14 +26,14 @@ _PORTS: Final = {"http": 80, "https": 443}
 
 
 class RawJson(JsonSerializer):
-    """Answers as bytes: what reads rows decodes them itself, so that no number changes its spelling."""
+    """Returns response bodies as bytes. Callers that read rows decode them, so that no number changes its spelling."""
 
     def loads(self, data: bytes) -> Any:
         return data if isinstance(data, bytes) else bytes(data)
 
 
 class _AnyNameNode(Urllib3HttpNode):
-    """urllib3 looks at the host name by itself where the TLS context does not."""
+    """A node without a check of the host name. urllib3 would otherwise check it even if the TLS context does not."""
 
     def __init__(self, config: NodeConfig) -> None:
         super().__init__(config)
@@ -38,7 +41,10 @@ class _AnyNameNode(Urllib3HttpNode):
 
 
 def open_elasticsearch(settings: Settings, *, raw: bool = False) -> Elasticsearch:
-    """Does not connect yet. Nothing is retried inside: callers know what may be repeated."""
+    """Return a client, which connects on first use. It returns response bodies as bytes if `raw`.
+
+    The client retries nothing by itself. Callers decide which requests they may repeat.
+    """
     options: dict[str, Any] = {}
     if settings.username is not None and settings.password is not None:
         options["basic_auth"] = (settings.username, settings.password.reveal())
@@ -74,7 +80,7 @@ def _ssl_context(settings: Settings) -> ssl.SSLContext:
             password = tls.key_password.reveal() if tls.key_password else None
             context.load_cert_chain(str(tls.cert), str(tls.key), password)
     except OSError as error:
-        raise RefusedError(f"A TLS file of the store cannot be read: {error.strerror or error}.") from None
+        raise RefusedError(f"Cannot read a TLS file of the store: {error.strerror or error}.") from None
     if tls is not None:
         context.check_hostname = tls.verify_hostname
     return context
@@ -82,7 +88,7 @@ def _ssl_context(settings: Settings) -> ssl.SSLContext:
 
 @contextmanager
 def translated_errors() -> Iterator[None]:
-    """Raise what the client raises as one of our errors; a 404 means that what we wrote to is gone."""
+    """Raise the client's errors of the `with` block as Tailrace errors. A 404 becomes PositionLostError."""
     try:
         yield
     except TransportError as error:
@@ -92,7 +98,7 @@ def translated_errors() -> Iterator[None]:
 
 
 def transport_error(error: TransportError) -> TailraceError:
-    """Nothing came back: wrong certificates are for a person, the rest passes."""
+    """Return the error for a request without a response: refused for wrong certificates, otherwise transient."""
     if isinstance(error, TlsError):
         return RefusedError(
             f"Elasticsearch's certificate was not accepted: {redact(str(error.message))}.",
@@ -102,34 +108,36 @@ def transport_error(error: TransportError) -> TailraceError:
 
 
 def api_error(error: ApiError) -> TailraceError:
+    """Return the Tailrace error for an error response."""
     return problem(error.status_code, error_type(error.body))
 
 
 def problem(status: int, kind: str) -> TailraceError:
-    """What to do about an answer, by its status and the error's type; the server's own words may quote rows."""
+    """Return the Tailrace error for a status and an error type. Omits the server's text, because it may quote rows."""
     if 300 <= status < 400:
         return RefusedError(
-            f"Elasticsearch's address answers with a redirect (status {status}), which is not followed.",
+            f"Elasticsearch's address answers with a redirect (status {status}). Tailrace does not follow redirects.",
             remedy="Set the store's url to the address of the server itself.",
         )
     if status == 404:
-        return PositionLostError(f"What Elasticsearch is asked for is not there ({kind}).")
+        return PositionLostError(f"Elasticsearch does not have the requested index, alias or document ({kind}).")
     if kind == "invalid_alias_name_exception":
         return RefusedError(
             "Elasticsearch has an index under a name that must be an alias.",
-            remedy="Remove that index (it has a table's name without -gN), or give the store another `prefix`.",
+            remedy="Remove that index (it has a table's name without -gN), or set a different `prefix` for the store.",
         )
     if status in (401, 403) and kind != "cluster_block_exception":
         return RefusedError(
-            f"Elasticsearch denies this (status {status}, {kind}).",
-            remedy="Give the store's user or API key the privileges in docs/reference/stores.md.",
+            f"Elasticsearch denies access (status {status}, {kind}).",
+            remedy="Grant the store's user or API key the privileges listed in docs/reference/stores.md.",
         )
     if status in (403, 408, 429) or status >= 500:
-        return TransientError(f"Elasticsearch cannot do this now (status {status}, {kind}).")
-    return RefusedError(f"Elasticsearch refuses this (status {status}, {kind}).")
+        return TransientError(f"Elasticsearch cannot process the request now (status {status}, {kind}).")
+    return RefusedError(f"Elasticsearch rejects the request (status {status}, {kind}).")
 
 
 def error_type(body: object) -> str:
+    """Return the type of the error in a response body, such as `index_not_found_exception`."""
     if isinstance(body, bytes):
         try:
             body = msgspec.json.decode(body)

@@ -1,7 +1,8 @@
-"""Generations in Elasticsearch: which there are, making one, and switching readers to it in one step.
+"""Generations in Elasticsearch: lists, creates and drops them, and switches readers atomically.
 
-A generation is its own index (made first, removed last, so that one that was left half-way is still found) and an index
-per table. Which one serves is said by the aliases alone, which the server changes all at once.
+A generation consists of a state index and one index per table. The state index is created first and deleted last, so
+that an incomplete generation is still found. Only the aliases decide which generation serves. The server changes all
+aliases in one atomic step.
 """
 
 from __future__ import annotations
@@ -22,13 +23,15 @@ from sinks.elasticsearch.naming import OWN, own_alias, own_index, own_writer_ali
 from sinks.elasticsearch.writing.documents import live
 from sinks.elasticsearch.writing.external_versions import NARROW, Numbering, numbering_after
 
-#: 1: as release 0.1.0 wrote it, without `identities` and `narrow_to`.
+#: Format 1 is release 0.1.0's, which has no `identities` and no `narrow_to`.
 OWN_FORMAT: Final = 2
 _GREEN_OR_YELLOW: Final = "yellow"
 _HEALTH_SECONDS: Final = 60
 
 
 class Generations:
+    """The generations of one store."""
+
     def __init__(self, client: Elasticsearch, settings: Settings, prefix: str, store: str) -> None:
         self._client = client
         self._settings = settings
@@ -36,6 +39,7 @@ class Generations:
         self._store = store
 
     def all(self) -> list[Generation]:
+        """Return all generations, oldest first."""
         with translated_errors():
             found = self._client.indices.get_mapping(
                 index=f"{own_alias(self._prefix)}-g*", allow_no_indices=True, expand_wildcards="open"
@@ -43,12 +47,15 @@ class Generations:
         return sorted(self._generation(index, body["mappings"]) for index, body in found.items())
 
     def serving(self) -> Generation | None:
-        """The one that readers see, if it is still what was written."""
+        """Return the generation that readers see, or None if its indices are no longer the ones that were written."""
         number = self.serving_number()
         return self.present_number(number) if number is not None and self.why_lost(number) is None else None
 
     def serving_number(self) -> int | None:
-        """As the aliases have it, lost or not. None also where there are two: a restore brings aliases back."""
+        """Return the number of the generation to which the aliases point, even if it is lost.
+
+        None if the aliases point to none or to two generations. A restore from a snapshot can bring old aliases back.
+        """
         with translated_errors():
             client = self._client.options(ignore_status=404)
             found = client.indices.get_alias(name=own_alias(self._prefix), expand_wildcards=["open", "closed"]).body
@@ -56,24 +63,26 @@ class Generations:
         return numbers[0] if len(numbers) == 1 else None
 
     def refuse_lost(self, generation: Generation) -> None:
+        """Raise PositionLostError if the generation is lost (see `why_lost`)."""
         reason = self.why_lost(generation.number)
         if reason is not None:
             raise PositionLostError(f"{generation} is lost. {reason}")
 
     def present(self, generation: Generation) -> Generation:
-        """As it is now: the caller's may be from before it was settled."""
+        """Return the generation in its present state. The caller's value may predate `settle`."""
         found = self.present_number(generation.number)
         if found is None:
             raise PositionLostError(f"{generation} of the store is gone.")
         return found
 
     def present_number(self, number: int) -> Generation | None:
+        """Return the generation with this number, or None."""
         return next((each for each in self.all() if each.number == number), None)
 
     def why_lost(self, number: int) -> str | None:
-        """Why the generation's indices are not, or not all, those that were written; None: they are.
+        """Return why the generation's indices are not, or not all, the ones that were written. None: they are.
 
-        Raises TransientError where that cannot be told now.
+        Raises TransientError if this cannot be determined now.
         """
         found = identities.read_found_indices(self._client, self._pattern(number))
         own_name = own_index(self._prefix, number)
@@ -89,11 +98,14 @@ class Generations:
         return identities.why_lost(found, names, own.get("identities", {}))
 
     def record(self, generation: Generation, indices: Iterable[str]) -> None:
-        """Remember that these were made, and which they are, so that one that vanishes or is replaced is noticed."""
+        """Record the created indices and their identities, so that a later check detects a lost or replaced index."""
         self._record(generation, self._own_meta(generation), indices)
 
     def adopt(self, generation: Generation, position: Position) -> None:
-        """A generation of an older Tailrace knows the names of its indices only, and numbers versions otherwise."""
+        """Upgrade a generation that an older Tailrace created: record the identities of its indices and its numbering.
+
+        The older Tailrace recorded only the names of the indices, and numbered versions differently.
+        """
         own = self._own_meta(generation)
         if "narrow_to" not in own:
             own |= {"format": OWN_FORMAT, "narrow_to": numbering_after(position.version.position).narrow_to}
@@ -101,7 +113,7 @@ class Generations:
         self._record(generation, own, [])
 
     def numbering(self, generation: Generation) -> Numbering:
-        """As the generation's versions are numbered from now on."""
+        """Return the numbering for versions that are written to this generation from now on."""
         narrow_to = self._own_meta(generation).get("narrow_to")
         return NARROW if narrow_to is None else Numbering(narrow_to)
 
@@ -115,10 +127,12 @@ class Generations:
             self._put_own_meta(generation, {**own, "tables": tables, "identities": known})
 
     def recorded(self, generation: Generation) -> list[str]:
+        """Return the names of the table indices that were created in this generation."""
         tables: list[str] = self._own_meta(generation)["tables"]
         return tables
 
     def create(self) -> Generation:
+        """Create the state index of a generation with the next free number."""
         number = max((each.number for each in self.all()), default=0)
         while True:
             number += 1
@@ -132,7 +146,7 @@ class Generations:
     def create_index(
         self, index: str, mappings: dict[str, Any], settings: dict[str, Any], aliases: dict[str, Any]
     ) -> bool:
-        """False: it was there already."""
+        """Create an index. Returns False if it already exists."""
         try:
             self._client.indices.create(index=index, mappings=mappings, settings=settings, aliases=aliases)
         except ApiError as error:
@@ -144,9 +158,10 @@ class Generations:
         return True
 
     def table_settings(self, generation: Generation) -> dict[str, Any]:
+        """Return the settings of a new table index. While loading it has no replicas and no periodic refresh."""
         own: dict[str, Any] = {
             "number_of_shards": self._settings.shards,
-            # A table has 1,600 columns at most, but those that were dropped stay in the mapping.
+            # A table has at most 1,600 columns, but dropped columns stay in the mapping.
             "mapping.total_fields.limit": 10_000,
             "translog.durability": "request",
         }
@@ -155,7 +170,7 @@ class Generations:
         return {**own, **self._for_serving()}
 
     def settle(self, generation: Generation) -> Generation:
-        """Replicas and refreshes as for serving; everything that was written is visible when this returns."""
+        """Apply the settings for serving: replicas and refresh interval. All writes are visible when this returns."""
         for index in self.table_indices(generation):
             with translated_errors():
                 self._client.indices.put_settings(index=index, settings=self._for_serving())
@@ -166,7 +181,7 @@ class Generations:
         return generation._replace(state="settled")
 
     def switch(self, generation: Generation) -> None:
-        """All aliases in one change; a reader sees the old generation or the new one, never some of both."""
+        """Switch all aliases in one atomic request, so that a reader never sees tables of two generations."""
         if self.present(generation).state != "settled":
             self.settle(generation)
         self.refuse_lost(generation)
@@ -179,7 +194,7 @@ class Generations:
                 timeout=f"{_HEALTH_SECONDS}s",
             )
             if health["timed_out"]:
-                raise TransientError(f"{generation} has shards that are not there.")
+                raise TransientError(f"{generation} has primary shards that are not available.")
             present = self._client.indices.get_alias(index=f"{self._prefix}.*", expand_wildcards="open").body
             actions: list[dict[str, Any]] = []
             for index, body in present.items():
@@ -191,16 +206,19 @@ class Generations:
             self._client.indices.update_aliases(actions=actions)
 
     def reader_filter(self, alias: str) -> dict[str, Any]:
+        """Return an alias's filter, which hides tombstones. The alias of the state index has no filter."""
         return {} if alias == own_alias(self._prefix) else {"filter": live()}
 
     def drop(self, generation: Generation) -> None:
+        """Delete the generation's indices, the state index last. Raises RefusedError for the serving generation."""
         if self.serving_number() == generation.number:
-            raise RefusedError(f"{generation} serves readers: it is not dropped.")
+            raise RefusedError(f"{generation} serves readers and cannot be dropped.")
         for index in [*self.table_indices(generation), own_index(self._prefix, generation.number)]:
             with translated_errors():
                 self._client.options(ignore_status=404).indices.delete(index=index)
 
     def table_indices(self, generation: Generation) -> list[str]:
+        """Return the names of the generation's table indices that exist and are open, sorted."""
         with translated_errors():
             found = self._client.indices.get_alias(
                 index=self._pattern(generation.number), expand_wildcards="open", allow_no_indices=True
@@ -245,7 +263,7 @@ class Generations:
         if own["store"] != self._store:
             raise RefusedError(
                 f"{index} belongs to a store named `{own['store']}`, not `{self._store}`.",
-                remedy="Give this store a `prefix` of its own, or use the old name.",
+                remedy="Set a different `prefix` for this store, or use the old name.",
             )
         split = split_generation(index)
         return Generation(split[1] if split else 0, own["created_ms"], own["state"])

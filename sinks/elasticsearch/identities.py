@@ -1,9 +1,9 @@
-"""What tells an index from another one under its name: the index's uuid and the history of each primary shard.
+"""The identity of an index: its uuid, and the `history_uuid` of each primary shard. Detects replaced indices.
 
-Elasticsearch gives a shard a new `history_uuid` when it may lack operations that it has acknowledged: when it is
-restored from a snapshot, and when a stale or empty copy is made the primary by force. An index that is deleted and made
-again, or restored after a delete, has a new uuid. Restarts, relocations, promoted replicas, closing and opening change
-neither.
+Elasticsearch gives a shard a new `history_uuid` when the shard may lack acknowledged operations. This happens when the
+shard is restored from a snapshot, and when an operator forces a stale or empty copy to be the primary. An index that is
+deleted and created again, or restored after a delete, has a new uuid. Restarts, relocations, promoted replicas, closing
+and opening change neither.
 """
 
 from __future__ import annotations
@@ -25,33 +25,39 @@ _WANTED: Final = (
     "indices.*.shards.*.commit.user_data.history_uuid"
 )
 
-# While a shard is being restored, its files may still have the history of the snapshot.
+# While Elasticsearch restores a shard, the shard's files may still hold the `history_uuid` of the snapshot.
 _ACTIVE: Final = ("STARTED", "RELOCATING")
 
 
 class FoundIndices(msgspec.Struct, frozen=True):
-    """An index as the server has it now; a primary shard that is not there has no history here."""
+    """The present identity of an index. `histories` has no entry for a primary shard that is not available."""
 
     uuid: str
     is_open: bool
     histories: dict[int, str]
 
     def is_other_than(self, recorded: Identity) -> bool:
+        """Whether the uuid or a known shard history differs from the recorded one."""
         uuid, *histories = recorded
         return self.uuid != uuid or any(
             self.histories.get(shard, history) != history for shard, history in enumerate(histories)
         )
 
     def has_shards(self, count: int) -> bool:
+        """Whether `count` primary shards are available."""
         return len(self.histories) == count
 
     @property
     def identity(self) -> list[str]:
+        """The identity in the form in which a generation records it."""
         return [self.uuid, *(self.histories[shard] for shard in sorted(self.histories))]
 
 
 def read_found_indices(client: Elasticsearch, pattern: str) -> dict[str, FoundIndices]:
-    """Every index that matches and has a shard on some node, closed ones too. (`flush` is cheap, and not used.)"""
+    """Return every matching index that has a shard on some node, including closed indices.
+
+    The API requires a metric. `flush` is a cheap one, and its values are not used.
+    """
     with translated_errors():
         answer = client.indices.stats(
             index=pattern,
@@ -65,7 +71,10 @@ def read_found_indices(client: Elasticsearch, pattern: str) -> dict[str, FoundIn
 
 
 def look_without_shards(client: Elasticsearch, pattern: str) -> dict[str, FoundIndices]:
-    """Every index that matches, by what the cluster knows of it, also while no node holds a shard of it."""
+    """Return every matching index from the cluster state, even if no node holds a shard of it.
+
+    The result has uuids, but no shard histories.
+    """
     with translated_errors():
         answer = client.indices.get_settings(
             index=pattern, name="index.uuid", flat_settings=True, expand_wildcards=["open", "closed"]
@@ -74,31 +83,33 @@ def look_without_shards(client: Elasticsearch, pattern: str) -> dict[str, FoundI
 
 
 def why_lost(found: Mapping[str, FoundIndices], names: Iterable[str], recorded: Mapping[str, Identity]) -> str | None:
-    """Why these indices are not those that were written; None: they are, as far as is recorded.
+    """Return why these indices are not the ones that were written. None: every recorded identity matches.
 
-    Raises TransientError where it cannot be told now: an index is closed, or a primary shard is not there.
+    Raises TransientError if this cannot be determined now: an index is closed, or a primary shard is not available.
     """
     for name in names:
         index = found.get(name)
         if index is None:
             return f"The index {name} is gone."
         if not index.is_open:
-            raise TransientError(f"The index {name} is closed.", remedy="Open it; the sync then goes on by itself.")
+            raise TransientError(
+                f"The index {name} is closed.", remedy="Open the index. The sync then continues by itself."
+            )
         identity = recorded.get(name)
         if identity is None:
             continue
         if index.is_other_than(identity):
             return (
-                f"The index {name} is not the one that was written: it was restored, deleted and made again, or a stale"
-                " or empty copy of a shard was made the primary."
+                f"The index {name} is not the one that was written: it was restored, or deleted and created again, or a"
+                " stale or empty copy of a shard was made the primary."
             )
         if not index.has_shards(len(identity) - 1):
-            raise TransientError(f"A primary shard of the index {name} is not there.")
+            raise TransientError(f"A primary shard of the index {name} is not available.")
     return None
 
 
 def read_identities(client: Elasticsearch, pattern: str, names: Sequence[str]) -> dict[str, list[str]]:
-    """Of indices that must be there, with all of their shards."""
+    """Return the identities of these indices. Raises TransientError unless all their primary shards are available."""
     found = read_found_indices(client, pattern)
     with translated_errors():
         settings = client.indices.get_settings(
@@ -107,7 +118,7 @@ def read_identities(client: Elasticsearch, pattern: str, names: Sequence[str]) -
     for name in names:
         count = int(settings[name]["settings"]["index.number_of_shards"]) if name in settings else 0
         if name not in found or not found[name].has_shards(count):
-            raise TransientError(f"A primary shard of the index {name} is not there.")
+            raise TransientError(f"A primary shard of the index {name} is not available.")
     return {name: found[name].identity for name in names}
 
 

@@ -1,8 +1,9 @@
-"""How a table's columns are indexed: explicit mappings from `__schema`, never guessed from documents. Pure.
+"""Derives a table's index mapping from `__schema`. Elasticsearch never guesses fields from documents. Pure: no I/O.
 
-Whatever the mapping, the document holds the row as the event had it; a mapping only decides what can be searched. So
-the derived ones tolerate values that Elasticsearch has no form for (`infinity`, `NaN`): such a value is kept and shown,
-and just not found by a range. An override from the config is taken as it is, and a row that does not fit is rejected.
+Whatever the mapping, the document holds the row as it was in the event. A mapping only decides what can be searched. So
+derived mappings tolerate values that Elasticsearch cannot represent (`infinity`, `NaN`): the document keeps and returns
+such a value, but a range query does not find it. An override from the config is used unchanged, and a row that does not
+fit it is rejected.
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ from sinks.elasticsearch.naming import OWN, field_name
 Field = dict[str, Any]
 
 META_FORMAT: Final = 1
-# The longest text, in characters, whose UTF-8 always fits into a term of Lucene (32,766 bytes).
+# The longest text, in characters, whose UTF-8 encoding always fits into a Lucene term (32,766 bytes).
 _LONGEST_TERM: Final = 8191
 _DOUBLE_DIGITS: Final = 15
 
@@ -62,7 +63,7 @@ _BY_TYPE: Final[dict[str, Field]] = {
 _OF_EXTENSIONS: Final = ("citext", "hstore")
 
 OWN_FIELD: Final[Field] = {
-    # Doc values only: read in sweeps, which look at every document anyway.
+    # Most have doc values only, without an index: only sweeps query them, and a sweep reads every document anyway.
     "properties": {
         "position": {"type": "long", "index": False},
         "seq": {"type": "long", "index": False},
@@ -73,7 +74,7 @@ OWN_FIELD: Final[Field] = {
 
 
 def fields_of(table: TableSchema, overrides: Mapping[ColumnName, Mapping[str, str]]) -> dict[str, Field]:
-    """Every column's field, by its name in the document."""
+    """Return the mapping of every column, by the field's name in the document."""
     return {
         field_name(column.name): _overridden(overrides.get(ColumnName(table.schema, table.table, column.name)))
         or _derived(column.type, column.modifier)
@@ -82,11 +83,15 @@ def fields_of(table: TableSchema, overrides: Mapping[ColumnName, Mapping[str, st
 
 
 def mappings(table: TableSchema, fields: Mapping[str, Field]) -> dict[str, Any]:
+    """Return the complete mapping of a table's index."""
     return {"dynamic": False, "_meta": meta(table, fields), "properties": {OWN: OWN_FIELD, **fields}}
 
 
 def meta(table: TableSchema, fields: Mapping[str, Field]) -> dict[str, Any]:
-    """What the index is, in our words: the server returns mappings in a spelling of its own."""
+    """Return the description of the table that is stored in the mapping's `_meta`.
+
+    It repeats the fields, because the server returns mappings in a different spelling than they were written in.
+    """
     return {
         OWN: {
             "format": META_FORMAT,
@@ -100,7 +105,11 @@ def meta(table: TableSchema, fields: Mapping[str, Field]) -> dict[str, Any]:
 
 
 def _derived(type_name: str, modifier: int) -> Field:
-    """`public.mood` and the like are the users' own; only those of well-known extensions mean something."""
+    """Return the mapping of a Postgres type.
+
+    A type with a schema, such as `public.mood`, is user-defined and becomes a keyword, unless it belongs to a
+    well-known extension.
+    """
     schema, _, base = type_name.rpartition(".")
     element = base.removeprefix("_")
     if schema and element not in _OF_EXTENSIONS:
@@ -112,12 +121,12 @@ def _derived(type_name: str, modifier: int) -> Field:
         return _numeric(modifier)
     if base == "bit" and modifier == 1:
         return _BY_TYPE["bool"]
-    # Enums, uuid, ranges, addresses, intervals, types nobody knows: a text to be matched as a whole.
+    # Enums, uuid, ranges, network addresses, intervals and unknown types: a text that is matched as a whole.
     return _KEYWORD
 
 
 def _numeric(modifier: int) -> Field:
-    """Found by range as a double; more digits than a double has can be matched exactly in `.exact`."""
+    """Map to a double for range queries. If a double has too few digits, the subfield `.exact` allows exact matches."""
     precision = ((modifier - 4) >> 16) & 0xFFFF if modifier >= 4 else None
     if precision is not None and precision <= _DOUBLE_DIGITS:
         return _number("double")
@@ -125,7 +134,7 @@ def _numeric(modifier: int) -> Field:
 
 
 def _overridden(options: Mapping[str, str] | None) -> Field | None:
-    """The config's, with `fields.raw.type` as the nested tables that it was written as."""
+    """Return the mapping from the config. A dotted option such as `fields.raw.type` becomes nested objects again."""
     if options is None:
         return None
     field: Field = {}

@@ -1,4 +1,7 @@
-"""TRUNCATE markers, one document per table in the generation's own index: rows below one never come back."""
+"""TRUNCATE markers: one document per table in the generation's state index.
+
+Writers ignore changes with a smaller version than the table's marker, so truncated rows never come back.
+"""
 
 from __future__ import annotations
 
@@ -13,10 +16,11 @@ from sinks.elasticsearch.writing.external_versions import Numbering
 
 
 def read_marker(client: Elasticsearch, prefix: str, generation: Generation, table: TableSchema) -> Version | None:
+    """Return the version of the table's TRUNCATE marker. None: the table was not truncated."""
     with translated_errors():
         found = client.options(ignore_status=404).get(index=own_index(prefix, generation.number), id=_id(table)).body
     if "found" not in found:
-        raise PositionLostError(f"{generation} is gone from Elasticsearch.")
+        raise PositionLostError(f"{generation} of the store is gone.")
     return Version.parse(found["_source"]["version"]) if found["found"] else None
 
 
@@ -28,9 +32,9 @@ def write_marker(
     version: Version,
     numbering: Numbering,
 ) -> None:
-    """The larger one stays; the smaller one is refused by the server, which is no error."""
+    """Write a TRUNCATE marker. The larger version stays: the server rejects the smaller one, which is not an error."""
     found = read_marker(client, prefix, generation, table)
-    if found is not None and found >= version:  # an older Tailrace may have numbered it otherwise
+    if found is not None and found >= version:  # an older Tailrace may have numbered the version differently
         return
     try:
         client.index(

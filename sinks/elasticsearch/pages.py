@@ -1,4 +1,4 @@
-"""Reading a whole index in pages, at one point in time, however large it is."""
+"""Reads a whole index of any size in pages, at one point in time."""
 
 from __future__ import annotations
 
@@ -14,6 +14,8 @@ _KEEP_ALIVE: Final = "5m"
 
 
 class Hit(msgspec.Struct):
+    """One document of a search response."""
+
     id: str = msgspec.field(name="_id")
     sort: list[Any] = []
     source: msgspec.Raw = msgspec.field(name="_source", default_factory=msgspec.Raw)
@@ -42,7 +44,10 @@ _decode_opened = msgspec.json.Decoder(_Opened).decode
 def pages(
     client: Elasticsearch, index: str, query: dict[str, Any], *, size: int, with_source: bool
 ) -> Iterator[list[Hit]]:
-    """Everything that matches, as of now; `client` answers raw. What was written just before is in it."""
+    """Yield all matching documents at the time of the call, including the most recent writes.
+
+    `client` must return raw bytes (`open_elasticsearch(raw=True)`).
+    """
     with translated_errors():
         client.indices.refresh(index=index)
         point = _decode_opened(client.open_point_in_time(index=index, keep_alive=_KEEP_ALIVE).body).id

@@ -1,7 +1,7 @@
-"""A generation's position: one document in its own index, replaced only by whoever wrote it last.
+"""A generation's position: one document in its state index. Only the driver that wrote it last can replace it.
 
-`if_seq_no` makes each write a compare-and-set. The server's answer may get lost on the way; so a conflict is looked at
-before it is believed: what stands there may be our own write.
+`if_seq_no` makes each write a compare-and-set. The response to a successful write may be lost. So after a conflict the
+driver reads the document, which may be its own write.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ _ID: Final = "position"
 
 
 class Positions:
-    """Knows what this driver wrote last, per generation."""
+    """Reads and writes positions. Remembers the position that this driver wrote last, for each generation."""
 
     def __init__(self, client: Elasticsearch, prefix: str) -> None:
         self._client = client
@@ -29,13 +29,16 @@ class Positions:
         self._held: dict[int, tuple[Position, int, int]] = {}
 
     def create(self, generation: Generation, pipeline_id: str) -> None:
+        """Write the first position of a new generation."""
         self._write(generation, Position(pipeline_id=pipeline_id, written_ms=_now_ms()), create=True)
 
     def read(self, generation: Generation) -> Position | None:
+        """Return the stored position, or None if there is none."""
         found = self._read(generation.number)
         return None if found is None else found[0]
 
     def take(self, generation: Generation, owner: str) -> Position:
+        """Write `owner` into the position. Retries if another process changes the position at the same time."""
         while True:
             found = self._read(generation.number)
             if found is None:
@@ -48,6 +51,7 @@ class Positions:
                 return mine
 
     def save(self, generation: Generation, position: Position) -> Position:
+        """Replace the position that this object took or saved last. See `cdc.stores.contract.Store.save_position`."""
         held, seq_no, term = self._held[generation.number]
         new = msgspec.structs.replace(position, owner=held.owner, format=POSITION_FORMAT, written_ms=_now_ms())
         written = self._write(generation, new, seq_no=seq_no, term=term)
@@ -84,7 +88,7 @@ class Positions:
         term: int | None = None,
         create: bool = False,
     ) -> tuple[int, int] | None:
-        """Where it now stands; None: something else stands there."""
+        """Write the document, and return its new sequence number and primary term. None: a conflict."""
         try:
             answer = self._client.index(
                 index=own_writer_alias(self._prefix, generation),

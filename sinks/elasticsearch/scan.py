@@ -1,7 +1,7 @@
-"""A table's documents for the audit: in slices at one point in time, by id, and written over by force.
+"""Reads a table's documents for the audit, in slices at one point in time and by id, and overwrites them by force.
 
-The contract is `cdc.stores.scan.StoreScan`. A document's version is twice there, as `_version` and inside it; where the
-two do not say the same, `_version` counts, since Elasticsearch decides by that one.
+Implements `cdc.stores.scan.StoreScan`. A document holds its version twice: as `_version` and in the field `_tailrace`.
+If the two differ, the scan uses `_version`, because Elasticsearch compares that one.
 """
 
 from __future__ import annotations
@@ -68,6 +68,8 @@ _decode_opened = msgspec.json.Decoder(_Opened).decode
 
 @dataclass(frozen=True, slots=True)
 class ElasticsearchSlice:
+    """Reads one slice of a point in time. Picklable."""
+
     settings: Settings
     table: TableSchema
     point: str
@@ -104,6 +106,8 @@ class ElasticsearchSlice:
 
 
 class ElasticsearchScan:
+    """Reads and repairs one generation of a store for the audit."""
+
     def __init__(self, name: str, settings: Settings, prefix: str, generation: Generation) -> None:
         self._settings = settings
         self._prefix = settings.prefix or prefix
@@ -114,6 +118,7 @@ class ElasticsearchScan:
 
     @contextmanager
     def slices(self, table: TableSchema, count: int) -> Iterator[list[ReadSlice]]:
+        """Open a point in time, and yield the slices that read it."""
         index = self._index(table)
         with translated_errors():
             self._client.indices.refresh(index=index)
@@ -128,11 +133,12 @@ class ElasticsearchScan:
             self._client.options(ignore_status=404).close_point_in_time(id=point)
 
     def rows(self, table: TableSchema, ids: Sequence[str]) -> dict[str, StoredRow]:
-        """Straight from the documents, not from the last refresh."""
+        """Return the current documents, including writes since the last refresh."""
         documents = Documents(table)
         return {hit.id: _row(documents, self._numbering, hit) for hit in self._hits(table, ids)}
 
     def sample(self, table: TableSchema, count: int) -> list[StoredRow]:
+        """Return `count` random live rows."""
         documents = Documents(table)
         chance = {"function_score": {"query": live(), "random_score": {}, "boost_mode": "replace"}}
         with translated_errors():
@@ -140,18 +146,19 @@ class ElasticsearchScan:
         return [_row(documents, self._numbering, hit) for hit in _decode_page(body).hits.hits]
 
     def is_cheap(self, table: TableSchema, ids: Sequence[str]) -> bool:  # noqa: ARG002
-        """Each row is found by its id."""
+        """Always true: Elasticsearch finds each document by its id."""
         return True
 
     def spelled(self, table: TableSchema) -> frozenset[str]:  # noqa: ARG002
-        """Rows are kept as the topic has them."""
+        """Return no columns: rows are stored as they are in the topic."""
         return frozenset()
 
     def force(self, table: TableSchema, forced: Sequence[Forced]) -> None:
-        """A real delete where a document stands, then the document at its own version.
+        """Delete each existing document, then write the new document at its own version.
 
-        Elasticsearch remembers a delete's version for `index.gc_deletes`, and refuses a smaller one until then; so that
-        time is set to nothing for the moment. (Our own deletes are documents, and do not depend on it.)
+        Elasticsearch remembers the version of a delete for the time `index.gc_deletes`, and rejects a smaller version
+        until then. So this sets `index.gc_deletes` to zero for the duration of the call. (Tailrace's normal deletes are
+        tombstone documents and do not depend on this setting.)
         """
         wanted = {each.change.id: each for each in forced}
         documents = Documents(table, self._numbering)
@@ -187,13 +194,17 @@ class ElasticsearchScan:
             yield from (hit for hit in _decode_docs(body).docs if hit.found)
 
     def _write_when_forgotten(self, index: str, target: str, lines: Sequence[tuple[bytes, str]]) -> None:
-        """A refresh makes the server forget deletes; a version conflict (which counts as done) would hide that."""
+        """Refresh and write until every document is stored.
+
+        A refresh makes the server discard remembered deletes. `send_bulk` treats a version conflict as success, so this
+        reads the documents back to find those that the server rejected because of a remembered delete.
+        """
         give_up_at = time.monotonic() + _FORGET_SECONDS
         left = list(lines)
         while left:
             with translated_errors():
                 self._client.indices.refresh(index=index)
-            done = {refusal.what for refusal in self._send(target, left)}  # a document that it can never take
+            done = {refusal.what for refusal in self._send(target, left)}  # documents that the server can never accept
             ids = [row_id for _, row_id in left]
             with translated_errors():
                 body = self._raw.mget(index=index, ids=ids).body
@@ -201,8 +212,8 @@ class ElasticsearchScan:
             left = [each for each in left if each[1] not in done]
             if left and time.monotonic() > give_up_at:
                 raise TransientError(
-                    f"Elasticsearch still remembers the deletes of {len(left)} documents of {index}, and refuses them.",
-                    remedy="It forgets a delete after index.gc_deletes, a minute by default: repair again then.",
+                    f"{index}: Elasticsearch rejects {len(left)} documents, because it still remembers their deletes.",
+                    remedy="Repair again after the time index.gc_deletes, which is one minute by default.",
                 )
             if left:
                 time.sleep(0.2)
@@ -221,7 +232,7 @@ def _row(documents: Documents, numbering: Numbering, hit: _Hit) -> StoredRow:
     source = bytes(hit.source)
     try:
         version, row = documents.row_of(source)
-    except (msgspec.DecodeError, ValueError, KeyError):  # somebody else's document
+    except (msgspec.DecodeError, ValueError, KeyError):  # another program wrote this document
         version, row = Version(0, 0), source
     if not numbering.says(hit.version, version):
         version = numbering.version(hit.version)

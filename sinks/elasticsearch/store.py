@@ -1,4 +1,4 @@
-"""Elasticsearch as a store; the contract is `cdc.stores.contract.Store`. What is where: docs/reference/stores.md."""
+"""Elasticsearch as a store. Implements `cdc.stores.contract.Store`. docs/reference/stores.md describes the indices."""
 
 from __future__ import annotations
 
@@ -23,11 +23,13 @@ from sinks.elasticsearch.writing.documents import Documents, live, older_than
 from sinks.elasticsearch.writing.writer import ElasticsearchWriterFactory
 
 _PAGE_ROWS: Final = 2000
-_LONGEST_LIST: Final = 3000  # a request's first line has 4096 bytes
+_LONGEST_LIST: Final = 3000  # characters; the server limits a request's first line to 4096 bytes
 _EVERYTHING: Final[dict[str, Any]] = {"match_all": {}}
 
 
 class ElasticsearchStore:
+    """One configured Elasticsearch store."""
+
     kind: ClassVar[str] = "elasticsearch"
     rebuilds_in_place: ClassVar[bool] = False
 
@@ -78,7 +80,7 @@ class ElasticsearchStore:
         return position
 
     def publish(self, generation: Generation, tables: Iterable[TableSchema]) -> None:
-        """A refresh; what waits for the interval otherwise is found by a search at once."""
+        """Refresh the tables' indices, so that searches find all writes without waiting for the refresh interval."""
         wanted = [index_of(self._prefix, table, generation.number) for table in tables]
         if sum(map(len, wanted)) > _LONGEST_LIST:
             wanted = [f"{self._prefix}.*-g{generation.number}"]
@@ -95,7 +97,7 @@ class ElasticsearchStore:
         )
 
     def reap(self, generation: Generation, below: Version, grace_seconds: float | None = None) -> int:
-        """Real deletes, each only if the tombstone is still the one that was looked at."""
+        """Delete the tombstone documents, each only if it has not changed since this call read it."""
         if grace_seconds is None:
             grace_seconds = self._settings.tombstone_hours * 3600
         newest_ms = time.time_ns() // 1_000_000 - int(grace_seconds * 1000)
@@ -114,7 +116,7 @@ class ElasticsearchStore:
         return reaped
 
     def delete_stale_rows(self, generation: Generation, table: TableSchema, below: Version) -> int:  # noqa: ARG002
-        """Nothing: a generation is built aside, from nothing."""
+        """Do nothing: a new generation starts with empty indices, so it has no stale rows."""
         return 0
 
     def count(self, generation: Generation, table: TableSchema) -> int:

@@ -1,4 +1,4 @@
-"""A table's index in a generation: made, or extended by columns that came later."""
+"""Creates a table's index in a generation, and extends it by new columns."""
 
 from __future__ import annotations
 
@@ -16,6 +16,8 @@ from sinks.elasticsearch.naming import OWN, index_of, reader_alias, writer_alias
 
 
 class ElasticsearchTables:
+    """Creates and extends the table indices of a store."""
+
     def __init__(self, client: Elasticsearch, settings: Settings, prefix: str, generations: Generations) -> None:
         self._client = client
         self._overrides = settings.mapping
@@ -23,7 +25,7 @@ class ElasticsearchTables:
         self._generations = generations
 
     def create_all(self, generation: Generation, tables: Iterable[TableSchema]) -> None:
-        """In a generation that was just made."""
+        """Create the tables' indices in a new generation."""
         made = []
         for table in tables:
             self._create(generation, table, mapping.fields_of(table, self._overrides), serving=False)
@@ -31,21 +33,22 @@ class ElasticsearchTables:
         self._generations.record(generation, made)
 
     def ensure(self, generation: Generation, table: TableSchema, *, serving: bool) -> Fit:
+        """Create the table's index, or add new columns to its mapping. See `cdc.stores.contract.Store.ensure_table`."""
         fields = mapping.fields_of(table, self._overrides)
         index = index_of(self._prefix, table, generation.number)
         known = self._known(index)
         if known is None:
             if index in self._generations.recorded(generation):
-                raise PositionLostError(f"The index {index} is gone.", remedy="The store must be bootstrapped.")
+                raise PositionLostError(f"The index {index} is gone.", remedy="Bootstrap the store.")
             self._create(generation, table, fields, serving=serving)
-        # After it is made: a crash in between must not look like a loss.
+        # Record the index only after creating it. Otherwise a crash in between would look like a lost index.
         self._generations.record(generation, [index])
         return Fit.READY if known is None else self._extend(index, table, fields, known)
 
     def _extend(self, index: str, table: TableSchema, fields: dict[str, mapping.Field], known: dict[str, Any]) -> Fit:
         added = {name: field for name, field in fields.items() if name not in known["fields"]}
         if added:
-            # A column that is gone stays in the mapping: old documents have it until they are written again.
+            # A dropped column stays in the mapping: old documents keep it until they are written again.
             merged = {**known["fields"], **added}
             with translated_errors():
                 self._client.indices.put_mapping(

@@ -1,1 +1,1 @@
-"""The warehouse: Iceberg tables through any catalog. State and DDL by pyiceberg; rows are moved by Spark."""
+"""The Iceberg sink: tables in any Iceberg catalog. pyiceberg handles state and DDL. Spark writes the rows."""

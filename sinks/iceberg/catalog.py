@@ -1,4 +1,4 @@
-"""The warehouse's catalog, opened without Spark. Trouble of every library underneath becomes ours here."""
+"""Opens the warehouse's Iceberg catalog without Spark, and translates the errors of the underlying libraries."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ from sinks.iceberg.naming import CATALOG
 if TYPE_CHECKING:
     from pyiceberg.catalog import Catalog
 
-#: Another process (a sync, a maintenance, a reader) may hold the file for as long as its commit takes.
+#: Another process (a sync, `maintain`, a reader) may lock the file for the duration of its commit.
 SQLITE_BUSY_MILLISECONDS: Final = 60_000
-#: For a catalog or a file storage that is a server: how long until it is connected to, and until it answers.
+#: Time limits to connect to, and to get a response from, a catalog or file storage that is a server.
 CONNECT_SECONDS: Final = 10
 ANSWER_SECONDS: Final = 60
-# As SQLAlchemy passes them on to libpq. A cut network without a reset is noticed by the kernel.
+# Options that SQLAlchemy passes to libpq. With them the kernel detects a broken network even without a reset.
 _POSTGRES_LIMITS: Final = {
     "connect_timeout": str(CONNECT_SECONDS),
     "keepalives_idle": "10",
@@ -29,21 +29,23 @@ _POSTGRES_LIMITS: Final = {
     "keepalives_count": "3",
     "tcp_user_timeout": str(ANSWER_SECONDS * 1000),
 }
-# Two that open a new catalog at once both make its tables; the second one finds them.
+# If two processes open a new catalog at once, both create its tables. The second one fails and retries.
 _TRIES: Final = 5
 
 
 def location(warehouse: IcebergConfig) -> str:
+    """Return the warehouse's URI or absolute path."""
     return warehouse.path if "://" in warehouse.path else str(Path(warehouse.path).absolute())
 
 
 def sqlite_file(warehouse: IcebergConfig) -> Path | None:
+    """Return the path of the SQLite catalog. None: the config names another catalog."""
     return Path(location(warehouse), "catalog.db") if warehouse.catalog_uri is None else None
 
 
 def open_catalog(warehouse: IcebergConfig) -> Catalog:
-    """Makes the folder and the SQLite file where there is none."""
-    from pyiceberg.catalog import load_catalog  # noqa: PLC0415 - a second; only who asks a warehouse needs it
+    """Open the catalog. Creates the directory and the SQLite file if they do not exist."""
+    from pyiceberg.catalog import load_catalog  # noqa: PLC0415 - takes a second; only warehouse commands need it
     from sqlalchemy.exc import SQLAlchemyError  # noqa: PLC0415 - as above
 
     file = sqlite_file(warehouse)
@@ -56,11 +58,11 @@ def open_catalog(warehouse: IcebergConfig) -> Catalog:
             except SQLAlchemyError as error:
                 if "already exists" not in str(error):
                     raise
-    raise TransientError("The catalog is being made by somebody else.")
+    raise TransientError("Another process is creating the catalog.")
 
 
 def prepare_sqlite(file: Path) -> None:
-    """Readers and one writer side by side: the file remembers it."""
+    """Create the SQLite file in WAL mode, which allows readers concurrent with one writer. The mode is persistent."""
     file.parent.mkdir(parents=True, exist_ok=True)
     try:
         connection = sqlite3.connect(file, timeout=SQLITE_BUSY_MILLISECONDS / 1000)
@@ -69,12 +71,12 @@ def prepare_sqlite(file: Path) -> None:
         finally:
             connection.close()
     except sqlite3.Error as error:
-        raise TransientError(f"The catalog {file} cannot be opened: {error}.") from error
+        raise TransientError(f"Cannot open the catalog {file}: {error}.") from error
 
 
 @contextmanager
 def iceberg_errors() -> Iterator[None]:
-    """What passes is a TransientError; what a person must mend is refused."""
+    """Raise library errors of the `with` block as TransientError, or as RefusedError if the catalog denies access."""
     from pyiceberg import exceptions as theirs  # noqa: PLC0415 - as above
     from sqlalchemy.exc import SQLAlchemyError  # noqa: PLC0415 - as above
 
@@ -82,7 +84,7 @@ def iceberg_errors() -> Iterator[None]:
         yield
     except (theirs.UnauthorizedError, theirs.ForbiddenError) as error:
         raise RefusedError(
-            "The catalog denies access.", remedy="Look at `catalog_username` and `catalog_password` of the store."
+            "The catalog denies access.", remedy="Check `catalog_username` and `catalog_password` of the store."
         ) from error
     except (theirs.RESTError, SQLAlchemyError, OSError) as error:
         raise TransientError(f"The warehouse does not answer: {_first_line(error)}") from error

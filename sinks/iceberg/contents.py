@@ -1,6 +1,6 @@
-"""Rows as a stranger reads them, through pyiceberg, given back in the JSON forms of docs/reference/types.md.
+"""Reads rows through pyiceberg, as any reader would, and converts them back to the JSON of docs/reference/types.md.
 
-For tests and audit: what is typed here must be what was in the topic.
+For tests and the audit, which compare the typed values with those in the topic.
 """
 
 from __future__ import annotations
@@ -26,18 +26,20 @@ from sinks.typed_columns import element_type
 if TYPE_CHECKING:
     from pyiceberg.table import Table
 
-# What a string column holds is JSON of its own where the topic has no JSON string.
+# Types whose value in the topic is not a JSON string. A string column holds the JSON text of their values.
 _JSON_TEXTS: Final = frozenset({"point"})
-# Every float of at least this size is told by its first six digits, if it was written with so few.
+# Above this size a `real` that was written with at most six digits is determined by them.
 _LEAST_NORMAL: Final = 2.0**-126
 
 
 def count_rows(table: Table) -> int:
+    """Return the number of rows."""
     with iceberg_errors():
         return int(table.scan().count())
 
 
 def stored_rows(found: Table, table: TableSchema, columns: list[WarehouseColumn]) -> Iterator[StoredRow]:
+    """Yield all rows of a current table, in no order."""
     kinds = types_of(found, columns)
     there = {field.name for field in found.schema().fields}
     present = [column for column in columns if column.name in there]
@@ -52,7 +54,10 @@ def stored_rows(found: Table, table: TableSchema, columns: list[WarehouseColumn]
 def json_row(
     table: TableSchema, columns: list[WarehouseColumn], kinds: Mapping[str, str], row: Mapping[str, Any]
 ) -> dict[str, Any]:
-    """By the source's names. `kinds`: the columns' types in the warehouse, by their names there."""
+    """Return a row's JSON values by the source's column names.
+
+    `kinds` are the columns' types in the warehouse, by their names in the warehouse.
+    """
     sources = {column.name: column for column in table.columns}
     return {
         column.source: json_value(kinds[column.name], sources[column.source], row[column.name]) for column in columns
@@ -60,7 +65,7 @@ def json_row(
 
 
 def json_value(kind: str, column: SchemaColumn, value: Any) -> Any:
-    """What stands in the topic for a typed value."""
+    """Return the JSON value that the topic has for a typed value."""
     if value is None:
         return None
     element = element_type(kind)
@@ -76,7 +81,7 @@ def json_value(kind: str, column: SchemaColumn, value: Any) -> Any:
 
 
 def _loads(text: str) -> Any:
-    """A text that holds JSON of its own; anything else is a text."""
+    """Decode a text that is a JSON object or array. Return any other text unchanged."""
     if text[:1] not in ("{", "["):
         return text
     try:
@@ -92,7 +97,10 @@ def _float(value: float) -> Any:
 
 
 def _shortest(value: float) -> float:
-    """The number that a `real` was written as: Python shows all digits of the double that stands for it."""
+    """Return the shortest decimal number that denotes the same `real`.
+
+    A `real` is read as a double, and Python would show all digits of that double.
+    """
     if not math.isfinite(value):
         return value
     single = struct.pack("f", value)
@@ -109,7 +117,7 @@ def _timestamp(value: datetime.datetime, digits: int) -> str:
 
 
 def _trimmed(value: datetime.datetime) -> str:
-    """Without a zone, zeros at the end of the fraction are left out."""
+    """Format a timestamp without time zone, without trailing zeros in the fraction."""
     return _timestamp(value, 6)[:-1].rstrip("0").rstrip(".") + "Z" if value.microsecond else _timestamp(value, 0)
 
 

@@ -1,10 +1,10 @@
-"""Names that point at other tables from one moment to the next: how readers are switched.
+"""Switches readers to other tables by renaming tables in the catalog.
 
-In a catalog that is a database all names are exchanged in one transaction: no reader finds a table missing, or tables
-of two generations. Other catalogs rename table by table; a name is missing for the moment in between.
+In a SQL catalog one transaction exchanges all names. So no reader finds a table missing, or sees tables of two
+generations. Other catalogs rename one table after another, and a name is missing for a moment in between.
 
-Several processes may exchange the same names at once, since each client that finds an unfinished switch ends it. The
-table at the new name is only touched while the table that replaces it still has its old name.
+Several processes may exchange the same names at once, because each client that finds an unfinished switch completes it.
+A process moves the table at the new name only while the replacing table still has its old name.
 """
 
 from __future__ import annotations
@@ -23,13 +23,16 @@ Aside = Callable[[str], str]
 
 
 class TableMovedError(TransientError):
-    """A table is no longer where it was to be moved from: another client has moved it."""
+    """The table to be moved no longer has its old name, because another client has moved it."""
 
 
 def exchange_tables(
     catalog: Catalog, pairs: Sequence[tuple[Identifier, Identifier]], *, aside: Aside | None = None
 ) -> None:
-    """Each (from, to): what is at `from` is found at `to`; what was there goes to `aside(namespace)`, or is dropped."""
+    """Rename each table from the first to the second name of its pair.
+
+    A table that already has the second name moves to the namespace `aside(namespace)`. Without `aside` it is dropped.
+    """
     names = {to[0] for _, to in pairs} | ({aside(to[0]) for _, to in pairs} if aside is not None else set())
     with iceberg_errors():
         for name in sorted(names):
@@ -52,7 +55,7 @@ def _update(
 
     with engine.begin() as connection:
         for source, target in pairs:
-            # An update that changes nothing: it locks the row, so that no other client moves the table.
+            # This update changes nothing. It locks the row, so that no other client moves the table.
             found = connection.execute(update(Names).where(at(source)).values(table_namespace=source[0]))
             if found.rowcount != 1:
                 raise _moved(source)

@@ -1,8 +1,13 @@
-"""Names in the warehouse: namespaces, tables, columns. Pure; what they mean to readers is in docs/guides/warehouse.md.
+"""Names of namespaces, tables and columns in the warehouse. Pure: no I/O. docs/guides/warehouse.md explains them.
 
-`public.orders` is `public.orders`, its history `public__history.orders` (of an earlier pipeline:
-`public__history_1f0c88e2.orders`), and while a generation 3 is built beside the serving one, its table is
-`public__g3.orders`. Bytes outside `[A-Za-z0-9_]` become `-hh`, as in a topic's name.
+The names for the source's table `public.orders`:
+
+- `public.orders`: the current rows in the serving generation.
+- `public__g3.orders`: the current rows in generation 3 while it does not serve.
+- `public__history.orders`: the history.
+- `public__history_1f0c88e2.orders`: the history of an earlier pipeline.
+
+Bytes outside `[A-Za-z0-9_]` become `-hh`, as in a topic's name.
 """
 
 from __future__ import annotations
@@ -13,14 +18,14 @@ from typing import Final
 
 from cdc.stores.contract import TableSchema
 
-#: Of the catalog itself: a JDBC catalog stores it with every table, so every reader must use this one.
+#: The catalog's name. A JDBC catalog stores it with every table, so every reader must use this name.
 CATALOG: Final = "tailrace"
-#: Our own namespace; its one table holds the warehouse's state.
+#: The table that holds the warehouse's state. It is the only table in its namespace.
 STATE: Final = ("__tailrace", "state")
 
 POSITION: Final = "_tailrace_position"
 SEQ: Final = "_tailrace_seq"
-#: When the version was committed, by the source's clock.
+#: The commit time of the version, by the source's clock.
 AT: Final = "_tailrace_at"
 OP: Final = "_tailrace_op"
 TRANSACTION: Final = "_tailrace_transaction"
@@ -29,7 +34,7 @@ VALID_TO: Final = "_tailrace_valid_to"
 TO_POSITION: Final = "_tailrace_to_position"
 TO_SEQ: Final = "_tailrace_to_seq"
 OPEN: Final = "_tailrace_open"
-# Of frames and statements only, beside a user's columns of any name.
+# Columns of DataFrames and statements only, not of stored tables. The prefix avoids conflicts with user columns.
 KEY_TEXT: Final = "_tailrace_key"
 VERSION_TEXT: Final = "_tailrace_version"
 PARTITION: Final = "_tailrace_partition"
@@ -42,7 +47,7 @@ LAST_POSITION: Final = "_tailrace_last_position"
 LAST_SEQ: Final = "_tailrace_last_seq"
 
 _ESCAPED: Final = re.compile(rb"[^A-Za-z0-9_]")
-# A schema that has the name of one of our namespaces is told from it by an escaped underscore.
+# A source schema whose name looks like one of Tailrace's namespaces gets an escaped underscore to avoid a conflict.
 _OURS: Final = re.compile(r"_(_(?:history(?:_[0-9a-f]{8})?|tailrace|g[0-9]+))\Z")
 _RESERVED_COLUMN: Final = re.compile(r"_+tailrace_", re.IGNORECASE)
 
@@ -50,21 +55,25 @@ Identifier = tuple[str, str]
 
 
 def current_table(table: TableSchema) -> Identifier:
-    """What readers see."""
+    """Return the name of a table's current rows in the serving generation, which readers use."""
     return namespace(table.schema), _escape(table.table)
 
 
 def generation_table(table: TableSchema, number: int) -> Identifier:
-    """The same table of a generation that does not serve."""
+    """Return the name of a table's current rows in a generation that does not serve."""
     return f"{namespace(table.schema)}__g{number}", _escape(table.table)
 
 
 def history_table(table: TableSchema) -> Identifier:
+    """Return the name of a table's history."""
     return f"{namespace(table.schema)}__history", _escape(table.table)
 
 
 def earlier_history(name: Identifier, pipeline_id: str) -> Identifier:
-    """Where the history `name` goes when another pipeline begins one; `pipeline_id`: of the one that wrote it."""
+    """Return the new name of the history `name` after another pipeline has started a history of its own.
+
+    `pipeline_id` is the id of the pipeline that wrote the renamed history.
+    """
     return f"{name[0]}_{pipeline_id[:8] or '0' * 8}", name[1]
 
 
@@ -74,19 +83,21 @@ def is_history(name: str) -> bool:
 
 
 def namespace(schema: str) -> str:
+    """Return the namespace for a source schema."""
     return _OURS.sub(r"-5f\1", _escape(schema))
 
 
 def generation_of(name: str) -> int | None:
-    """The generation that a namespace belongs to; None: readers' own, or the history's."""
+    """Return the generation of a namespace. None: a namespace of the serving generation or of histories."""
     base, _, ending = name.rpartition("__g")
     return int(ending) if base and ending.isdigit() else None
 
 
 def column_names(columns: Sequence[str]) -> list[str]:
-    """As the warehouse has them, in order. A name is kept unless it would be read as something else.
+    """Return the columns' names in the warehouse, in order. A name stays the same unless Spark would misread it.
 
-    Spark takes names that differ only in case for one, and a dot for a path; names like ours get another underscore.
+    Spark treats names that differ only in case as equal, so later ones get an underscore at the end. Spark reads a dot
+    as a path, so special characters are escaped. A name with Tailrace's prefix gets another underscore at the front.
     """
     taken: set[str] = set()
     named = []

@@ -1,4 +1,4 @@
-"""pyiceberg's client for a REST catalog, with time limits: by itself it waits for ever for a server that is silent."""
+"""pyiceberg's REST catalog client with time limits. Without them it waits for ever for an unresponsive server."""
 
 from __future__ import annotations
 
@@ -11,10 +11,10 @@ from sinks.iceberg.catalog import ANSWER_SECONDS, CONNECT_SECONDS
 
 
 class TimedRestCatalog(RestCatalog):
-    """Named in the catalog's properties (`py-catalog-impl`)."""
+    """A REST catalog with time limits. The catalog's property `py-catalog-impl` names this class."""
 
     def _create_session(self) -> Session:
         session = super()._create_session()
-        # The library has no setting for it, and makes the session itself.
+        # The library has no setting for time limits, and creates the session itself.
         session.request = partial(session.request, timeout=(CONNECT_SECONDS, ANSWER_SECONDS))  # type: ignore[method-assign]
         return session

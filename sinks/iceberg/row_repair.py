@@ -1,9 +1,9 @@
-"""The SQL that puts single rows of a current table right, whatever stands there now, as text in Spark's dialect. Pure.
+"""The SQL that repairs single rows of a current table, in Spark's dialect. Pure: no I/O.
 
-The history says what a row must be: a sync writes it first. A row is replaced only by the version that the history has
-open, and removed only where it has none (or a delete), looked up in the same statement. So a change that comes
-meanwhile is not undone: it is in the history already, or its own statement runs after this one, or one of the two finds
-the other's commit in its way and runs again.
+The history determines the correct state of a row, because a sync writes the history first. The statement replaces a row
+only with the history's open version, and removes a row only if the history has no open version or a delete. It reads
+the history in the same statement. So it does not undo a concurrent change: the change is already in the history, or its
+own statement runs later, or one of the two conflicts with the other's commit and is retried.
 """
 
 # ruff: noqa: S608 - identifiers pass through `quoted_name`
@@ -18,9 +18,10 @@ from sinks.iceberg.statements import Target, full_name, quoted_name
 
 
 def replace_current(target: Target, rows: str) -> str:
-    """`rows`: a view of typed rows, one for each key; with op `d`, the row is to go. All in one commit.
+    """Return the MERGE that replaces or removes rows in one commit.
 
-    A key may stand there more than once: all of its rows go, and the one that is right comes beside.
+    `rows` is a view of typed rows, one for each key. Op `d` removes the row. If the current table holds a key more than
+    once, the statement deletes all its rows and inserts the correct one.
     """
     columns = [*target.columns, *CURRENT_OWN]
     wanted = ", ".join(f"r.{quoted_name(each)}" for each in columns)

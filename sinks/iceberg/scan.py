@@ -1,7 +1,7 @@
-"""A table's current rows for the audit: in slices of one snapshot's files, by id, and a sample, through pyiceberg.
+"""Reads a table's current rows for the audit through pyiceberg: in slices of one snapshot's files, by id, and a sample.
 
-The contract is `cdc.stores.scan.StoreScan`. Rows are spelled as capture spells them, so that bytes can be compared.
-What the warehouse holds as text is compared as text. Nothing is written: only Spark's MERGE does that.
+Implements `cdc.stores.scan.StoreScan`. The scan formats rows as capture does, so that the audit can compare bytes.
+Values that the warehouse holds as text are compared as text. The scan writes nothing. Only Spark's MERGE repairs rows.
 """
 
 from __future__ import annotations
@@ -40,15 +40,15 @@ if TYPE_CHECKING:
     from pyiceberg.table.metadata import TableMetadata
 
 _ROWS_AT_ONCE: Final = 2000
-#: More ids than this are looked for in every file.
+#: Above this number of ids, `rows` reads every file instead of filtering by key.
 _MOST_SOUGHT: Final = 5000
-# Rows that are not sought by their key are all looked at, one by one.
+# Limits of `is_cheap`: without and with a filter by key. Without a filter every row is decoded, which is slower.
 _CHEAP_BYTES: Final = 2 << 20
 _CHEAP_BYTES_SOUGHT: Final = 64 << 20
 _NOBODYS: Final = Version(0, 0)
-# From these on Postgres writes an exponent; Python's digits are the same, its exponents begin at 16.
+# From these values on, Postgres writes an exponent. Python writes the same digits, but an exponent only from 1e16 on.
 _EXPONENT_FROM: Final = {"float": 1e6, "double": 1e15}
-# Types whose form in the topic is a JSON string, whatever the value: a text column holds just that text.
+# Types whose values are always JSON strings in the topic. A text column holds the same text.
 _TEXTS: Final = re.compile(
     r"text|varchar|bpchar|char|name|xml|jsonb?|uuid|numeric|money|bytea|date|time(stamp)?(tz)?|interval|varbit|inet|cidr"
     r"|macaddr8?|\w+range"
@@ -63,7 +63,7 @@ _SOUGHT: Final[dict[str, Callable[[str], Any]]] = {
 
 @dataclass(frozen=True, slots=True)
 class SliceReader:
-    """How rows of one table are read. `kinds`: of its columns, by their names in the warehouse."""
+    """Converts Arrow batches of one table to rows. `kinds` are the column types by their names in the warehouse."""
 
     table: TableSchema
     columns: tuple[WarehouseColumn, ...]
@@ -71,11 +71,13 @@ class SliceReader:
 
     @classmethod
     def of(cls, found: Table, table: TableSchema, columns: list[WarehouseColumn]) -> SliceReader:
+        """Create a reader for the columns that the Iceberg table has."""
         there = {each.name for each in found.schema().fields}
         present = [column for column in columns if column.name in there]
         return cls(table, tuple(present), types_of(found, present))
 
     def rows(self, batch: pa.RecordBatch, wanted: frozenset[str] | None = None) -> Iterator[list[StoredRow]]:
+        """Yield the batch's rows in lists. If `wanted` is given, only rows with these ids."""
         for first in range(0, batch.num_rows, _ROWS_AT_ONCE):
             some = [self._row(values) for values in batch.slice(first, _ROWS_AT_ONCE).to_pylist()]
             yield [row for row in some if wanted is None or row.id in wanted]
@@ -95,7 +97,7 @@ class SliceReader:
 
 @dataclass(frozen=True, slots=True)
 class IcebergSlice:
-    """Some files of one snapshot, with what was deleted from them. `io` may hold secrets."""
+    """Reads some data files of one snapshot, with their delete files. `io` may contain secrets."""
 
     metadata: TableMetadata = field(repr=False)
     io: FileIO = field(repr=False)
@@ -108,7 +110,7 @@ class IcebergSlice:
             yield from self.reader.rows(batch)
 
     def batches(self, row_filter: BooleanExpression | None = None) -> Iterator[pa.RecordBatch]:
-        """File by file: pyiceberg would hold them all at once."""
+        """Yield Arrow batches, one file after another. Given all files, pyiceberg would hold all in memory at once."""
         from pyiceberg.expressions import AlwaysTrue  # noqa: PLC0415 - see catalog.py
         from pyiceberg.io.pyarrow import ArrowScan  # noqa: PLC0415 - see catalog.py
 
@@ -119,6 +121,8 @@ class IcebergSlice:
 
 
 class IcebergScan:
+    """Reads one generation of the warehouse for the audit."""
+
     def __init__(self, name: str, settings: IcebergConfig, prefix: str, generation: Generation) -> None:
         self._name = name
         self._generation = generation
@@ -126,10 +130,11 @@ class IcebergScan:
 
     @contextmanager
     def slices(self, table: TableSchema, count: int) -> Iterator[list[ReadSlice]]:
+        """Yield at most `count` slices of the files of the current snapshot."""
         yield [slice_ for slice_ in self._planned(table, count) if slice_.tasks]
 
     def rows(self, table: TableSchema, ids: Sequence[str]) -> dict[str, StoredRow]:
-        """Deletes are in the history, and not here: what was deleted is not known."""
+        """Return the current rows. The result has no tombstones, because deletes are only in the history."""
         wanted = frozenset(ids)
         sought = self._sought(table, wanted)
         found: dict[str, list[StoredRow]] = {}
@@ -141,21 +146,21 @@ class IcebergScan:
         return {each: rows[0] if len(rows) == 1 else _several(rows) for each, rows in found.items()}
 
     def is_cheap(self, table: TableSchema, ids: Sequence[str]) -> bool:
-        """By the files that may hold them: keys that came at random are in all of them."""
+        """Decide by the size of the files that may hold the rows. Random keys may be in all files."""
         sought = self._sought(table, frozenset(ids))
         [planned] = self._planned(table, 1, sought)
         size = sum(task.file.file_size_in_bytes for task in planned.tasks)
         return size <= (_CHEAP_BYTES if sought is None else _CHEAP_BYTES_SOUGHT)
 
     def sample(self, table: TableSchema, count: int) -> list[StoredRow]:
-        """From one file that chance chooses, so many in a row."""
+        """Return `count` consecutive rows from a random file."""
         [whole] = self._planned(table, 1)
         if not whole.tasks:
             return []
         chance = random.SystemRandom()
         one = IcebergSlice(whole.metadata, whole.io, whole.projection, (chance.choice(whole.tasks),), whole.reader)
         batch, seen = None, 0
-        for each in one.batches():  # one at a time in memory, each with the same chance
+        for each in one.batches():  # reservoir sampling: holds one batch in memory, and each has the same probability
             if each.num_rows:
                 seen += 1
                 batch = each if batch is None or chance.randrange(seen) == 0 else batch
@@ -165,7 +170,10 @@ class IcebergScan:
         return [row for some in one.reader.rows(batch.slice(first, count)) for row in some]
 
     def spelled(self, table: TableSchema) -> frozenset[str]:
-        """Texts that stand for something else, and columns that have kept their type when the source's got another."""
+        """Return the text columns whose values are not JSON strings in the topic, and columns with an outdated type.
+
+        A column's type is outdated if the source's type changed and the warehouse kept the old one.
+        """
         columns = self._store.tables.columns(table)
         kinds = types_of(self._found(table), columns)
         return frozenset(
@@ -176,9 +184,10 @@ class IcebergScan:
         )
 
     def force(self, table: TableSchema, forced: Sequence[Forced]) -> None:
+        """Always raise RefusedError: only Spark writes rows of the warehouse."""
         raise RefusedError(
-            f"{len(forced)} rows of {table} in {self._name} cannot be mended one by one.",
-            remedy=f"Build the warehouse anew: tailrace bootstrap {self._name}",
+            f"{table}: {len(forced)} rows in {self._name} cannot be repaired one by one.",
+            remedy=f"Rebuild the warehouse: tailrace bootstrap {self._name}",
         )
 
     def close(self) -> None:
@@ -187,7 +196,7 @@ class IcebergScan:
     def _planned(
         self, table: TableSchema, count: int, row_filter: BooleanExpression | None = None
     ) -> list[IcebergSlice]:
-        """Files that may hold such rows, as the table is now; large and small ones to all slices alike."""
+        """Divide the files that may hold matching rows into slices of about equal size. Uses the current snapshot."""
         found = self._found(table)
         reader = SliceReader.of(found, table, self._store.tables.columns(table))
         with iceberg_errors():
@@ -204,12 +213,15 @@ class IcebergScan:
         if found is None:
             raise TransientError(
                 f"{self._name} has no table {'.'.join(name)}.",
-                remedy=f"tailrace bootstrap {self._name} builds it anew.",
+                remedy=f"Rebuild the warehouse: tailrace bootstrap {self._name}",
             )
         return found
 
     def _sought(self, table: TableSchema, ids: frozenset[str]) -> BooleanExpression | None:
-        """By the key's first column, where an id says it and files can be told by it; None: look at every row."""
+        """Return a filter by the key's first column. None: every row must be read.
+
+        A filter is possible if the ids contain the column's value, and the column's type allows to skip files.
+        """
         from pyiceberg.expressions import In  # noqa: PLC0415 - see catalog.py
 
         first = key_columns(table, self._store.tables.columns(table))[0]
@@ -229,14 +241,14 @@ class IcebergScan:
 
 
 def _several(rows: Sequence[StoredRow]) -> StoredRow:
-    """A key that is there more than once is no row at all, whatever its rows say."""
+    """Return an invalid row for a key that the table holds more than once, so that the audit reports a difference."""
     return StoredRow(
         rows[0].id, max(row.version for row in rows), b"[" + b",".join(row.row or b"" for row in rows) + b"]"
     )
 
 
 def _spelled(value: Any, least: float) -> Any:
-    """A float with Postgres's digits and exponent; what is none stays as it is."""
+    """Format a float with Postgres's digits and exponent. Other values stay unchanged."""
     if isinstance(value, list):
         return [_spelled(each, least) for each in value]
     if not isinstance(value, float):

@@ -1,8 +1,8 @@
-"""Iceberg schemas of a table's current rows and of its history, and how one becomes another in place.
+"""Iceberg schemas of a table's current rows and of its history, and which type changes are possible in place.
 
-Columns of the source are all optional: what Postgres calls NOT NULL may change without a word. A column is kept by its
-name. What Iceberg can widen (int to bigint, float to double, a decimal's digits) is widened. Another change of type
-needs a new generation; the history renames the old column and has the new one beside it.
+All columns of the source are optional in Iceberg, because the log does not report a change of NOT NULL. Columns are
+matched by name. Types that Iceberg can widen in place (int to bigint, float to double, a decimal's digits) are widened.
+Any other change of type needs a new generation. The history instead renames the old column and adds the new one.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ HISTORY_OWN: Final = {
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WarehouseColumn:
-    """`source`: the column's name in Postgres; `name`: in the warehouse; `type`: in Spark's words."""
+    """A column's name in Postgres (`source`), its name in the warehouse (`name`), and its Spark SQL type."""
 
     source: str
     name: str
@@ -47,6 +47,7 @@ class WarehouseColumn:
 
 
 def warehouse_columns(table: TableSchema, as_text: Collection[str] = ()) -> list[WarehouseColumn]:
+    """Return the table's columns in the warehouse. Columns in `as_text` become strings."""
     names = naming.column_names([column.name for column in table.columns])
     return [
         WarehouseColumn(source=column.name, name=name, type=STRING if column.name in as_text else spark_type(column))
@@ -55,11 +56,13 @@ def warehouse_columns(table: TableSchema, as_text: Collection[str] = ()) -> list
 
 
 def key_columns(table: TableSchema, columns: list[WarehouseColumn]) -> list[WarehouseColumn]:
+    """Return the columns of the primary key, in the key's order."""
     by_source = {column.source: column for column in columns}
     return [by_source[name] for name in table.key]
 
 
 def iceberg_schema(columns: list[WarehouseColumn], own: dict[str, str]) -> Schema:
+    """Return the Iceberg schema with these columns, followed by Tailrace's own columns (name to Spark SQL type)."""
     from pyiceberg.schema import Schema  # noqa: PLC0415 - see catalog.py
     from pyiceberg.types import NestedField  # noqa: PLC0415 - see catalog.py
 
@@ -74,6 +77,7 @@ def iceberg_schema(columns: list[WarehouseColumn], own: dict[str, str]) -> Schem
 
 
 def iceberg_type(kind: str, element_id: int = -1) -> IcebergType:
+    """Return the Iceberg type for a Spark SQL type."""
     from pyiceberg import types  # noqa: PLC0415 - see catalog.py
 
     element = element_type(kind)
@@ -98,7 +102,7 @@ def iceberg_type(kind: str, element_id: int = -1) -> IcebergType:
 
 
 def spark_name(kind: IcebergType) -> str:
-    """The other way round."""
+    """Return the Spark SQL type for an Iceberg type."""
     text = str(kind)
     if text.startswith("list<"):
         return f"array<{spark_name(kind.element_type)}>"  # type: ignore[attr-defined]
@@ -109,7 +113,7 @@ def spark_name(kind: IcebergType) -> str:
 
 
 def widens(old: str, new: str) -> bool:
-    """Whether Iceberg changes the type in place, every value staying what it is."""
+    """Whether Iceberg can change the type in place without changing any value."""
     if (old, new) in _WIDENED:
         return True
     before, after = _DECIMAL.fullmatch(old), _DECIMAL.fullmatch(new)

@@ -1,7 +1,7 @@
-"""The warehouse's own state: generations, positions, markers. Kept inside it, as one property of one table's snapshot.
+"""The warehouse's state: generations, positions, TRUNCATE markers. One snapshot property of one Iceberg table holds it.
 
-Every change is a commit against the snapshot that was read, so of two writers one fails, whatever the catalog is. The
-table holds no rows; nothing compacts it, and its last snapshot is never expired.
+Every change is a commit against the snapshot that was read. So one of two concurrent writers fails, whatever the
+catalog. The table holds no rows. No process compacts it, and its last snapshot never expires.
 """
 
 from __future__ import annotations
@@ -27,17 +27,19 @@ _EXPIRE_AT: Final = 60
 
 
 class GenerationState(msgspec.Struct, frozen=True, kw_only=True):
+    """The state of one generation."""
+
     created_ms: int
     state: str = "loading"
     position: Position = Position()
-    #: Tables that were made for it: topic -> what the store was told of it.
+    #: The topics whose tables were created in this generation.
     topics: tuple[str, ...] = ()
-    #: When it is switched to, the history goes on from where the one before stood.
+    #: At the switch to this generation, the history continues from the position of the previous generation.
     resumes: bool = False
 
 
 class Gap(msgspec.Struct, frozen=True, kw_only=True):
-    """Between these positions the history has not every version of the table."""
+    """A range of positions in which the history lacks some versions of the table's rows."""
 
     topic: str
     from_position: int
@@ -46,35 +48,37 @@ class Gap(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class WarehouseState(msgspec.Struct, frozen=True, kw_only=True):
+    """The whole state of a warehouse."""
+
     format: int = FORMAT
-    #: Whose warehouse it is: the pipeline's prefix, and the store's name.
+    #: The owner of the warehouse: the pipeline's prefix and the store's name.
     prefix: str = ""
     store: str = ""
     serving: int | None = None
-    #: A switch that was begun: its names may have been exchanged already.
+    #: The generation of an unfinished switch. The names may already be exchanged.
     switching: int | None = None
     next_number: int = 1
     generations: dict[int, GenerationState] = {}
-    #: Topic -> version of the last TRUNCATE that the history was swept for.
+    #: Topic to the version of the last TRUNCATE marker that was applied to the history.
     markers: dict[str, str] = {}
     gaps: tuple[Gap, ...] = ()
-    #: Until then a sync begins no batch: an upkeep needs the tables to itself for a moment.
+    #: A sync starts no batch before this time, because `maintain` needs exclusive access to the tables.
     held_until_ms: int = 0
 
 
 class StateConflictError(TransientError):
-    """Somebody else has changed the state meanwhile: read it again."""
+    """Another process has changed the state since it was read. The caller reads it again."""
 
 
 class StateTable:
-    """Reads and replaces the state: `read`, then `write`, which replaces exactly what was read."""
+    """Reads and replaces the state. `write` succeeds only if the state is still the one that `read` returned."""
 
     def __init__(self, catalog: Catalog) -> None:
         self._catalog = catalog
         self._table: Table | None = None
 
     def read(self) -> WarehouseState | None:
-        """None before the first `create`."""
+        """Return the state. None: `create` was never called."""
         from pyiceberg.exceptions import NoSuchTableError  # noqa: PLC0415 - see catalog.py
 
         with iceberg_errors():
@@ -86,12 +90,13 @@ class StateTable:
         return _state_of(self._table)
 
     def create(self, state: WarehouseState) -> None:
+        """Create the state table with this state. An existing state stays."""
         from pyiceberg.exceptions import TableAlreadyExistsError  # noqa: PLC0415 - see catalog.py
         from pyiceberg.schema import Schema  # noqa: PLC0415 - see catalog.py
         from pyiceberg.types import NestedField, StringType  # noqa: PLC0415 - see catalog.py
 
         properties = {
-            # A commit that lost the race must fail, and not be tried again on top of the other's.
+            # A commit that conflicts with another must fail. The library must not retry it on top of the other commit.
             "commit.retry.num-retries": "0",
             "write.metadata.previous-versions-max": "10",
             "write.metadata.delete-after-commit.enabled": "true",
@@ -106,6 +111,7 @@ class StateTable:
             self.write(state)
 
     def write(self, state: WarehouseState) -> None:
+        """Replace the state that was read. Raises StateConflictError if another process has replaced it."""
         from pyiceberg.exceptions import CommitFailedException  # noqa: PLC0415 - see catalog.py
 
         table = self._known()
@@ -116,11 +122,11 @@ class StateTable:
                 transaction.update_snapshot(snapshot_properties={_PROPERTY: text}).fast_append().commit()
                 self._table = transaction.commit_transaction()
             except CommitFailedException as error:
-                raise StateConflictError("The warehouse's state was changed by somebody else meanwhile.") from error
+                raise StateConflictError("Another process has changed the warehouse's state.") from error
             self._forget_old()
 
     def _forget_old(self) -> None:
-        """Only who writes it looks at it; a race is lost without harm."""
+        """Expire old snapshots. Only writers of the state read them, so a conflict with another writer is harmless."""
         from pyiceberg.exceptions import CommitFailedException  # noqa: PLC0415 - see catalog.py
 
         table = self._known()
@@ -148,8 +154,9 @@ def _state_of(table: Table) -> WarehouseState | None:
 
 
 def refuse_foreign(state: WarehouseState, prefix: str, store: str) -> None:
+    """Raise RefusedError if the warehouse belongs to another pipeline or store."""
     if (state.prefix, state.store) != (prefix, store):
         raise RefusedError(
             f"This warehouse belongs to store {state.store} of the pipeline {state.prefix}.",
-            remedy="Give this store a `path` (and a catalog) of its own.",
+            remedy="Set a different `path` (and catalog) for this store.",
         )

@@ -1,12 +1,12 @@
-"""The SQL that moves rows inside the warehouse, as text in Spark's dialect. Pure.
+"""The SQL that writes rows in the warehouse, in Spark's dialect. Pure: no I/O.
 
-Each statement changes nothing when it is run again, and a statement that was planned before somebody else's commit
-fails at its own (serializable isolation) or finds what that commit has left:
+Every statement is idempotent. A statement that was planned before the commit of another process fails at its own commit
+(serializable isolation), or sees the result of that commit:
 
-- A version is inserted into the history only if neither it nor a newer one is there, and closes the open one only if
-  it is newer: a key has one open version.
-- The current table takes from a batch only the rows that the history holds as the newest, looked up in the same
-  statement: a delete that came meanwhile is not undone.
+- A statement inserts a version into the history only if the history has neither that version nor a newer one. It closes
+  the open version only if the new one is newer. So each key has one open version.
+- A statement writes only those rows of a batch to the current table that are the newest in the history. It reads the
+  history in the same statement. So it does not undo a concurrent delete.
 """
 
 # ruff: noqa: S608 - identifiers pass through `quoted_name`, and everything else is a number
@@ -35,7 +35,7 @@ from sinks.iceberg.naming import (
 )
 from sinks.iceberg.schemas import CURRENT_OWN, HISTORY_OWN
 
-#: The parts of a history's row that a batch gives; the rest follows from them.
+#: The end of an open version: the first of the batch's ends for its key that is newer than the version.
 _ENDS = (
     f"array_min(filter(s.{ENDS}, e -> e.position > t.{POSITION} OR (e.position = t.{POSITION} AND e.seq > t.{SEQ})))"
 )
@@ -43,9 +43,10 @@ _ENDS = (
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Target:
-    """A table's names and columns. `ranges`: of the first key column in the batch, first and last of each.
+    """A table's names and columns, and bounds of the batch's keys.
 
-    `hashes`: of the batch's keys, where they are few against the table: what has none of them is not joined.
+    `ranges` are the ranges (first and last value) of the first key column in the batch. `hashes` are the hashes of the
+    batch's keys, given if the keys are few compared with the table. Rows with other hashes are not joined.
     """
 
     current: Identifier
@@ -58,15 +59,21 @@ class Target:
 
 
 def quoted_name(name: str) -> str:
+    """Return a quoted identifier."""
     return "`" + name.replace("`", "``") + "`"
 
 
 def full_name(name: Identifier) -> str:
+    """Return a table's quoted name with the catalog."""
     return ".".join(quoted_name(part) for part in (CATALOG, *name))
 
 
 def merge_history(target: Target, inserts: str, closings: str) -> str:
-    """`inserts`: a view of versions, whole rows of the history; `closings`: one row per key, with its ends."""
+    """Return the MERGE that adds a batch's versions to the history and closes the versions that they replace.
+
+    `inserts` is a view of versions as complete rows of the history. `closings` is a view with one row per key and the
+    possible ends of its open version.
+    """
     own = list(HISTORY_OWN)
     columns = [quoted_name(each) for each in [*target.columns, *own]]
     listed = ", ".join(columns)
@@ -94,7 +101,11 @@ def merge_history(target: Target, inserts: str, closings: str) -> str:
 
 
 def merge_current(target: Target, rows: str, *, guarded: bool) -> str:
-    """`rows`: a view of the newest version of each key. `guarded`: only those that the history has as the newest."""
+    """Return the MERGE that writes a batch to the current table.
+
+    `rows` is a view of the newest version of each key. If `guarded`, the statement writes only versions that are the
+    newest in the history.
+    """
     columns = [*target.columns, *CURRENT_OWN]
     identity = [*target.key, POSITION, SEQ]
     guard = (
@@ -114,7 +125,7 @@ def merge_current(target: Target, rows: str, *, guarded: bool) -> str:
 
 
 def close_superseded(target: Target) -> str:
-    """The history ends its open versions where a rebuilt current table has newer ones."""
+    """Return the MERGE that closes open versions for which a rebuilt current table has newer ones."""
     return (
         f"MERGE INTO {full_name(target.history)} t USING {full_name(target.current)} s"
         f" ON t.{OPEN} = true AND {_equal('t', 's', target.key)}"
@@ -125,7 +136,10 @@ def close_superseded(target: Target) -> str:
 
 
 def close_vanished(target: Target, end: Marker) -> str:
-    """And those of rows that the rebuilt table has not, at `end`, the moment that it was built as of."""
+    """Return the MERGE that closes open versions of rows that a rebuilt current table lacks.
+
+    They end at `end`, the version as of which the table was rebuilt.
+    """
     gone = (
         f"SELECT {_of('h', target.key)} FROM {full_name(target.history)} h LEFT ANTI JOIN {full_name(target.current)} c"
         f" ON {_equal('h', 'c', target.key)} WHERE h.{OPEN} = true AND h.{OP} <> 'd' AND h.{POSITION} <= {end.position}"
@@ -139,7 +153,7 @@ def close_vanished(target: Target, end: Marker) -> str:
 
 
 def fill_history(target: Target) -> str:
-    """Into a history that has nothing yet."""
+    """Return the INSERT that copies the current table into an empty history."""
     known = {POSITION: POSITION, SEQ: SEQ, OP: "'r'", VALID_FROM: AT, OPEN: "true"}
     values = [known.get(name, f"CAST(NULL AS {kind})") for name, kind in HISTORY_OWN.items()]
     return (
@@ -149,7 +163,10 @@ def fill_history(target: Target) -> str:
 
 
 def insert_unknown(target: Target, marker: Marker | None) -> str:
-    """Rows of a rebuilt current table that the history has not. `marker`: the last TRUNCATE that it was swept for."""
+    """Return the MERGE that adds rows of a rebuilt current table that have no open version in the history.
+
+    `marker` is the last TRUNCATE marker that was applied to the history. Older rows are not added.
+    """
     own = {POSITION: POSITION, SEQ: SEQ, OP: "'r'", VALID_FROM: AT, OPEN: "true"}
     dead = "" if marker is None else f" WHERE NOT {is_older(marker)}"
     columns = [*target.columns, *own]
@@ -163,7 +180,7 @@ def insert_unknown(target: Target, marker: Marker | None) -> str:
 
 @dataclass(frozen=True, slots=True, order=True)
 class Marker:
-    """A TRUNCATE, or the end of a copy of the whole table: what is older is dead."""
+    """A TRUNCATE, or the end of a snapshot of the whole table. Older rows no longer exist."""
 
     position: int
     seq: int
@@ -171,11 +188,12 @@ class Marker:
     by_copy: bool = False
 
     def as_end(self) -> str:
+        """Return the marker as a SQL struct in the form of a version's end."""
         return f"named_struct('position', {self.position}L, 'seq', {self.seq}, 'at', timestamp_micros({self.at_us}L))"
 
 
 def sweep_history(target: Target, markers: Sequence[Marker]) -> str:
-    """Close what is open and older than a marker, at the first one that is newer than it."""
+    """Return the UPDATE that closes each open version that is older than a marker, at the first newer marker."""
     ends = ", ".join(marker.as_end() for marker in sorted(markers))
     end = (
         f"array_min(filter(array({ends}), e -> e.position > {POSITION} OR (e.position = {POSITION} AND e.seq > {SEQ})))"
@@ -188,15 +206,17 @@ def sweep_history(target: Target, markers: Sequence[Marker]) -> str:
 
 
 def sweep_current(target: Target, markers: Sequence[Marker]) -> str:
+    """Return the DELETE that removes current rows that are older than the last marker."""
     return f"DELETE FROM {full_name(target.current)} WHERE {is_older(max(markers))}"
 
 
 def is_older(marker: Marker) -> str:
+    """Return the condition that a row's version is smaller than the marker's."""
     return f"({POSITION} < {marker.position} OR ({POSITION} = {marker.position} AND {SEQ} < {marker.seq}))"
 
 
 def as_of_position(history: Identifier, columns: Sequence[str], position: int) -> str:
-    """The rows that were there when everything that committed before this LSN was."""
+    """Return the SELECT of the rows that existed after all commits before this LSN."""
     return (
         f"SELECT {_plain(columns)} FROM {full_name(history)} WHERE {OP} <> 'd'"
         f" AND ({POSITION} < {position} OR ({POSITION} = {position} AND {SEQ} = 0))"
@@ -205,7 +225,7 @@ def as_of_position(history: Identifier, columns: Sequence[str], position: int) -
 
 
 def as_of_time(history: Identifier, columns: Sequence[str], at_us: int) -> str:
-    """The rows that were there at this time, by the source's clock."""
+    """Return the SELECT of the rows that existed at this time of the source's clock."""
     at = f"timestamp_micros({at_us}L)"
     return (
         f"SELECT {_plain(columns)} FROM {full_name(history)} WHERE {OP} <> 'd'"
@@ -226,7 +246,7 @@ def _equal(left: str, right: str, names: Sequence[str]) -> str:
 
 
 def _bounded(target: Target) -> str:
-    """Files that cannot hold any of these keys are not opened, and rows that have none of them go no further."""
+    """Return conditions that let Spark skip files without any of the batch's keys, and drop other rows early."""
     first = f"t.{quoted_name(target.key[0])}"
     within = " OR ".join(f"({first} >= {least} AND {first} <= {most})" for least, most in target.ranges)
     bounds = f" AND ({within})" if within else ""
@@ -235,5 +255,8 @@ def _bounded(target: Target) -> str:
 
 
 def key_hash(key: Sequence[str], of: str = "") -> str:
-    """Not a predicate that a file could answer: it is neither pushed down nor taken for what a conflict is."""
+    """Return the hash expression of a key.
+
+    Iceberg cannot evaluate it on file statistics. So Spark neither pushes it down nor uses it in conflict detection.
+    """
     return f"xxhash64({', '.join(of + quoted_name(each) for each in key)})"

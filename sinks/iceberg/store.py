@@ -1,7 +1,7 @@
-"""The warehouse as a store: generations, positions, tables. Rows come and go by Spark (`spark_jobs/warehouse`).
+"""The warehouse as a store: generations, positions, tables. Spark writes the rows (`spark_jobs/warehouse`).
 
-A generation that does not serve has its tables in namespaces of its own (`public__g3`); the switch exchanges what the
-names point at, for all tables at once where the catalog is a database.
+A generation that does not serve has its tables in separate namespaces (`public__g3`). The switch exchanges the names of
+the tables. In a SQL catalog it exchanges all names atomically.
 """
 
 from __future__ import annotations
@@ -46,6 +46,8 @@ _HELD_PAUSE_SECONDS = 0.25
 
 
 class IcebergStore(Store):
+    """One configured warehouse."""
+
     kind: ClassVar[str] = "iceberg"
     rebuilds_in_place: ClassVar[bool] = False
 
@@ -57,10 +59,12 @@ class IcebergStore(Store):
 
     @cached_property
     def catalog(self) -> Catalog:
+        """The catalog, opened on first use."""
         return open_catalog(self.settings)
 
     @cached_property
     def tables(self) -> IcebergTables:
+        """The warehouse's tables."""
         return IcebergTables(self.catalog, self.settings)
 
     @cached_property
@@ -73,13 +77,14 @@ class IcebergStore(Store):
     # -- generations -------------------------------------------------------------------------------------------
 
     def read_state(self) -> WarehouseState | None:
+        """Return the present state. None: none was written yet. Raises RefusedError if another store owns it."""
         found = self._state.read()
         if found is not None:
             refuse_foreign(found, self._prefix, self.name)
         return found
 
     def state(self) -> WarehouseState:
-        """As it is now; empty before anything was built."""
+        """Return the present state, or an empty one if none was written yet."""
         return self.read_state() or WarehouseState(prefix=self._prefix, store=self.name)
 
     def serving(self) -> Generation | None:
@@ -128,7 +133,7 @@ class IcebergStore(Store):
         return self.tables.ensure(name, table)
 
     def table_name(self, generation: Generation, table: TableSchema) -> Identifier:
-        """Where the generation's rows of the table are now."""
+        """Return the present name of the table's current rows in this generation."""
         serves = self.state().serving == generation.number
         return naming.current_table(table) if serves else naming.generation_table(table, generation.number)
 
@@ -139,12 +144,12 @@ class IcebergStore(Store):
         return self._generation(self.change(change), generation.number)
 
     def switch(self, generation: Generation) -> None:
-        """Written down first: whoever comes after a crash in between ends it."""
+        """Record the switch, then exchange the names. After a crash in between, the next client completes it."""
         self.change(lambda state: msgspec.structs.replace(state, switching=generation.number))
         self._finish_switch()
 
     def _finish_switch(self) -> None:
-        """Other clients, readers included, may end the same switch at the same time."""
+        """Complete a recorded switch. Other clients, including readers, may complete it at the same time."""
         for attempt in range(_TRIES):
             state = self.read_state()
             if state is None or state.switching is None:
@@ -181,7 +186,10 @@ class IcebergStore(Store):
 
     def drop(self, generation: Generation) -> None:
         if self.state().serving == generation.number:
-            raise RefusedError(f"Generation {generation.number} serves.", remedy="Switch to another one first.")
+            raise RefusedError(
+                f"Generation {generation.number} serves readers and cannot be dropped.",
+                remedy="Switch to another generation first.",
+            )
 
         def change(state: WarehouseState) -> WarehouseState:
             kept = {number: each for number, each in state.generations.items() if number != generation.number}
@@ -219,7 +227,10 @@ class IcebergStore(Store):
         return saved
 
     def confirm_owner(self, generation: Generation) -> None:
-        """Before each statement: a driver that has slept does nothing more."""
+        """Raise TakenOverError if another driver owns the generation. No effect before `take`.
+
+        The driver calls this before each statement, so that a driver that was suspended writes nothing more.
+        """
         if self._owner is not None:
             self._refuse_other_owner(self.state(), generation)
 
@@ -231,7 +242,7 @@ class IcebergStore(Store):
             )
 
     def note_markers(self, markers: dict[str, str]) -> None:
-        """TRUNCATEs that the history has been swept for."""
+        """Record the TRUNCATE markers that were applied to the history."""
 
         def change(state: WarehouseState) -> WarehouseState:
             newest = {topic: max(stamp, state.markers.get(topic, "")) for topic, stamp in markers.items()}
@@ -240,13 +251,14 @@ class IcebergStore(Store):
         self.change(change)
 
     def resume_history(self, generation: Generation) -> None:
-        """After the switch nothing of the history may be left out: it goes on where the old generation stands then."""
+        """Let the history continue from the old generation's position at the switch, so that it gets no gap."""
         self.change(lambda state: _with(state, generation.number, resumes=True))
 
     def set_histories_aside(self, pipeline_id: str, unnamed: str) -> list[Identifier]:
-        """Histories of other pipelines get another name, with all that they hold; gives the new names.
+        """Rename the histories of other pipelines, and return the new names. They keep their contents.
 
-        `unnamed`: whose a history without an id is. A history that has nothing in it becomes this pipeline's.
+        `unnamed` is the pipeline id for a history without an id. An empty history is dropped, so that this pipeline
+        creates its own under the same name.
         """
         moved = []
         for namespace, *_ in self.catalog.list_namespaces():
@@ -265,13 +277,17 @@ class IcebergStore(Store):
         return [to for _, to in moved]
 
     def note_gaps(self, gaps: Iterable[Gap]) -> None:
+        """Record gaps of the history."""
         added = tuple(gaps)
         if added:
             self.change(lambda state: msgspec.structs.replace(state, gaps=(*state.gaps, *added)))
 
     @contextmanager
     def held(self, seconds: float) -> Iterator[None]:
-        """No sync begins a batch meanwhile; not for longer than this, whatever becomes of the holder."""
+        """Keep syncs from starting a batch during the `with` block.
+
+        The hold expires after `seconds`, even if the process that holds it has crashed.
+        """
         self.change(lambda state: msgspec.structs.replace(state, held_until_ms=_now_ms() + int(seconds * 1000)))
         try:
             yield
@@ -279,14 +295,15 @@ class IcebergStore(Store):
             self.change(lambda state: msgspec.structs.replace(state, held_until_ms=0))
 
     def wait_while_held(self) -> None:
+        """Wait until no process holds the tables (see `held`)."""
         while self.state().held_until_ms > _now_ms():
             time.sleep(_HELD_PAUSE_SECONDS)
 
     def publish(self, _generation: Generation, _tables: Iterable[TableSchema]) -> None:
-        """A commit is visible at once."""
+        """Do nothing: readers see each commit immediately."""
 
     def change(self, change: Callable[[WarehouseState], WarehouseState]) -> WarehouseState:
-        """Read, change, write; once more where somebody else was quicker."""
+        """Read the state, apply `change`, and write the result. Retries if another process writes at the same time."""
         for attempt in range(_TRIES):
             state = self.state()
             changed = change(state)
@@ -296,21 +313,23 @@ class IcebergStore(Store):
                 return changed
             except StateConflictError:
                 time.sleep(min(0.02 * 2**attempt, 1.0))
-        raise TransientError("The warehouse's state is changed by others all the time.")
+        raise TransientError("Other processes keep changing the warehouse's state.")
 
     # -- rows --------------------------------------------------------------------------------------------------
 
     def writer_factory(self, _generation: Generation) -> WriterFactory:
+        """Always raise RefusedError: only Spark writes rows of the warehouse."""
         raise RefusedError(
-            f"Rows of the warehouse {self.name} are written by Spark, not one by one.",
-            remedy=f"A bootstrap takes parked rows again: tailrace bootstrap {self.name}",
+            f"Only Spark writes rows of the warehouse {self.name}. They cannot be written one by one.",
+            remedy=f"To deliver parked rows again, bootstrap the store: tailrace bootstrap {self.name}",
         )
 
     def reap(self, _generation: Generation, _below: Version, _grace_seconds: float | None = None) -> int:
-        """Deletes are versions of the history, and stay."""
+        """Do nothing: deletes are versions of the history, and stay."""
         return 0
 
     def delete_stale_rows(self, _generation: Generation, _table: TableSchema, _below: Version) -> int:
+        """Always raise RefusedError: the warehouse is not rebuilt in place."""
         raise RefusedError("The warehouse is not rebuilt in place.")
 
     def count(self, generation: Generation, table: TableSchema) -> int:
@@ -322,7 +341,7 @@ class IcebergStore(Store):
         generation: Generation,
         table: TableSchema,
         *,
-        tombstones: bool = False,  # noqa: ARG002 - deletes are in the history, not here
+        tombstones: bool = False,  # noqa: ARG002 - deletes are only in the history
     ) -> Iterator[StoredRow]:
         found = self.tables.load(self.table_name(generation, table))
         if found is not None:
@@ -360,7 +379,10 @@ def _with(state: WarehouseState, number: int, /, **changes: object) -> Warehouse
 
 
 def _resumed(state: WarehouseState, number: int, old: int | None) -> Position:
-    """The lesser offset of both, partition by partition: what comes again changes nothing."""
+    """Return the position after a switch: for each partition the smaller offset of the two generations.
+
+    Records that are applied again change nothing.
+    """
     new, before = state.generations[number], state.generations.get(old or 0)
     if before is None or not new.resumes:
         return new.position

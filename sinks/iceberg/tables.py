@@ -1,4 +1,4 @@
-"""Makes the warehouse's tables, changes their columns in place, takes them away. No row passes here."""
+"""Creates, alters and drops the warehouse's tables. This module reads and writes no rows."""
 
 from __future__ import annotations
 
@@ -30,13 +30,13 @@ if TYPE_CHECKING:
     from pyiceberg.catalog import Catalog
     from pyiceberg.table import Table
 
-#: Of a table: its key's columns as a JSON list, by which `maintain` sorts.
+#: The table property that holds the key's columns as a JSON list. `maintain` sorts by them.
 KEY_PROPERTY: Final = "tailrace.key"
-#: Of a history: the id of the pipeline whose versions it holds. Release 0.1.0 wrote none.
+#: The property of a history that holds the id of the pipeline that writes it. Release 0.1.0 did not set it.
 PIPELINE_PROPERTY: Final = "tailrace.pipeline"
 
 _COMMON: Final = {
-    # Position deletes, which every reader knows; deletion vectors (version 3) are not read by all of them yet.
+    # Version 2 has position deletes, which every reader supports. Not all readers support version 3's deletion vectors.
     "format-version": "2",
     "write.merge.mode": "merge-on-read",
     "write.update.mode": "merge-on-read",
@@ -44,12 +44,12 @@ _COMMON: Final = {
     "write.merge.isolation-level": "serializable",
     "write.update.isolation-level": "serializable",
     "write.delete.isolation-level": "serializable",
-    # A batch is small: shuffling it once more for the sake of order costs more than it brings; `maintain` sorts.
+    # A batch is small: another shuffle to sort it costs more than it saves. `maintain` sorts the files.
     "write.distribution-mode": "none",
     "write.merge.distribution-mode": "none",
     "write.delete.granularity": "file",
     "write.parquet.compression-codec": "zstd",
-    # So that of a sorted file only those parts are read that can hold the batch's keys.
+    # Small row groups: a MERGE then reads only those parts of a sorted file that can hold the batch's keys.
     "write.parquet.row-group-size-bytes": str(16 << 20),
     "write.metadata.delete-after-commit.enabled": "true",
     "write.metadata.previous-versions-max": "20",
@@ -60,12 +60,14 @@ _COMMON: Final = {
 
 
 class IcebergTables:
+    """Creates, alters and drops tables of one warehouse."""
+
     def __init__(self, catalog: Catalog, warehouse: IcebergConfig) -> None:
         self._catalog = catalog
         self._warehouse = warehouse
 
     def as_text(self, table: TableSchema) -> frozenset[str]:
-        """Columns that the config wants as text."""
+        """Return the table's columns that the config lists in `string_columns`."""
         return frozenset(
             each.column
             for each in self._warehouse.string_columns
@@ -73,29 +75,35 @@ class IcebergTables:
         )
 
     def columns(self, table: TableSchema) -> list[WarehouseColumn]:
+        """Return the table's columns in the warehouse."""
         return warehouse_columns(table, self.as_text(table))
 
     def create_generation_table(self, table: TableSchema, number: int) -> None:
+        """Create the table for current rows in a generation that does not serve. No effect if it exists."""
         self._create(naming.generation_table(table, number), table, CURRENT_OWN, f"-g{number}")
 
     def ensure_history(self, table: TableSchema, pipeline_id: str) -> None:
-        """Old columns stay, as what they were: a version keeps the columns that it had.
+        """Create the table's history, or add new columns to it.
 
-        A history of another pipeline is left as it is, until `IcebergStore.set_histories_aside`.
+        Old columns stay with their types, because old versions have values in them. A history of another pipeline
+        stays unchanged until `IcebergStore.set_histories_aside` renames it.
         """
         name, columns = naming.history_table(table), self.columns(table)
         found = self.load(name)
         if found is None:
-            # A place of its own: one that was set aside keeps its files, and `maintain` deletes what no table has.
+            # The location contains the pipeline's id. A renamed history keeps its location, and `maintain` deletes
+            # files that the table at a location does not use. So two histories must not share a location.
             place = f"-history-{pipeline_id[:8]}" if pipeline_id else "-history"
             self._create(name, table, HISTORY_OWN, place, {PIPELINE_PROPERTY: pipeline_id} if pipeline_id else {})
         elif found.properties.get(PIPELINE_PROPERTY, pipeline_id) == pipeline_id:
             self._evolve(name, columns, HISTORY_OWN, keep_dropped=True)
 
     def ensure(self, name: Identifier, table: TableSchema) -> Fit:
+        """Add, widen and drop columns of a current table, as far as Iceberg can do so in place."""
         return self._evolve(name, self.columns(table), CURRENT_OWN, keep_dropped=False)
 
     def load(self, name: Identifier) -> Table | None:
+        """Return the table, or None if it does not exist."""
         from pyiceberg.exceptions import NoSuchTableError  # noqa: PLC0415 - see catalog.py
 
         with iceberg_errors():
@@ -105,7 +113,7 @@ class IcebergTables:
                 return None
 
     def drop(self, name: Identifier) -> None:
-        """Its files too."""
+        """Drop the table and delete its files. No effect if it does not exist."""
         from pyiceberg.exceptions import NoSuchTableError  # noqa: PLC0415 - see catalog.py
 
         with iceberg_errors(), contextlib.suppress(NoSuchTableError):
@@ -127,7 +135,7 @@ class IcebergTables:
         schema = iceberg_schema(columns, own)
         spec = PartitionSpec()
         if naming.OPEN in own:
-            # So that closing a version does not look through all that are closed.
+            # Partition by `open`, so that closing a version does not read the closed versions.
             field = schema.find_field(naming.OPEN)
             spec = PartitionSpec(PartitionField(field.field_id, 1000, IdentityTransform(), naming.OPEN))
         properties = {
@@ -173,23 +181,23 @@ class IcebergTables:
                         for each in [*added, *aside]:
                             update.add_column((each,), iceberg_type(wanted[each]), required=False)
                 except CommitFailedException as error:
-                    raise TransientError(f"{'.'.join(name)} was changed by somebody else meanwhile.") from error
+                    raise TransientError(f"{'.'.join(name)}: another process has altered the table.") from error
         return Fit.NEEDS_GENERATION if unfit and not aside else Fit.READY
 
 
 def _aside(name: str, known: Collection[str]) -> str:
-    """Where a column goes whose type has become another one: `total__1`, and so on."""
+    """Return the new name for a history column whose type has changed: `total__1`, and so on."""
     return next(other for number in range(1, 10_000) if (other := f"{name}__{number}") not in known)
 
 
 def types_of(table: Table, columns: Collection[WarehouseColumn]) -> dict[str, str]:
-    """The types that the table really has, in Spark's words: by what a value is written as."""
+    """Return the Spark SQL types of the columns in the existing Iceberg table. Values are written as these types."""
     known = {field.name: spark_name(field.field_type) for field in table.schema().fields}
     return {column.name: known.get(column.name, column.type) for column in columns}
 
 
 def key_of(table: Table) -> list[str]:
-    """The key's columns that the table has still; none of a table of old."""
+    """Return the key's columns that the table still has. Empty for a table of an older release without the property."""
     there = {field.name for field in table.schema().fields}
     named: list[str] = json.loads(table.properties.get(KEY_PROPERTY, "[]"))
     return [name for name in named if name in there]

@@ -1,1 +1,1 @@
-"""Redis: one hash per row, guarded by version in Lua, rebuilt in place."""
+"""The Redis sink: one hash per row. Lua scripts compare versions before they write. A rebuild happens in place."""

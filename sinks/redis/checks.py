@@ -1,4 +1,4 @@
-"""Whether a Redis server can be a store: it answers, keeps what it is given, and lets us do what we will do."""
+"""Checks whether a Redis server can be a store: version, role, eviction, persistence and permissions."""
 
 from __future__ import annotations
 
@@ -19,6 +19,7 @@ _ANY_TABLE: Final = TableSchema("a", "a", "a", (), ())
 
 
 def check_redis(client: redis.Redis, settings: Settings, prefix: str, store: str) -> Iterator[StoreCheck]:
+    """Yield the result of every check. Changes nothing."""
     try:
         with translated():
             info: Any = client.info()
@@ -37,16 +38,20 @@ def _version(info: dict[str, Any]) -> Iterator[StoreCheck]:
     if tuple(int(part) for part in version.split(".")[:2]) >= OLDEST:
         yield StoreCheck("ok", f"version {version}")
     else:
-        yield StoreCheck("fail", f"version {version} is too old", "Redis 5 or later is needed.")
+        yield StoreCheck("fail", f"version {version} is too old", "Use Redis 5 or later.")
 
 
 def _role(info: dict[str, Any]) -> Iterator[StoreCheck]:
     if info.get("cluster_enabled"):
         yield StoreCheck(
-            "fail", "the server runs in cluster mode", "Use a server without it: one script call covers many keys."
+            "fail",
+            "the server runs in cluster mode",
+            "Use a server without cluster mode: each script call accesses many keys.",
         )
     if info.get("role") not in (None, "master"):
-        yield StoreCheck("fail", "the server is a replica: it takes no writes", "Name the primary in the store's url.")
+        yield StoreCheck(
+            "fail", "the server is a replica and accepts no writes", "Set the store's url to the primary's address."
+        )
 
 
 def _eviction(info: dict[str, Any], settings: Settings) -> Iterator[StoreCheck]:
@@ -54,12 +59,12 @@ def _eviction(info: dict[str, Any], settings: Settings) -> Iterator[StoreCheck]:
     if policy == "noeviction":
         yield StoreCheck("ok", "maxmemory-policy is noeviction")
     elif settings.eviction:
-        yield StoreCheck("warn", f"maxmemory-policy is {policy}: rows may be missing, as the config says")
+        yield StoreCheck("warn", f"maxmemory-policy is {policy}: rows may be missing, as the config allows")
     else:
         yield StoreCheck(
             "fail",
-            f"maxmemory-policy is {policy}: rows would vanish, versions and the position too",
-            "Set maxmemory-policy noeviction, or say `eviction = true` in the store's config.",
+            f"maxmemory-policy is {policy}: Redis would evict rows, their versions and the position",
+            "Set maxmemory-policy noeviction, or set `eviction = true` in the store's config.",
         )
 
 
@@ -69,13 +74,13 @@ def _persistence(info: dict[str, Any]) -> Iterator[StoreCheck]:
     else:
         yield StoreCheck(
             "warn",
-            "the append-only file is off: a restart loses rows, and the store is built again from the topics",
+            "the append-only file is off: a restart loses rows, and the sync then rebuilds the store from the topics",
             "Set appendonly yes.",
         )
 
 
 def _permissions(client: redis.Redis, prefix: str, store: str) -> Iterator[StoreCheck]:
-    """Tried on what is not there, so nothing changes."""
+    """Check the permissions with commands on fields and keys that do not exist, so that nothing changes."""
     try:
         with translated():
             client.hdel(state_key(prefix, store), "no such field")
@@ -84,4 +89,4 @@ def _permissions(client: redis.Redis, prefix: str, store: str) -> Iterator[Store
     except RefusedError as error:
         yield StoreCheck("fail", error.message, error.remedy)
     else:
-        yield StoreCheck("ok", f"keys under {prefix}: can be written by scripts")
+        yield StoreCheck("ok", f"scripts can write keys under {prefix}:")

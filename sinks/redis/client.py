@@ -1,4 +1,5 @@
-"""The client, made from the config, and the server's errors in our words: try again, or refuse."""
+"""Opens the Redis client from the config, runs scripts, and translates Redis errors into `TransientError` or
+`RefusedError`."""
 
 from __future__ import annotations
 
@@ -39,7 +40,10 @@ _QUOTES_COMMAND: Final = "of pipeline caused error: "
 
 
 def open_redis(settings: Settings) -> redis.Redis:
-    """Does not connect yet. One connection, and nothing is repeated inside: a new connection may be a new server."""
+    """Return a client with one connection. It connects on first use.
+
+    The client retries nothing by itself, because a new connection may reach a different server.
+    """
     options: dict[str, Any] = {}
     if settings.username is not None:
         options["username"] = settings.username
@@ -72,7 +76,7 @@ def _tls(tls: TlsConfig) -> dict[str, Any]:
 
 
 class Script:
-    """Lua that the server knows by its digest; loaded again where it does not (a restart, `SCRIPT FLUSH`)."""
+    """A Lua script, called by its digest. Loads the script again if the server lacks it (restart, `SCRIPT FLUSH`)."""
 
     def __init__(self, client: redis.Redis, text: str) -> None:
         self._client = client
@@ -83,17 +87,24 @@ class Script:
         return self.pipelined([(keys, arguments)])[0]
 
     def pipelined(self, calls: Sequence[Call]) -> list[Any]:
-        """All calls in one go; see `send`."""
+        """Run all calls in one pipeline, and return their results. See `send`."""
         return self.send(
             [self.head(len(keys), len(arguments)) + _packed([*keys, *arguments]) for keys, arguments in calls]
         )
 
     def head(self, keys: int, arguments: int) -> bytes:
-        """How a call with so many of them begins, as it goes over the wire; `bulk` makes each of them."""
+        """Return the head of an EVALSHA command, in wire format, for this many keys and arguments.
+
+        The caller appends each key and argument as encoded by `bulk`.
+        """
         return b"*%d\r\n$7\r\nEVALSHA\r\n$40\r\n%b\r\n" % (3 + keys + arguments, self._digest) + bulk(b"%d" % keys)
 
     def send(self, calls: Sequence[bytes]) -> list[Any]:
-        """All in one go. Where the script was unknown, all of them again: scripts here may be repeated."""
+        """Send all encoded calls in one pipeline, and return their results.
+
+        If the server lacks the script, this loads it and sends all calls again. That is safe because the scripts may be
+        repeated.
+        """
         try:
             return self._send(calls)
         except NoScriptError:
@@ -111,6 +122,7 @@ class Script:
 
 
 def bulk(data: bytes) -> bytes:
+    """Encode one value as a RESP bulk string."""
     return b"$%d\r\n%b\r\n" % (len(data), data)
 
 
@@ -119,7 +131,10 @@ def _packed(values: Sequence[str | bytes | int]) -> bytes:
 
 
 def _exchanged(client: redis.Redis, calls: Sequence[bytes]) -> list[Any]:
-    """Every call is sent before the first answer is read; every answer is read before the first error is raised."""
+    """Send every call before reading the first reply, and read every reply before raising the first error.
+
+    Unread replies would otherwise be taken for the replies to the next calls on this connection.
+    """
     pool: Any = client.connection_pool
     connection = pool.get_connection()
     try:
@@ -145,6 +160,7 @@ def _answer(connection: Any) -> Any:
 
 @contextmanager
 def translated() -> Iterator[None]:
+    """Raise Redis errors of the `with` block as `TransientError` or `RefusedError`."""
     try:
         yield
     except (redis.RedisError, OSError) as error:
@@ -152,21 +168,27 @@ def translated() -> Iterator[None]:
 
 
 def translate(error: Exception) -> TailraceError:
-    """By the word that the server's answer begins with; from inside a script it stands further on."""
-    text = redact(str(error).rpartition(_QUOTES_COMMAND)[2])  # the command itself would show a row
+    """Return the Tailrace error for a Redis error, chosen by the error code.
+
+    The code is the reply's first word. In an error from inside a script the code comes later in the text.
+    """
+    text = redact(str(error).rpartition(_QUOTES_COMMAND)[2])  # the quoted command may contain a row's values
     word = next(iter(_WORD.findall(text)), "")
     if isinstance(error, redis.AuthenticationError | NoPermissionError) or word in _DENIED:
         return RefusedError(
-            f"Redis denies this: {text}.", remedy="Give the store's user the permissions in docs/reference/stores.md."
+            f"Redis denies access: {text}.",
+            remedy="Grant the store's user the permissions listed in docs/reference/stores.md.",
         )
     if "certificate verify failed" in text.lower().replace("_", " "):
         return RefusedError(
             f"Redis's certificate was not accepted: {text}.", remedy="Check the store's url and [stores.NAME.tls]."
         )
     if word == "OOM":
-        return TransientError("Redis is full (maxmemory).", remedy="Give it more memory; the sync goes on by itself.")
+        return TransientError(
+            "Redis is out of memory (maxmemory).", remedy="Raise maxmemory. The sync then continues by itself."
+        )
     if isinstance(error, redis.ConnectionError | redis.TimeoutError | OSError):
         return TransientError(f"Redis does not answer: {text}.")
     if word in _PASSING:
-        return TransientError(f"Redis cannot do this now: {text}.")
-    return RefusedError(f"Redis refuses this: {text}.")
+        return TransientError(f"Redis cannot run the command now: {text}.")
+    return RefusedError(f"Redis rejects the command: {text}.")

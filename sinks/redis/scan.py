@@ -1,7 +1,7 @@
-"""A table's keys for the audit: in slices, by id, and written over by force.
+"""Reads a table's rows for the audit, in slices and by id, and overwrites rows by force.
 
-The contract is `cdc.stores.scan.StoreScan`. SCAN has one cursor, and it is quick; what takes time is asking for each
-row. So every slice looks at all keys, and asks for its share of them.
+Implements `cdc.stores.scan.StoreScan`. SCAN has one cursor for all keys, so it cannot be divided, but it is fast.
+Reading the rows takes most of the time. So every slice scans all keys, and reads only its share of the rows.
 """
 
 from __future__ import annotations
@@ -27,8 +27,9 @@ _IDS_AT_ONCE: Final = 1000
 _SAMPLE_ATTEMPTS: Final = 20
 _NOBODYS: Final = Version(0, 0)
 
-# KEYS: a row. ARGV: the version that was found there, the new version, the row ("" to remove it), the generation.
-# Gives 1, or 0 where the row is another one by now.
+# Replaces or removes a row, whatever its version. Returns 1, or 0 if the row has changed since the audit read it.
+#
+# KEYS: the row. ARGV: the version that the audit found, the new version, the row ("" to remove it), the generation.
 FORCE: Final = """
 if (redis.call('HGET', KEYS[1], 'version') or '') ~= ARGV[1] then return 0 end
 redis.call('DEL', KEYS[1])
@@ -41,6 +42,8 @@ return 1
 
 @dataclass(frozen=True, slots=True)
 class RedisSlice:
+    """Reads one slice: the keys whose CRC-32 modulo `count` is `number`. Picklable."""
+
     settings: Settings
     prefix: str
     table: TableSchema
@@ -59,6 +62,8 @@ class RedisSlice:
 
 
 class RedisScan:
+    """Reads one store's rows for the audit."""
+
     def __init__(self, name: str, settings: Settings, prefix: str, generation: Generation) -> None:  # noqa: ARG002
         self._settings = settings
         self._prefix = settings.prefix or prefix
@@ -67,7 +72,7 @@ class RedisScan:
 
     @contextmanager
     def slices(self, table: TableSchema, count: int) -> Iterator[list[ReadSlice]]:
-        """Redis has no moment to hold on to: each row is as it is when it is asked for."""
+        """Yield the slices. Redis offers no point-in-time view: each row is in its state at the time it is read."""
         yield [RedisSlice(self._settings, self._prefix, table, number, count) for number in range(count)]
 
     def rows(self, table: TableSchema, ids: Sequence[str]) -> dict[str, StoredRow]:
@@ -79,7 +84,10 @@ class RedisScan:
         return found
 
     def sample(self, table: TableSchema, count: int) -> list[StoredRow]:
-        """From a place in the server's key table that chance chooses; a few looks, whatever other keys there are."""
+        """Read rows from a random position of the server's key table.
+
+        The number of SCAN calls is limited, so that many keys of other tables cannot make this slow.
+        """
         before, pattern = row_prefix(self._prefix, table), row_pattern(self._prefix, table)
         keys: list[bytes] = []
         cursor = secrets.randbits(48)
@@ -92,18 +100,19 @@ class RedisScan:
         return [row for row in _read(self._client, keys[:count], len(before.encode())) if row.row is not None]
 
     def is_cheap(self, table: TableSchema, ids: Sequence[str]) -> bool:  # noqa: ARG002
-        """Each row is found by its id."""
+        """Always true: Redis finds each row by its key."""
         return True
 
     def spelled(self, table: TableSchema) -> frozenset[str]:  # noqa: ARG002
-        """Rows are kept as the topic has them."""
+        """Return no columns: rows are stored as they are in the topic."""
         return frozenset()
 
     def force(self, table: TableSchema, forced: Sequence[Forced]) -> None:
+        """Replace or remove each row that still has the version that the audit found."""
         before = row_prefix(self._prefix, table)
         force = Script(self._client, FORCE)
         for held, change in forced:
-            if held is None:  # Redis remembers no deletes: there is nothing to force
+            if held is None:  # an absent key blocks no write in Redis, so there is nothing to force
                 continue
             with translated():
                 raw: Any = self._client.hget(before + held.id, "version")
@@ -116,7 +125,7 @@ class RedisScan:
 
 
 def _read(client: redis.Redis, keys: Sequence[bytes], start: int) -> Iterator[StoredRow]:
-    """A key of another type is a row that nobody of ours wrote."""
+    """Yield the rows of these keys. A key of another type than hash yields a row with version 0 and an empty row."""
     with translated(), client.pipeline(transaction=False) as pipeline:
         for key in keys:
             pipeline.hmget(key, "version", "row")

@@ -1,18 +1,23 @@
-"""The Lua that runs inside Redis: everything that must look and write in one step.
+"""The Lua scripts that run inside Redis: every operation that must read and write atomically.
 
-Versions are fixed-width hexadecimal texts, and Lua compares texts of the same width rightly (its numbers are doubles).
-Every script takes many rows: one call costs more than one row.
+Versions are fixed-width hexadecimal strings. Lua compares strings of equal width correctly, while its numbers are
+doubles and too imprecise. The scripts for rows take many rows per call, because a call costs more than a row.
 """
 
 from __future__ import annotations
 
 from typing import Final
 
-# Every script that writes rows or a position begins with this. ARGV[1] is the server on which its caller has taken the
-# store: the run ID of the process and the replication ID, with a colon between; "" for any, also of one of the two. A
-# restart changes the first, a promotion the second. What such a server acknowledged before may be lost, and what some
-# other one is given will be: the script writes nothing, and gives MOVED. (Redis also takes a new replication ID when
-# its first replica comes, and an hour after its last one went. The batch is then done again without need.)
+# Every script that writes rows or a position contains this guard. It checks that the server is still the one on which
+# the caller took the store.
+#
+# ARGV[1]: the run ID of the server process and its replication ID, separated by a colon. An empty string, or an empty
+# part of it, matches any server.
+#
+# A restart changes the run ID, and a promotion changes the replication ID. Writes that the server acknowledged before
+# may then be lost, and writes to a server that is no longer the primary will be lost. So the script writes nothing and
+# returns MOVED. (Redis also changes its replication ID when its first replica connects, and an hour after its last
+# replica disconnected. The sync then repeats the batch unnecessarily, which is harmless.)
 MOVED: Final = b"moved"
 _GUARD: Final = """
 if ARGV[1] ~= '' then
@@ -25,11 +30,17 @@ if ARGV[1] ~= '' then
 end
 """
 
-# KEYS: the markers' hash, then one key per row. ARGV then: the table's field in it, the generation, the tombstones'
-# seconds, the pipeline's id, then per row its version and the row, "" for a delete (JSON is never empty).
-# An older change still marks the row as seen: its key is in the topic, so it is no ghost.
-# Of the same version, the row of a newer generation stays: it may be in another shape.
-# A row of another pipeline is as good as none, whatever its version; a writer of another pipeline is turned away.
+# Writes changes. A smaller version never replaces a larger one.
+#
+# KEYS: the hash of TRUNCATE markers, then one key per row.
+# ARGV after the guard's: the topic (the table's field in that hash), the generation, the lifetime of tombstones in
+# seconds, the pipeline's id. Then two per row: its version, and the row or "" for a delete (JSON is never empty).
+#
+# - A change that is older than the stored row still sets the row's generation. The row's key is in the topic, so the
+#   row is not a ghost.
+# - At equal versions, a row of a newer generation stays, because it may have a different shape.
+# - A row of another pipeline counts as absent, whatever its version.
+# - A writer of another pipeline gets FOREIGN, and the script writes nothing.
 FOREIGN: Final = b"foreign"
 APPLY: Final = (
     _GUARD
@@ -75,7 +86,9 @@ return #KEYS - 1
 """
 )
 
-# KEYS: the markers' hash. ARGV then: the table's field, a version, the pipeline's id. The larger version stays.
+# Records a TRUNCATE marker. The larger version of the stored and the new marker stays.
+#
+# KEYS: the hash of TRUNCATE markers. ARGV after the guard's: the topic, the marker's version, the pipeline's id.
 MARK: Final = (
     _GUARD
     + """
@@ -89,10 +102,12 @@ return 1
 """
 )
 
-# Those that follow look at a page of the keys and give the next page's cursor ("0": it was the last one) and how
-# many rows were swept. The server finds the keys itself: they need not travel there and back. ARGV of each then: the
-# cursor, the keys' pattern, how many keys to look at. (Redis before 7 must be told to replicate what a script has
-# written.)
+# The common start of the scripts that sweep keys. Each call scans one page of keys on the server, so the keys do not
+# cross the network. It returns the cursor of the next page ("0": this was the last page) and how many rows it swept.
+#
+# ARGV after the guard's: the cursor, the pattern of the keys, how many keys to scan.
+#
+# `replicate_commands` makes a server before Redis 7 replicate the writes of the script rather than the script itself.
 _PAGE: Final = (
     _GUARD
     + """
@@ -102,7 +117,9 @@ local swept = 0
 """
 )
 
-# ARGV then: the marker's version, the tombstones' seconds. Older rows become tombstones of the marker's version.
+# Turns rows that are older than a TRUNCATE marker into tombstones with the marker's version.
+#
+# ARGV after the page's: the marker's version, the lifetime of tombstones in seconds.
 TRUNCATE: Final = (
     _PAGE
     + """
@@ -118,8 +135,10 @@ return {page[1], swept}
 """
 )
 
-# ARGV then: the generation, a version, the tombstones' seconds. Rows up to the version that the generation's writers
-# have not seen become tombstones under the version they have.
+# Turns ghosts into tombstones. A ghost is a row up to a version that the generation's writers did not touch. The
+# tombstone keeps the row's version.
+#
+# ARGV after the page's: the generation, the version (inclusive), the lifetime of tombstones in seconds.
 SWEEP: Final = (
     _PAGE
     + """
@@ -137,8 +156,10 @@ return {page[1], swept}
 """
 )
 
-# KEYS: the markers' hash. ARGV: nothing more. Rows that another pipeline wrote go, without a trace:
-# their versions mean nothing. An application's own hash under the prefix has no such version.
+# Deletes rows of another pipeline. They leave no tombstones, because their versions are not comparable. A hash that an
+# application keeps under the prefix stays, because it has no field `version` in this format.
+#
+# KEYS: the hash of TRUNCATE markers. ARGV: only the page's.
 SWEEP_FOREIGN: Final = (
     _PAGE
     + """
@@ -156,7 +177,7 @@ return {page[1], swept}
 """
 )
 
-# KEYS: rows. How many of them are live.
+# Returns how many of the rows are live. KEYS: rows.
 COUNT: Final = """
 local live = 0
 for i = 1, #KEYS do
@@ -165,10 +186,14 @@ end
 return live
 """
 
-# KEYS: the state, the store's name, the markers' hash. ARGV: name, time, an empty position, the format, the pipeline's
-# id, and the id that the serving generation's position has. Gives the new generation's number, or the name of the store
-# that this prefix belongs to. Where the rows are another pipeline's, they are from now on those of the generations
-# before this one (`__from`), and the markers go, which are as little comparable.
+# Creates a generation. Returns its number, or the name of the store to which this prefix already belongs.
+#
+# KEYS: the store's state, the key of the store's name, the hash of TRUNCATE markers.
+# ARGV: the store's name, the time in milliseconds, an empty position, the format of the state, the pipeline's id, the
+# pipeline id in the serving generation's position.
+#
+# If the stored rows belong to another pipeline, `__from` is set to the new generation: rows of earlier generations then
+# count as absent. The TRUNCATE markers are deleted, because their versions are not comparable either.
 CREATE: Final = """
 local name = redis.call('GET', KEYS[2])
 if name and name ~= ARGV[1] then return name end
@@ -186,8 +211,10 @@ end
 return number
 """
 
-# KEYS: the state. ARGV then: the generation, the position as it must stand there ("" for any), the new one. Gives "",
-# or what is wrong: "moved", "lost", or the position that stands there instead.
+# Replaces a generation's position. Returns "" on success. Otherwise it writes nothing and returns "lost" (no such
+# generation), the stored position (it is not the expected one), or "moved" (see the guard).
+#
+# KEYS: the store's state. ARGV after the guard's: the generation, the expected position ("" for any), the new position.
 SAVE: Final = (
     """
 local stored = redis.call('HGET', KEYS[1], 'position:' .. ARGV[2])
@@ -201,7 +228,10 @@ return ''
 """
 )
 
-# KEYS: the state. ARGV: the generation, its new text, 1 to make it serve. 0: it is gone, and must not half come back.
+# Settles a generation, and switches readers to it on request. Returns 1, or 0 if the generation is gone. In that case
+# it writes nothing, so that no part of a dropped generation comes back.
+#
+# KEYS: the store's state. ARGV: the generation, its new description, 1 to make it the serving generation.
 SETTLE: Final = """
 if redis.call('HEXISTS', KEYS[1], 'position:' .. ARGV[1]) == 0 then return 0 end
 redis.call('HSET', KEYS[1], 'generation:' .. ARGV[1], ARGV[2])

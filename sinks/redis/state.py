@@ -1,8 +1,11 @@
-"""Generations and positions in Redis: one hash per store, `shop:__tailrace:cache`.
+"""Generations and positions in Redis: one hash per store, such as `shop:__tailrace:cache`.
 
-Fields: `format`, `last` (the last generation's number), `serving`, and per generation N `generation:N`, `position:N`
-and `table:N:TOPIC`. A position is replaced only where it is still the text that this driver wrote last, and only on the
-server that it was written to: one that was restarted or promoted may have lost rows that were acknowledged since.
+Its fields are `format`, `last` (the last generation's number), `serving`, and for each generation N `generation:N`,
+`position:N` and `table:N:TOPIC`.
+
+A driver replaces a position only if the stored text is still the one that this driver wrote last, and only on the
+server on which it took the generation. A server that was restarted or promoted since then may have lost acknowledged
+rows.
 """
 
 from __future__ import annotations
@@ -33,6 +36,8 @@ FORMAT: Final = 1
 
 
 class RedisState:
+    """Reads and writes a store's generations and positions."""
+
     def __init__(self, client: redis.Redis, prefix: str, store: str) -> None:
         self._client = client
         self._store = store
@@ -43,17 +48,19 @@ class RedisState:
         self._held: dict[int, tuple[bytes, str]] = {}
 
     def generations(self) -> list[Generation]:
-        """Those that have a position; one without is what a flush left behind."""
+        """Return the generations that have a position, oldest first. One without a position is left from a flush."""
         fields = self._fields()
         names = [name.partition(":") for name in fields]
         numbers = sorted(int(number) for word, _, number in names if word == "position")
         return [_generation(number, fields[f"generation:{number}"]) for number in numbers]
 
     def serving(self) -> Generation | None:
+        """Return the generation that readers see, or None."""
         number = int(self._fields().get("serving", b"0"))
         return next((each for each in self.generations() if each.number == number), None)
 
     def create(self, pipeline_id: str) -> Generation:
+        """Create a generation with an empty position. Raises RefusedError if the prefix belongs to another store."""
         created_ms = _now_ms()
         empty = msgspec.json.encode(Position(pipeline_id=pipeline_id, written_ms=created_ms))
         serving = self.serving()
@@ -65,18 +72,19 @@ class RedisState:
         if not isinstance(answer, int):
             raise RefusedError(
                 f"The keys under this prefix belong to a store named `{answer.decode()}`, not `{self._store}`.",
-                remedy="Give this store a `prefix` of its own, or use the old name.",
+                remedy="Set a different `prefix` for this store, or use the old name.",
             )
         return Generation(answer, created_ms, "loading")
 
     def serves_another_pipeline(self) -> bool:
-        """Whether readers still see a generation from before the pipeline whose rows are written now."""
+        """Whether readers still see a generation of another pipeline than the one whose rows are written now."""
         with translated():
             first: Any = self._client.hget(self._markers_key, "__from")
         serving = self.serving()
         return int(first or 0) > max(1, serving.number if serving is not None else 0)
 
     def settle(self, generation: Generation, *, serve: bool = False) -> Generation:
+        """Mark the generation as settled. If `serve`, also make it the serving generation, in the same step."""
         settled = generation._replace(state="settled")
         text = msgspec.json.encode({"created_ms": settled.created_ms, "state": settled.state})
         if not Script(self._client, scripts.SETTLE)([self._key], [generation.number, text, int(serve)]):
@@ -84,9 +92,10 @@ class RedisState:
         return settled
 
     def drop(self, generation: Generation) -> None:
+        """Remove the generation's fields. Raises RefusedError for the serving generation."""
         serving = self.serving()
         if serving is not None and serving.number == generation.number:
-            raise RefusedError(f"{generation} serves readers: it is not dropped.")
+            raise RefusedError(f"{generation} serves readers and cannot be dropped.")
         own = (f"generation:{generation.number}", f"position:{generation.number}")
         tables = f"table:{generation.number}:"
         gone = [name for name in self._fields() if name in own or name.startswith(tables)]
@@ -95,7 +104,11 @@ class RedisState:
                 self._client.hdel(self._key, *gone)
 
     def ensure_table(self, generation: Generation, table: TableSchema) -> Fit:
-        """Rows have no columns here; but under another key the old ids would stay for ever."""
+        """Record the table's primary key, and compare it with the recorded one.
+
+        Redis stores no columns, so other schema changes need no work. A changed primary key needs a new generation,
+        because rows with ids of the old key would otherwise stay for ever.
+        """
         field, text = f"table:{generation.number}:{table.topic}", msgspec.json.encode(table.key)
         with translated():
             self._client.hsetnx(self._key, field, text)
@@ -103,10 +116,12 @@ class RedisState:
         return Fit.READY if known == text else Fit.NEEDS_GENERATION
 
     def position(self, generation: Generation) -> Position | None:
+        """Return the stored position, or None if the generation is gone."""
         text = self._text(generation)
         return None if text is None else _decode(text)
 
     def take(self, generation: Generation, owner: str) -> Position:
+        """Write `owner` into the position, and remember the server. Retries if the position or the server changes."""
         while True:
             server = self._server()
             found = self._text(generation)
@@ -119,6 +134,7 @@ class RedisState:
                 return mine
 
     def save(self, generation: Generation, position: Position) -> Position:
+        """Replace the position that this object took or saved last. See `cdc.stores.contract.Store.save_position`."""
         held, server = self._held[generation.number]
         mine = _decode(held)
         new = msgspec.structs.replace(position, owner=mine.owner, format=POSITION_FORMAT, written_ms=_now_ms())
@@ -131,11 +147,14 @@ class RedisState:
         return new
 
     def server_of(self, generation: Generation) -> str:
-        """The server that the generation was taken on, as the scripts compare it; "" if it was not taken."""
+        """Return the server on which the generation was taken, in the scripts' format. "": it was not taken."""
         return self._held.get(generation.number, (b"", ""))[1]
 
     def _server(self) -> str:
-        """Which process it is, and since which promotion it is the primary; "" for what it does not tell."""
+        """Return the run ID and the replication ID, separated by a colon. An id that INFO does not show is "".
+
+        The run ID identifies the server process. The replication ID changes when a server is promoted to primary.
+        """
         with translated():
             server: Any = self._client.info("server")
             replication: Any = self._client.info("replication")
@@ -147,7 +166,7 @@ class RedisState:
         return found
 
     def _fields(self) -> dict[str, bytes]:
-        """In one look, so that a flush in between shows nothing halfway; there are few."""
+        """Read all fields with one command, so that a concurrent flush cannot show half of them. There are few."""
         with translated():
             found: Any = self._client.hgetall(self._key)
         if found:
@@ -162,7 +181,7 @@ def _generation(number: int, text: bytes) -> Generation:
 
 def _why(problem: bytes, generation: Generation, mine: Position) -> Exception:
     if problem == b"lost":
-        return PositionLostError(f"{generation} of the store is gone: flushed, or dropped.")
+        return PositionLostError(f"{generation} of the store is gone: it was flushed or dropped.")
     return displaced(_decode(problem), mine)
 
 

@@ -1,7 +1,8 @@
-"""Redis as a store; the contract is `cdc.stores.contract.Store`. What is where: docs/reference/stores.md.
+"""Redis as a store. Implements `cdc.stores.contract.Store`. docs/reference/stores.md describes the keys.
 
-A row has one key for ever, so a new generation is written over the old one: by version, so nothing goes backwards, and
-each row that is written or confirmed carries the generation's number. What does not carry it at the end is a ghost.
+A row always has the same key, so a new generation overwrites the old one in place. The scripts compare versions, so no
+row goes back to an older state. Each row that a writer of the new generation writes or confirms gets the generation's
+number. A row without that number at the end of the build is a ghost: the source no longer has it.
 """
 
 from __future__ import annotations
@@ -20,6 +21,8 @@ from sinks.redis.writer import RedisWriterFactory, scan, sweep
 
 
 class RedisStore:
+    """One configured Redis store."""
+
     kind: ClassVar[str] = "redis"
     rebuilds_in_place: ClassVar[bool] = True
 
@@ -58,7 +61,7 @@ class RedisStore:
         self._state.settle(generation, serve=True)
 
     def drop(self, generation: Generation) -> None:
-        """Forgets its position; the rows are the serving generation's as well."""
+        """Remove the generation's position. The rows stay, because the serving generation uses them too."""
         self._state.drop(generation)
 
     def position(self, generation: Generation) -> Position | None:
@@ -68,7 +71,7 @@ class RedisStore:
         return self._state.take(generation, owner)
 
     def publish(self, generation: Generation, tables: Iterable[TableSchema]) -> None:
-        """Nothing to do: what is written is visible."""
+        """Do nothing: readers see each write immediately."""
 
     def save_position(self, generation: Generation, position: Position) -> Position:
         return self._state.save(generation, position)
@@ -80,7 +83,7 @@ class RedisStore:
         return RedisWriterFactory(self._settings, self._prefix, generation.number, pipeline_id, server)
 
     def reap(self, generation: Generation, below: Version, grace_seconds: float | None = None) -> int:  # noqa: ARG002
-        """Nothing to do: tombstones expire."""
+        """Do nothing: tombstones expire."""
         return 0
 
     def delete_stale_rows(self, generation: Generation, table: TableSchema, below: Version) -> int:
@@ -89,7 +92,7 @@ class RedisStore:
         return sweep(self._client, scripts.SWEEP, server, pattern, arguments)
 
     def count(self, generation: Generation, table: TableSchema) -> int:  # noqa: ARG002
-        """Looks at every key; while the server grows its key table, one may be counted twice."""
+        """Count live rows by scanning every key. A row may be counted twice while the server resizes its key table."""
         live = Script(self._client, scripts.COUNT)
         return sum(live(keys, []) for keys in scan(self._client, self._prefix, table))
 
@@ -100,7 +103,7 @@ class RedisStore:
         *,
         tombstones: bool = False,
     ) -> Iterator[StoredRow]:
-        """A row may come twice while the server grows its key table."""
+        """Yield the rows. A row may occur twice while the server resizes its key table."""
         start = len(row_prefix(self._prefix, table).encode())
         for keys in scan(self._client, self._prefix, table):
             with translated(), self._client.pipeline(transaction=False) as pipeline:

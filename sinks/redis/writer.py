@@ -1,7 +1,7 @@
-"""Writes rows to Redis; lives in one task. The contract is `cdc.stores.contract.Writer`.
+"""Writes rows to Redis within one task. Implements `cdc.stores.contract.Writer`.
 
-Each call of the script takes a few hundred rows, so the server is never held up for long, and a few calls go out before
-the first answer is read.
+Each script call carries at most a few hundred rows, so that no call blocks the server for long. The writer sends
+several calls before it reads the first reply.
 """
 
 from __future__ import annotations
@@ -24,18 +24,20 @@ _ROWS_PER_CALL: Final = 200
 _BYTES_PER_CALL: Final = 1_000_000
 _CALLS_PER_PIPELINE: Final = 20
 SCAN_KEYS: Final = 1000
-# A row's version, which is 25 letters, and the row; a delete's is empty.
+# A row's arguments in wire format: its version, which has 25 characters, and the row. A delete has an empty row.
 _ARGUMENTS: Final = b"$25\r\n%b\r\n$%d\r\n%b\r\n"
 _DELETE: Final = b"$25\r\n%b\r\n$0\r\n\r\n"
 
 
 @dataclass(frozen=True, slots=True)
 class RedisWriterFactory:
+    """Creates a `RedisWriter` in each task. Picklable."""
+
     settings: Settings
     prefix: str
     number: int
     pipeline_id: str
-    #: The server that the store was taken on; "" for any.
+    #: The server on which the driver took the store. "": any server.
     server: str = ""
 
     def __call__(self) -> RedisWriter:
@@ -43,6 +45,8 @@ class RedisWriterFactory:
 
 
 class RedisWriter:
+    """Writes the rows of one generation."""
+
     def __init__(self, settings: Settings, prefix: str, number: int, pipeline_id: str, server: str) -> None:
         self._prefix = prefix
         self._server = server
@@ -53,14 +57,17 @@ class RedisWriter:
         self._apply = Script(self._client, scripts.APPLY)
 
     def apply(self, table: TableSchema, changes: Sequence[Change]) -> list[Rejected]:
-        """Redis takes every row: nothing is ever rejected."""
+        """Write all changes. Redis accepts every row, so the result is always empty."""
         calls = self._calls(table, changes)
         while some := list(islice(calls, _CALLS_PER_PIPELINE)):
             refuse_moved(*self._apply.send(some))
         return []
 
     def truncate(self, table: TableSchema, version: Version) -> int:
-        """The marker first: what comes later and is older stays out. Then SCAN, over all keys of the database."""
+        """Record the TRUNCATE marker, then sweep the table's rows with SCAN over all keys of the database.
+
+        The marker comes first, so that older rows that arrive later are ignored.
+        """
         marker = str(version)
         mark = Script(self._client, scripts.MARK)
         refuse_moved(mark([markers_key(self._prefix)], [self._server, table.topic, marker, self._pipeline_id]))
@@ -71,13 +78,13 @@ class RedisWriter:
         self._client.close()
 
     def _calls(self, table: TableSchema, changes: Sequence[Change]) -> Iterator[bytes]:
-        """As they go over the wire. Hot: redis-py would look at every value on its own."""
+        """Yield the script calls in wire format. A hot loop: redis-py would encode every value separately."""
         before = row_prefix(self._prefix, table).encode()
         before_bytes = len(before)
         markers = bulk(markers_key(self._prefix).encode())
         head = (self._server.encode(), table.topic.encode(), self._generation, self._seconds, self._pipeline_id)
         first = b"".join(map(bulk, head))
-        stamps: dict[Version, bytes] = {}  # rows of a copy share theirs
+        stamps: dict[Version, bytes] = {}  # rows of a snapshot share one version
         keys, arguments, size = [markers], [first], 0
         for row_id, _, version, row in changes:
             stamp = stamps.get(version)
@@ -94,7 +101,7 @@ class RedisWriter:
             yield self._call(keys, arguments)
 
     def _call(self, keys: list[bytes], arguments: list[bytes]) -> bytes:
-        """`arguments`: five for all, then two for each row."""
+        """Join one call. The first item of `arguments` holds five encoded arguments, each later item a row's two."""
         head = self._apply.head(len(keys), 5 + 2 * (len(arguments) - 1))
         return b"".join([head, *keys, *arguments])
 
@@ -107,7 +114,7 @@ def sweep(
     arguments: Sequence[str | bytes | int],
     keys: Sequence[str] = (),
 ) -> int:
-    """All pages of one of the scripts that sweep; how many rows were swept."""
+    """Run a sweeping script over all pages of keys, and return how many rows it swept."""
     page, cursor, swept = Script(client, script), b"", 0
     while cursor != b"0":
         answer = page(keys, [server, cursor or b"0", pattern, SCAN_KEYS, *arguments])
@@ -118,18 +125,23 @@ def sweep(
 
 
 def refuse_moved(*answers: object) -> None:
-    """Raise if one of these scripts has written nothing: it found another server, one that was promoted since, or the
-    rows of another pipeline."""
+    """Raise PositionLostError if a script's result says that the script wrote nothing.
+
+    The script then found another server, a restarted or promoted server, or rows of another pipeline.
+    """
     if scripts.FOREIGN in answers:
-        raise PositionLostError("The store holds the rows of another pipeline.")
+        raise PositionLostError("The store holds rows of another pipeline.")
     if scripts.MOVED in answers:
         raise PositionLostError(
-            "Redis was restarted, or failed over: what was acknowledged before may be lost, and is written again."
+            "Redis was restarted or failed over, and may have lost acknowledged writes. The sync writes them again."
         )
 
 
 def scan(client: redis.Redis, prefix: str, table: TableSchema) -> Iterator[list[bytes]]:
-    """The table's keys, some maybe twice: SCAN never blocks the server, and never misses a key that stays."""
+    """Yield the table's keys in lists. A key may occur twice.
+
+    SCAN does not block the server, and does not miss a key that exists during the whole scan.
+    """
     cursor, pattern = 0, row_pattern(prefix, table)
     while True:
         with translated():

@@ -1,8 +1,8 @@
-"""Bulk requests: cut by bytes, repeated where the server is busy, and each document's answer told apart.
+"""Bulk requests: splits documents by size, retries while the server is busy, and handles each document's result.
 
-A version conflict means that the store has something newer: done. A busy server (429, 5xx for single documents) gets
-those documents again, a few times; then the batch is the caller's to repeat. Only a document that can never be taken
-comes back.
+A version conflict means that the index holds a newer version, so the document counts as written. If the server is busy
+(429, or 5xx for single documents), `send_bulk` retries those documents for a limited time. Then it raises
+TransientError, and the caller repeats the batch. It returns only documents that the server can never accept.
 """
 
 from __future__ import annotations
@@ -29,17 +29,23 @@ _TERM = re.compile(r'immense term in field="([^"]+)"')
 
 
 class BulkItem(NamedTuple):
+    """One document or delete of a bulk request."""
+
     lines: bytes
-    #: Whatever the caller knows the document by.
+    #: The caller's own identifier of the document.
     what: Any
 
 
 class BulkRefusal(NamedTuple):
+    """A document that the server can never accept. `reason` contains no value of the document."""
+
     what: Any
     reason: str
 
 
 class BulkError(msgspec.Struct):
+    """The error of one document in a bulk response."""
+
     type: str = "unknown"
     reason: str | None = None
     caused_by: dict[str, Any] | None = None
@@ -59,7 +65,7 @@ _decode = msgspec.json.Decoder(_Answer).decode
 
 
 def requests(items: Iterable[BulkItem], limit_bytes: int) -> Iterator[list[BulkItem]]:
-    """The items in portions of at most so many bytes; one that is larger goes alone."""
+    """Yield the items in portions of at most `limit_bytes`. A larger item gets a portion of its own."""
     portion: list[BulkItem] = []
     size = 0
     for item in items:
@@ -74,7 +80,10 @@ def requests(items: Iterable[BulkItem], limit_bytes: int) -> Iterator[list[BulkI
 
 
 def send_bulk(client: Elasticsearch, target: str, portion: Sequence[BulkItem]) -> list[BulkRefusal]:
-    """Write them all; `client` answers raw, `target` is a writers' alias."""
+    """Write all items, and return those that the server can never accept.
+
+    `client` must return raw bytes (`open_elasticsearch(raw=True)`). `target` is a writer alias.
+    """
     refused: list[BulkRefusal] = []
     waiting: Sequence[BulkItem] = portion
     give_up_at = time.monotonic() + _PATIENCE_SECONDS
@@ -84,7 +93,7 @@ def send_bulk(client: Elasticsearch, target: str, portion: Sequence[BulkItem]) -
         if not waiting:
             return refused
         if time.monotonic() + pause_seconds > give_up_at:
-            raise TransientError(f"Elasticsearch is too busy: {len(waiting)} documents for {target} were put off.")
+            raise TransientError(f"Elasticsearch is too busy: {len(waiting)} documents for {target} are not written.")
         time.sleep(pause_seconds)
         pause_seconds = min(pause_seconds * 2, _LONGEST_PAUSE_SECONDS)
 
@@ -92,7 +101,7 @@ def send_bulk(client: Elasticsearch, target: str, portion: Sequence[BulkItem]) -
 def _attempt(
     client: Elasticsearch, target: str, items: Sequence[BulkItem], refused: list[BulkRefusal]
 ) -> Sequence[BulkItem]:
-    """One request; gives the items to send again."""
+    """Send one request, and return the items that must be retried. Appends refused items to `refused`."""
     try:
         body = client.bulk(
             index=target,
@@ -115,9 +124,9 @@ def _attempt(
 def _too_large(
     client: Elasticsearch, target: str, items: Sequence[BulkItem], refused: list[BulkRefusal]
 ) -> Sequence[BulkItem]:
-    """The server takes no request of this size: halve it, down to the one document that does not fit."""
+    """Halve a request that exceeds the server's size limit, until a single document that is too large is left."""
     if len(items) == 1:
-        refused.append(BulkRefusal(items[0].what, "larger than the server takes (http.max_content_length)"))
+        refused.append(BulkRefusal(items[0].what, "larger than the server accepts (http.max_content_length)"))
         return ()
     middle = len(items) // 2
     return [*_attempt(client, target, items[:middle], refused), *_attempt(client, target, items[middle:], refused)]
@@ -134,7 +143,7 @@ def _sort_out(answer: _Answer, items: Sequence[BulkItem], refused: list[BulkRefu
             again.append(item)
         elif outcome.status == 400 and _SHARD_IS_FULL in (error.reason or ""):
             raise RefusedError(
-                "A shard holds as many documents as Lucene can.", remedy="Set more `shards`, and bootstrap the store."
+                "A shard has reached Lucene's limit of documents.", remedy="Raise `shards`, and bootstrap the store."
             )
         elif outcome.status in (400, 413):
             refused.append(BulkRefusal(item.what, reason_of(error)))
@@ -144,13 +153,13 @@ def _sort_out(answer: _Answer, items: Sequence[BulkItem], refused: list[BulkRefu
 
 
 def reason_of(error: BulkError) -> str:
-    """The field and the kind of error; never the server's whole text, which quotes values."""
+    """Return the field and the type of an error. Omits the server's full text, because it quotes values."""
     texts = [error.reason or "", str((error.caused_by or {}).get("reason") or "")]
     for text in texts:
         field = _FIELD.search(text)
         if field is not None:
-            return f"field {field[1]} of type {field[2]} cannot hold it ({error.type})"
+            return f"field {field[1]} of type {field[2]} cannot hold the value ({error.type})"
         term = _TERM.search(text)
         if term is not None:
             return f"field {term[1]} has a value too long for one term ({error.type})"
-    return f"not a document that Elasticsearch takes ({error.type})"
+    return f"not a document that Elasticsearch accepts ({error.type})"

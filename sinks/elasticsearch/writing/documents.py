@@ -1,7 +1,8 @@
-"""Rows as documents and back; the hot part of writing to Elasticsearch. Pure.
+"""Converts rows to documents and back. The hot loop of writing to Elasticsearch. Pure: no I/O.
 
-A document is the row's own bytes with our field put in front, so nothing of the row is parsed, and nothing can change.
-Only a table with odd column names (`field_name`) is taken apart, and even there the values stay bytes.
+A document is the row's bytes with the field `_tailrace` inserted at the front. The row is not parsed, so no value can
+change. Only rows of a table whose column names must be changed (`field_name`) are decoded, and even then the values
+stay bytes.
 """
 
 from __future__ import annotations
@@ -27,7 +28,7 @@ _encode = msgspec.json.Encoder().encode
 
 
 class Stamp(msgspec.Struct):
-    """Our own field, as it stands in a document."""
+    """The field `_tailrace` of a document."""
 
     position: int
     seq: int
@@ -35,6 +36,8 @@ class Stamp(msgspec.Struct):
 
 
 class DocumentSource(msgspec.Struct):
+    """A document's source, reduced to the field `_tailrace`."""
+
     stamp: Stamp = msgspec.field(name=OWN)
 
 
@@ -42,17 +45,17 @@ _decode_stamp = msgspec.json.Decoder(DocumentSource).decode
 
 
 class Documents:
-    """Makes the bulk lines of one table."""
+    """Encodes one table's changes as bulk lines, and decodes documents into rows."""
 
     def __init__(self, table: TableSchema, numbering: Numbering = _ANY_NUMBERING) -> None:
-        """`numbering`: the generation's, where lines are made; rows are read without it."""
+        """Writing lines needs the generation's `numbering`. Reading rows does not use it."""
         self._number = numbering.number
         self._renamed = {
             column.name: field_name(column.name) for column in table.columns if field_name(column.name) != column.name
         }
 
     def lines(self, change: Change, now_ms: int) -> bytes:
-        """The action and the document."""
+        """Return the two lines of a bulk request for a change: the action and the document."""
         position, seq = change.version
         version = self._number(change.version)
         row = change.row
@@ -68,7 +71,7 @@ class Documents:
         return _encode({self._renamed.get(name, name): value for name, value in members.items()})
 
     def row_of(self, source: bytes) -> tuple[Version, bytes | None]:
-        """The version and the row (None: a tombstone) of a document's source: the row's own bytes again."""
+        """Return the version and the row's original bytes from a document's source. The row of a tombstone is None."""
         stamp = _decode_stamp(source).stamp
         version = Version(stamp.position, stamp.seq)
         if stamp.deleted:
@@ -81,16 +84,17 @@ class Documents:
 
 
 def tombstone_lines(row_id: str, version: int, position: int, seq: int, now_ms: int) -> bytes:
+    """Return the two lines of a bulk request for a tombstone."""
     return _TOMBSTONE_LINES % (orjson.dumps(row_id), version, position, seq, now_ms)
 
 
 def live() -> dict[str, Any]:
-    """The query that readers' aliases filter by: no tombstones."""
+    """Return the query by which reader aliases filter: no tombstones."""
     return {"bool": {"must_not": [{"term": {f"{OWN}.deleted": True}}]}}
 
 
 def older_than(version: Version) -> dict[str, Any]:
-    """The query for documents with a smaller version."""
+    """Return the query for documents with a smaller version."""
     same_position = [
         {"term": {f"{OWN}.position": version.position}},
         {"range": {f"{OWN}.seq": {"lt": version.seq}}},

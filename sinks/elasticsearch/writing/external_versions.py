@@ -1,12 +1,13 @@
-"""A version as the one number that Elasticsearch compares: an external version, 63 bits and not negative. Pure.
+"""Maps a version to Elasticsearch's external version: one non-negative number of 63 bits. Pure: no I/O.
 
-47 bits of the position (every LSN is a multiple of 8, and so is every base) and 16 bits for `seq`. That is room for
-1 PiB of WAL. A `seq` up to 32,767 stands there as it is. Above that its leading 11 bits do, with their exponent: two
-changes of one row in one transaction have the same number only if they are closer than a thousandth of their `seq`.
+The number has 47 bits for the position and 16 bits for `seq`. Every LSN and every base is a multiple of 8, so 47 bits
+suffice for 1 PiB of WAL. A `seq` up to 32,767 is stored exactly. A larger one is stored as its leading 11 bits and
+their exponent. So two changes of one row in one transaction have the same number only if they are closer than a
+thousandth of their `seq`.
 
-Release 0.1.0 had 12 bits for `seq` and gave every change past the 4,095th of a transaction the same number. In a
-generation that it has written, versions up to the position at the upgrade keep those numbers, which are smaller than
-any that is given now: so a replay of an old change does not look newer than what is there.
+Release 0.1.0 used 12 bits for `seq`, and gave every change after the 4,095th of a transaction the same number. In a
+generation that release 0.1.0 wrote, versions up to the position at the upgrade keep those numbers. They are smaller
+than all numbers that are assigned now. So a replayed old change does not appear newer than the stored document.
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ from typing import Final, NamedTuple
 from cdc.errors import RefusedError
 from cdc.lsn import Version
 
-#: The first position that no number is left for.
+#: The first position that is too large for a number.
 POSITION_LIMIT: Final = 1 << 50
 _SEQ_BITS: Final = 16
 _EXACT_BITS: Final = 15
@@ -29,51 +30,57 @@ _NARROW_POSITION_LIMIT: Final = 1 << 54
 
 
 class Numbering(NamedTuple):
-    """How the versions of one generation are numbered."""
+    """Maps the versions of one generation to numbers."""
 
-    #: Up to this position as release 0.1.0 did it.
+    #: Versions up to this position are numbered as in release 0.1.0.
     narrow_to: int = 0
 
     def number(self, version: Version) -> int:
-        """A larger version never has a smaller number. Hot: once for each row."""
+        """Return the version's number. A larger version never has a smaller number. Hot: called once for each row."""
         position, seq = version
         if position <= self.narrow_to:
             return _narrow(position, seq)
         if position >= POSITION_LIMIT:
-            raise RefusedError(f"Position {position} is past what an Elasticsearch version can hold (1 PiB of WAL).")
+            raise RefusedError(f"Position {position} exceeds the limit of an Elasticsearch version (1 PiB of WAL).")
         return position >> 3 << _SEQ_BITS | (seq if seq < _EXACT else _coarse(seq))
 
     def says(self, number: int, version: Version) -> bool:
-        """Whether this is the version's number. The last rows before the upgrade may still have the old one."""
+        """Whether `number` is the version's number, or its number in release 0.1.0.
+
+        The last rows before the upgrade may still have the old number.
+        """
         try:
             return number == self.number(version) or (self.narrow_to > 0 and number == _narrow(*version))
-        except RefusedError:  # past what a number can hold: no version of ours
+        except RefusedError:  # too large for a number, so Tailrace did not write this version
             return False
 
     def version(self, number: int) -> Version:
-        """About the version of a number that some other program has chosen."""
+        """Return the approximate version of a number. For numbers that another program chose."""
         if number <= _narrow(min(self.narrow_to, _NARROW_POSITION_LIMIT - 8), _NARROW_LARGEST_SEQ):
             return Version(number >> _NARROW_SEQ_BITS << 3, number & _NARROW_LARGEST_SEQ)
         return Version(number >> _SEQ_BITS << 3, number & ((1 << _SEQ_BITS) - 1))
 
 
-#: Of a generation that release 0.1.0 has made and no later one has taken.
+#: The numbering of a generation that release 0.1.0 created and that no later release has taken.
 NARROW: Final = Numbering(narrow_to=_NARROW_POSITION_LIMIT)
 
 
 def numbering_after(position: int) -> Numbering:
-    """Of a generation that release 0.1.0 has written up to here. A very large position leaves no room for more bits."""
+    """Return the numbering of a generation that release 0.1.0 wrote up to `position`.
+
+    A very large position leaves no room for more bits of `seq`, so the old numbering stays.
+    """
     return Numbering(narrow_to=position) if position < POSITION_LIMIT // 2 else NARROW
 
 
 def _narrow(position: int, seq: int) -> int:
     if position >= _NARROW_POSITION_LIMIT:
-        raise RefusedError(f"Position {position} is past what an Elasticsearch version can hold (16 PiB of WAL).")
+        raise RefusedError(f"Position {position} exceeds the limit of an Elasticsearch version (16 PiB of WAL).")
     return position >> 3 << _NARROW_SEQ_BITS | min(seq, _NARROW_LARGEST_SEQ)
 
 
 def _coarse(seq: int) -> int:
-    """Above all exact ones: the exponent, then the leading bits."""
+    """Encode a large `seq` as its exponent and its leading bits. The result is above all exact values."""
     exponent = seq.bit_length() - _EXACT_BITS - 1
     leading = seq >> exponent + _EXACT_BITS - _LEADING_BITS & (1 << _LEADING_BITS) - 1
     return _EXACT + (exponent << _LEADING_BITS) + leading

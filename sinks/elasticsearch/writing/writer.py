@@ -1,7 +1,8 @@
-"""Writes rows of one generation to Elasticsearch; lives in one task. The contract is `cdc.stores.contract.Writer`.
+"""Writes rows of one generation to Elasticsearch within one task. Implements `cdc.stores.contract.Writer`.
 
-Precedence is the server's: every document carries its version as an external one, deletes are documents too (a real
-delete's version is forgotten after a minute), and rows below a TRUNCATE marker are left out before they are sent.
+The server compares versions: every document carries its version as an external version. A delete is written as a
+tombstone document, because the server remembers the version of a real delete for only a minute. The writer omits rows
+below a TRUNCATE marker.
 """
 
 from __future__ import annotations
@@ -29,6 +30,8 @@ _SWEEP_ROWS: Final = 5000
 
 @dataclass(frozen=True, slots=True)
 class ElasticsearchWriterFactory:
+    """Creates an `ElasticsearchWriter` in each task. Picklable."""
+
     settings: Settings
     prefix: str
     generation: Generation
@@ -39,6 +42,8 @@ class ElasticsearchWriterFactory:
 
 
 class ElasticsearchWriter:
+    """Writes the rows of one generation."""
+
     def __init__(self, settings: Settings, prefix: str, generation: Generation, numbering: Numbering) -> None:
         self._prefix = prefix
         self._generation = generation

@@ -147,7 +147,7 @@ def test_one_bad_document_of_a_thousand(elasticsearch_url: str, prefix: str) -> 
     bad = change(5000, 5, {"note": "a secret word"})
     (rejected,) = apply(store, generation, orders, [*good[:500], bad, *good[500:]])
     assert rejected.change == bad
-    assert rejected.reason == "field note of type long cannot hold it (document_parsing_exception)"
+    assert rejected.reason == "field note of type long cannot hold the value (document_parsing_exception)"
     assert len(rows(store, generation, orders)) == 999
     store.close()
 

@@ -213,7 +213,7 @@ def test_a_promoted_replica_keeps_the_position_and_a_stale_primary_loses_it() ->
         holders[second].kill()
         holders[first].start()
         eventually(lambda: _nodes(client) == {"node0", first}, 120, "the old node to be back, and the other one gone")
-        with pytest.raises(TransientError, match="is not there") as raised:
+        with pytest.raises(TransientError, match="is not available") as raised:
             store.position(generation)
         assert not isinstance(raised.value, PositionLostError)
         client.cluster.reroute(

@@ -208,7 +208,7 @@ def test_a_full_server_is_waited_for(start_redis: StartRedis, prefix: str) -> No
     generation = store.create_generation([orders])
     apply(store, generation, orders, [change(0, 5)])
     large = [change(key, 5, {"note": "x" * 10_000}) for key in range(1000)]
-    with pytest.raises(TransientError, match="full"):
+    with pytest.raises(TransientError, match="out of memory"):
         apply(store, generation, orders, large)
     with server.client() as client:
         client.config_set("maxmemory", "100mb")

@@ -178,13 +178,13 @@ def test_reasons_quote_no_values() -> None:
         reason="[1:9] failed to parse field [age] of type [long] in document with id '7'. Preview: 'Ada'",
         caused_by={"reason": 'For input string: "Ada"'},
     )
-    assert bulk.reason_of(error) == "field age of type long cannot hold it (document_parsing_exception)"
+    assert bulk.reason_of(error) == "field age of type long cannot hold the value (document_parsing_exception)"
     immense = bulk.BulkError(
         type="illegal_argument_exception",
         reason='Document contains at least one immense term in field="note" (whose UTF8 is longer ...): [65, 65]',
     )
     assert bulk.reason_of(immense) == "field note has a value too long for one term (illegal_argument_exception)"
-    assert bulk.reason_of(bulk.BulkError(type="odd", reason="Ada")) == "not a document that Elasticsearch takes (odd)"
+    assert bulk.reason_of(bulk.BulkError(type="odd", reason="Ada")) == "not a document that Elasticsearch accepts (odd)"
 
 
 @given(sizes=st.lists(st.integers(1, 50), max_size=30), limit=st.integers(10, 60))

@@ -30,8 +30,8 @@ def test_kept_values_are_not_touched(
 def test_what_spark_says_decides() -> None:
     """Kept, left out, or failed: a row that nobody has looked at is never taken as good."""
     shape = RowShape(None, frozenset(), evaluated=True)
-    assert shaped_row(shape, _AFTER, {"kept": True, "computed": None, "trouble": None}) == _AFTER
-    assert shaped_row(shape, _AFTER, {"kept": False, "computed": None, "trouble": None}) is None
-    assert shaped_row(shape, _AFTER, {"kept": True, "computed": None, "trouble": "f: fails"}) == FailedRow("f: fails")
+    assert shaped_row(shape, _AFTER, {"kept": True, "computed": None, "failure": None}) == _AFTER
+    assert shaped_row(shape, _AFTER, {"kept": False, "computed": None, "failure": None}) is None
+    assert shaped_row(shape, _AFTER, {"kept": True, "computed": None, "failure": "f: fails"}) == FailedRow("f: fails")
     assert isinstance(shaped_row(shape, _AFTER, None), FailedRow)
     assert shaped_row(RowShape(frozenset({"id"}), frozenset(), evaluated=False), _AFTER, None) == b'{"id":1}'
