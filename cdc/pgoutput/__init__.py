@@ -1,1 +1,1 @@
-"""The pgoutput protocol: messages and their decoder. Bytes in, facts out, no I/O."""
+"""The pgoutput protocol: message types and their decoder. No I/O."""

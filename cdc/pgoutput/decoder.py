@@ -1,8 +1,9 @@
-"""pgoutput protocol 1: bytes in, messages out, no I/O.
+"""Decoder of pgoutput protocol version 1. No I/O.
 
-Every length is checked: a message that is too short, too long or unknown raises ProtocolError and says where. Row
-messages are the hot path (one call per row), so `_read_tuple` is written for speed: a slice past the end of `bytes`
-does not fail by itself, so the position is compared with the length once per message instead of once per column.
+The decoder checks every length: a message that is too short, too long or of an unknown type raises ProtocolError,
+which names the place. Row messages are the hot path (one call per row), so `_read_tuple` is written for speed. A slice
+past the end of `bytes` raises no error, so `_read_tuple` compares the position with the length once per message
+instead of once per column.
 """
 
 from __future__ import annotations
@@ -37,23 +38,25 @@ _MESSAGE = struct.Struct("!BQ")
 _COLUMN = struct.Struct("!Ii")
 _UINT64 = struct.Struct("!Q")
 _UINT32 = struct.Struct("!I")
-_ROW_HEAD = struct.Struct("!IBH")  # relation oid, kind of the first tuple, its number of columns
+_ROW_HEAD = struct.Struct("!IBH")  # relation OID, kind of the first tuple, its number of columns
 _TUPLE_HEAD = struct.Struct("!BH")
 _VALUE_HEAD = struct.Struct("!BI").unpack_from  # kind, length
 
 _TEXT, _NULL, _UNCHANGED = b"tnu"
 _NEW, _KEY, _OLD = b"NKO"
 
-# In the stream every message stands behind a head (XLogData): `w`, its LSN, the end of the server's log, its clock.
+# In the stream every message follows a head (XLogData): `w`, its LSN, the current end of the WAL, the server's clock.
 HEAD_BYTES = 25
-start_of = struct.Struct("!xQ").unpack_from  # (LSN,), without a Python frame: it is called once per row
+start_of = struct.Struct(
+    "!xQ"
+).unpack_from  # (LSN,); a bound method avoids a Python frame, since this runs once per row
 sent_at_of = struct.Struct("!17xq").unpack_from  # (microseconds since 2000-01-01 UTC,) by the server's clock
 
 
 def decode_message(data: bytes) -> Message:
-    """One pgoutput message, whole."""
+    """Decode one complete pgoutput message."""
     if not data:
-        raise ProtocolError("empty pgoutput message")
+        raise ProtocolError("Postgres sent an empty pgoutput message")
     decoder = _DECODERS.get(data[0])
     if decoder is None:
         raise ProtocolError(f"unknown pgoutput message type {data[:1]!r} ({len(data)} bytes)")
@@ -66,10 +69,13 @@ def decode_message(data: bytes) -> Message:
 
 
 def _read_tuple(data: bytes, count: int, at: int) -> tuple[list[Value], int]:
+    """Read `count` column values from byte `at`. Returns them and the position after them."""
     values: list[Value] = []
     append = values.append
     unpack = _VALUE_HEAD
-    last_head = len(data) - 5  # a NULL or unchanged value has no length: near the end there may be none to read
+    last_head = (
+        len(data) - 5
+    )  # NULL and unchanged values have no length field, so near the end there may be none to read
     for _ in range(count):
         kind, length = unpack(data, at) if at <= last_head else (data[at], 0)
         if kind == _TEXT:
@@ -83,16 +89,18 @@ def _read_tuple(data: bytes, count: int, at: int) -> tuple[list[Value], int]:
             append(UNCHANGED)
             at += 1
         else:
-            raise ProtocolError(f"unknown kind of column value {kind} at byte {at} (protocol 1 sends text only)")
+            raise ProtocolError(
+                f"pgoutput row has an unknown kind of column value {kind} at byte {at} (protocol 1 sends text only)"
+            )
     if at > len(data):
-        raise ProtocolError(f"row is cut short: {at - len(data)} bytes are missing")
+        raise ProtocolError(f"pgoutput row is cut short: {at - len(data)} bytes are missing")
     return values, at
 
 
 def _insert(data: bytes) -> Insert:
     relation_oid, kind, count = _ROW_HEAD.unpack_from(data, 1)
     if kind != _NEW:
-        raise ProtocolError(f"insert without a new row (found {kind})")
+        raise ProtocolError(f"pgoutput insert has no new row (found {kind})")
     new, at = _read_tuple(data, count, 8)
     if at != len(data):
         raise _trailing(data, at)
@@ -110,7 +118,7 @@ def _update(data: bytes) -> Update:
     else:
         new_kind = kind
     if new_kind != _NEW:
-        raise ProtocolError(f"update without a new row (found {new_kind} at byte {at})")
+        raise ProtocolError(f"pgoutput update has no new row (found {new_kind} at byte {at})")
     new, at = _read_tuple(data, count, at)
     if at != len(data):
         raise _trailing(data, at)
@@ -120,7 +128,7 @@ def _update(data: bytes) -> Update:
 def _delete(data: bytes) -> Delete:
     relation_oid, kind, count = _ROW_HEAD.unpack_from(data, 1)
     if kind not in (_KEY, _OLD):
-        raise ProtocolError(f"delete without an old row (found {kind})")
+        raise ProtocolError(f"pgoutput delete has no old row (found {kind})")
     old, at = _read_tuple(data, count, 8)
     if at != len(data):
         raise _trailing(data, at)
@@ -191,7 +199,7 @@ def _origin(data: bytes) -> Origin:
 
 
 def _text(data: bytes, at: int) -> tuple[str, int]:
-    """A zero-terminated string; `bytes.index` raises ValueError where the zero is missing."""
+    """Read a zero-terminated string. `bytes.index` raises ValueError if the zero byte is missing."""
     end = data.index(0, at)
     return data[at:end].decode(), end + 1
 
@@ -202,6 +210,7 @@ def _expect_end(data: bytes, at: int) -> None:
 
 
 def _trailing(data: bytes, at: int) -> ProtocolError:
+    """Return the error for a message that does not end at byte `at`."""
     if at > len(data):
         return ProtocolError(f"pgoutput message {data[:1]!r} is cut short: {at - len(data)} bytes are missing")
     return ProtocolError(f"pgoutput message {data[:1]!r} has {len(data) - at} bytes too many")

@@ -1,7 +1,7 @@
-"""The pgoutput messages as facts: what `decoder` makes of the bytes, and nothing else.
+"""The types of pgoutput messages, as `decoder` returns them.
 
-Formats: PostgreSQL manual, "Logical Replication Message Formats", protocol version 1. They are msgspec structs, since
-one is made for every row: six times cheaper than a frozen dataclass.
+Formats: PostgreSQL manual, "Logical Replication Message Formats", protocol version 1. The types are msgspec structs
+because the decoder creates one per row: creating a struct is six times faster than creating a frozen dataclass.
 """
 
 from __future__ import annotations
@@ -14,18 +14,20 @@ from cdc.lsn import LSN
 
 
 class Unchanged(Enum):
-    """A TOASTed value that Postgres left out because the update did not touch it. Never None: that is NULL."""
+    """Stands for a TOASTed value that Postgres omitted because the update did not change it. (None stands for NULL.)"""
 
     UNCHANGED = "unchanged"
 
 
 UNCHANGED = Unchanged.UNCHANGED
 
-# A column as pgoutput sends it: text, NULL, or left out.
+# A column value as pgoutput sends it: text, NULL, or omitted.
 Value = bytes | Unchanged | None
 
 
 class ReplicaIdentity(Enum):
+    """`pg_class.relreplident`."""
+
     DEFAULT = "d"
     NOTHING = "n"
     FULL = "f"
@@ -33,14 +35,14 @@ class ReplicaIdentity(Enum):
 
 
 class Begin(msgspec.Struct, frozen=True, gc=False):
-    final_lsn: LSN  # the LSN of the commit record: where this transaction stands in the total order
+    final_lsn: LSN  # the LSN of the commit record: it gives the transaction's place in the total order
     commit_time_us: int  # microseconds since 2000-01-01 UTC
     xid: int
 
 
 class Commit(msgspec.Struct, frozen=True, gc=False):
     commit_lsn: LSN
-    end_lsn: LSN  # first byte after the commit record: what the slot may be confirmed up to
+    end_lsn: LSN  # first byte after the commit record: capture may confirm the slot up to here
     commit_time_us: int
 
 
@@ -73,7 +75,7 @@ class Insert(msgspec.Struct, frozen=True, gc=False):
 class Update(msgspec.Struct, frozen=True, gc=False):
     relation_oid: int
     old: list[Value] | None
-    old_is_whole: bool  # REPLICA IDENTITY FULL; otherwise `old` has only the key columns, the rest NULL
+    old_is_whole: bool  # True with REPLICA IDENTITY FULL; otherwise `old` has the key columns, and NULL for the rest
     new: list[Value]
 
 
@@ -90,7 +92,7 @@ class Truncate(msgspec.Struct, frozen=True, gc=False):
 
 
 class LogicalMessage(msgspec.Struct, frozen=True, gc=False):
-    """What `pg_logical_emit_message` wrote: heartbeats, copy marks, the user's own."""
+    """A message of `pg_logical_emit_message`: a heartbeat, a snapshot watermark, or a message of the application."""
 
     transactional: bool
     lsn: LSN

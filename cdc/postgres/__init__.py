@@ -1,1 +1,1 @@
-"""The source: connections, the catalog, the replication stream, and what a snapshot shows."""
+"""The source database: connections, catalog queries, the replication stream, and snapshot visibility."""

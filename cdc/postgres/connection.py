@@ -1,7 +1,7 @@
-"""Connections to the source: one way to open them, one way to say why that failed.
+"""Connections to the source database, and error messages for failed ones.
 
-Every session that yields row text sets the same parameters (`values.SESSION_SETTINGS`), so that a value has one text
-whether it comes from the stream, a re-select or a copy.
+Every session that reads row text sets the same parameters (`session_settings.SESSION_SETTINGS`). A value therefore has
+the same text whether it comes from the stream, a re-select or a snapshot.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from cdc.errors import RefusedError, TransientError
 from cdc.postgres.session_settings import startup_options
 from cdc.secrets import redact
 
-# A cut network without a reset is noticed by the kernel within this bound.
+# The kernel detects a network failure without a TCP reset within these limits.
 _LIVENESS = {
     "connect_timeout": 10,
     "keepalives_idle": 10,
@@ -24,8 +24,9 @@ _LIVENESS = {
     "tcp_user_timeout": 30_000,
 }
 
-# A role's or database's own would end sessions of ours that wait or idle for good reason: making a slot waits for every
-# open transaction, the session that holds a snapshot idles in one. Where a limit is wanted, it is set where it is.
+# Timeouts that a role or database may set. They would end sessions of Tailrace that wait or idle for a good reason:
+# creating a slot waits for every open transaction, and the session that holds a snapshot idles in a transaction. Code
+# that needs a timeout sets it for its own statements.
 _NO_TIMEOUTS = (
     "statement_timeout",
     "lock_timeout",
@@ -33,12 +34,12 @@ _NO_TIMEOUTS = (
     "idle_session_timeout",
 )
 
-# The server's side of `_LIVENESS`: a client whose host lost power gives its slot and its locks back after a minute, not
-# after the kernel's two hours. (On a Unix socket they mean nothing.)
+# The server's counterpart of `_LIVENESS`. If the client's host loses power, the server releases the client's slot and
+# locks after a minute instead of the kernel's two hours. (On a Unix socket these settings have no effect.)
 _SERVER_LIVENESS = {"tcp_keepalives_idle": 30, "tcp_keepalives_interval": 10, "tcp_keepalives_count": 3}
 
-# Connection errors that another try cannot mend. libpq gives no code for most of them. (An "SSL error" as such may be a
-# handshake that was cut off.)
+# Texts of connection errors that a retry cannot repair. libpq returns no SQLSTATE for most of them. ("SSL error" alone
+# is not in the list, because an interrupted handshake causes it, too.)
 _PERMANENT_ERRORS = (
     "password authentication failed",
     "authentication failed",
@@ -64,9 +65,11 @@ _PERMANENT_ERRORS = (
 
 
 def connect(conninfo: str, **parameters: Any) -> psycopg.Connection:
-    """An autocommit connection with our session settings.
+    """Open an autocommit connection with Tailrace's session settings.
 
-    The options of the connection string outrank the time limits, and nothing else.
+    Options in the connection string override the timeouts and the TCP keepalives of the server, but no other setting.
+
+    Raises RefusedError if a retry cannot succeed (wrong password, missing role), TransientError otherwise.
     """
     limits = {**dict.fromkeys(_NO_TIMEOUTS, 0), **_SERVER_LIVENESS}
     unless_given = " ".join(f"-c {name}={value}" for name, value in limits.items())
@@ -82,12 +85,12 @@ def connect(conninfo: str, **parameters: Any) -> psycopg.Connection:
         text = explain(error)
         if any(words in text for words in _PERMANENT_ERRORS):
             raise RefusedError(
-                f"Postgres does not let us in: {text}",
-                remedy="Mend the [source] settings or the role, then start again.",
+                f"Postgres rejects the connection: {text}",
+                remedy="Correct the [source] settings or the role, then start again.",
             ) from None
         raise TransientError(f"Postgres cannot be reached: {text}") from None
 
 
 def explain(error: psycopg.Error) -> str:
-    """One line, without anything secret."""
+    """Return the error's text as one line, without passwords."""
     return redact(" ".join(str(error).split())) or type(error).__name__

@@ -1,4 +1,4 @@
-"""What a new slot waits for, told while it is made."""
+"""Logging of the open transactions that delay the creation of a slot."""
 
 from __future__ import annotations
 
@@ -11,13 +11,13 @@ from cdc.postgres import catalog
 
 
 def log_open_transactions(log: FilteringBoundLogger, connection: psycopg.Connection, slot: str) -> Callable[[], None]:
-    """For `ReplicationStream.create_slot`, which calls it now and then."""
+    """Return a function that logs the open transactions. `ReplicationStream.create_slot` calls it while it waits."""
 
     def tell() -> None:
         log.info(
             "waiting_for_open_transactions",
             slot=slot,
-            reason="the slot is made once every transaction that is open now has ended",
+            reason="Postgres creates the slot once every transaction that is open now has ended",
             transactions=catalog.open_transactions(connection),
         )
 

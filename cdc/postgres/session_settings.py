@@ -1,8 +1,8 @@
-"""The settings under which Postgres's text output is what the encoders expect, and the same in every session."""
+"""The session parameters that give Postgres's text output the format that the encoders expect."""
 
 from __future__ import annotations
 
-# Each changes the text of some type. The encoders refuse what they do not recognise rather than guess.
+# Each parameter changes the text output of some type. The encoders raise an error for text in another format.
 SESSION_SETTINGS: dict[str, str] = {
     "client_encoding": "UTF8",
     "DateStyle": "ISO, YMD",
@@ -17,6 +17,6 @@ SESSION_SETTINGS: dict[str, str] = {
 
 
 def startup_options() -> str:
-    """`options` of a connection string: as start-up options they outrank what a role or database sets."""
+    """Return the parameters as `options` of a connection string, where they override settings of a role or database."""
     settings = ((name, value.replace(" ", "\\ ")) for name, value in SESSION_SETTINGS.items())
     return " ".join(f"-c {name}={value}" for name, value in settings)

@@ -1,4 +1,4 @@
-"""Waiting for blocking calls without neglecting the replication connection."""
+"""Waiting for blocking calls while the replication connection continues to read and to send status updates."""
 
 from __future__ import annotations
 
@@ -14,13 +14,13 @@ from cdc.postgres.worker_thread import Worker
 
 T = TypeVar("T")
 
-# How long a stop may wait for Kafka.
+# After a stop request, the longest wait for Kafka.
 _STOP_SECONDS = 5.0
 _ROOM_SECONDS = 0.005
 
 
 class StreamWaiter:
-    """Calls run in the worker thread; meanwhile the stream is read ahead and its keepalives are answered."""
+    """Runs calls in the worker thread. Meanwhile it reads the stream ahead and answers the server's keepalives."""
 
     def __init__(self, worker: Worker, stop: threading.Event, server_lost: Callable[[], bool]) -> None:
         self._worker = worker
@@ -28,16 +28,18 @@ class StreamWaiter:
         self._server_lost = server_lost
 
     def call(self, call: Callable[[], T], stream: ReplicationStream) -> T:
+        """Run the call in the worker thread and return its result."""
         return self.wait(self._worker.submit(call), stream)
 
     def wait(self, future: Future[T], stream: ReplicationStream) -> T:
+        """Wait for the worker's future and return its result."""
         stream.watch(self._worker.wake_fd)
         self._wait_while(lambda: not future.done(), stream, 0.5)
         self._worker.drain()
         return future.result()
 
     def wait_while(self, is_full: Callable[[], bool], stream: ReplicationStream) -> None:
-        """Backpressure. Nothing tells when there is room: it is looked at often."""
+        """Wait until `is_full` returns False (backpressure). No event signals free space, so this polls every 5 ms."""
         self._wait_while(is_full, stream, _ROOM_SECONDS)
 
     def _wait_while(self, goes_on: Callable[[], bool], stream: ReplicationStream, poll_seconds: float) -> None:
@@ -47,10 +49,15 @@ class StreamWaiter:
             self._worker.drain()
             self.raise_if_lost()
             if self._stop.is_set() and time.monotonic() > began_at + _STOP_SECONDS:
-                raise TransientError("Asked to stop; Kafka does not answer. What is not published stays in the slot.")
+                raise TransientError(
+                    "Capture received a stop signal while Kafka does not respond. The slot keeps unpublished changes."
+                )
 
     def wait_for_room(self, stream: ReplicationStream) -> None:
-        """The producer's queue is full: backpressure. The worker thread just waits, it may not touch the stream."""
+        """Wait a moment because the producer's queue is full (backpressure).
+
+        The worker thread only sleeps: the main thread alone may use the stream.
+        """
         if self._worker.is_current():
             time.sleep(_ROOM_SECONDS)
         else:
@@ -58,5 +65,6 @@ class StreamWaiter:
             self.raise_if_lost()
 
     def raise_if_lost(self) -> None:
+        """Raise TransientError if the server is shutting down or the connection to it is lost."""
         if self._server_lost():
-            raise TransientError("Postgres is stopping or has gone away.")
+            raise TransientError("Postgres is shutting down, or the connection to it is lost.")

@@ -1,4 +1,4 @@
-"""A thread for blocking calls, so that the thread that owns the replication connection never blocks."""
+"""A thread for blocking calls. The thread that owns the replication connection never blocks."""
 
 from __future__ import annotations
 
@@ -14,9 +14,11 @@ T = TypeVar("T")
 
 
 class Worker:
-    """One call at a time. A daemon: a call that hangs (a broker that never answers) must not keep the process alive.
+    """Runs submitted calls in one daemon thread, one after the other.
 
-    `wake_fd` becomes readable when a call ends, for a `select` that waits on sockets at the same time.
+    The thread is a daemon because a call may hang for ever (a broker that never responds), and the process must still
+    be able to exit. `wake_fd` becomes readable when a call ends, so that a `select` can wait for calls and sockets
+    together.
     """
 
     def __init__(self, name: str) -> None:
@@ -28,12 +30,13 @@ class Worker:
         self._thread.start()
 
     def submit(self, call: Callable[[], T]) -> Future[T]:
+        """Queue the call and return its future."""
         future: Future[T] = Future()
         self._calls.put((future, call))
         return future
 
     def drain(self) -> None:
-        """Take back the wake-ups that have been seen."""
+        """Empty the wake-up pipe, so that `wake_fd` is no longer readable."""
         try:
             while os.read(self.wake_fd, 4096):
                 pass
@@ -41,10 +44,14 @@ class Worker:
             pass
 
     def is_current(self) -> bool:
+        """True if the caller runs in the worker thread."""
         return threading.current_thread() is self._thread
 
     def close(self) -> None:
-        """Ends after the call under way, if that ever ends; the pipe is left to the process's end in that case."""
+        """End the thread after the calls that are already queued.
+
+        If the current call hangs, the thread and the pipe stay open until the process exits.
+        """
         self._calls.put(None)
 
     def _run(self) -> None:
@@ -52,7 +59,7 @@ class Worker:
             future, call = task
             try:
                 result = call()
-            except BaseException as error:  # it is handed to whoever waits
+            except BaseException as error:  # the waiting thread gets the error from the future
                 future.set_exception(error)
             else:
                 future.set_result(result)
@@ -61,5 +68,5 @@ class Worker:
         os.close(self._write_fd)
 
     def _wake(self) -> None:
-        with suppress(BlockingIOError):  # the pipe is full of wake-ups already
+        with suppress(BlockingIOError):  # the pipe is full, so `wake_fd` is readable already
             os.write(self._write_fd, b".")

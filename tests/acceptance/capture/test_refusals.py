@@ -112,7 +112,7 @@ def test_a_value_that_the_server_cannot_send(
         database.execute("INSERT INTO t VALUES (1, 'plain')")
         pipeline.fence(while_running=capture)
         database.execute(f"INSERT INTO t VALUES (2, convert_from('\\x81', '{encoding}'))")
-        _assert_refused(pipeline, capture, "cannot send what is in its log", state)
+        _assert_refused(pipeline, capture, "cannot send a change from its WAL", state)
     finally:
         database.drop()
 

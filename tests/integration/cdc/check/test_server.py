@@ -238,7 +238,7 @@ def test_a_server_that_cannot_be_trusted(
     capture = tailrace("--log-level", "debug", "capture", "--config", str(config))
     check.expect_exit(1)
     capture.expect_exit(3)
-    assert "FAIL  server: Postgres does not let us in" in check.output
+    assert "FAIL  server: Postgres rejects the connection" in check.output
     assert what in check.output
     assert what in capture.errors
     for process in (check, capture):
