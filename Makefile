@@ -1,11 +1,11 @@
-# `make` shows what there is. Everything runs in .venv, which the first target that needs it makes.
+# `make` lists the targets. Everything runs in .venv, which the first target that needs it creates.
 
 PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 FOR ?=
 PYTEST_ARGS ?=
-# Tests wait more than they compute: more workers than cores. Each has servers of its own.
+# Tests wait more than they compute, so there are more workers than cores. Each worker has its own servers.
 WORKERS ?= 3
 
 .DEFAULT_GOAL := help
@@ -15,7 +15,7 @@ WORKERS ?= 3
 help: ## Show this list
 	@awk 'BEGIN {FS = ":.*## "} /^[a-z-]+:.*## / {printf "  make %-14s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
 
-# Installs again only when what is installed or compiled has changed; a broken install leaves no stamp behind.
+# Installs again only if pyproject.toml or a compiled source has changed. A failed install leaves no stamp.
 $(VENV)/.installed: pyproject.toml $(shell find cdc -name "*.p[yx][xd]")
 	@$(PYTHON) deploy/check_python.py
 	@echo "Installing into $(VENV); the first time this takes a few minutes, most of it for Spark."
@@ -23,55 +23,55 @@ $(VENV)/.installed: pyproject.toml $(shell find cdc -name "*.p[yx][xd]")
 	$(BIN)/pip install --quiet --disable-pip-version-check --editable '.[dev]'
 	@touch $@
 
-setup: $(VENV)/.installed ## Make the virtual environment
+setup: $(VENV)/.installed ## Create the virtual environment
 
-demo: setup ## Local servers and a small shop that writes all the time (FOR=30 ends by itself)
+demo: setup ## Run local servers, an example shop and the pipeline (FOR=30: for 30 seconds)
 	$(BIN)/tailrace demo $(if $(FOR),--for $(FOR))
 
-test: setup ## The whole suite against real servers
+test: setup ## Run the test suite against real servers
 	$(BIN)/pytest -m "not slow" --ignore tests/browser -n $(WORKERS) $(PYTEST_ARGS)
 
-test-slow: setup ## What takes minutes
+test-slow: setup ## Run the tests that take minutes
 	$(BIN)/pytest -m slow $(PYTEST_ARGS)
 
-test-browser: setup ## The dashboard's page in a real Chromium
+test-browser: setup ## Test the dashboard in Chromium
 	@tests/browser/chromium.sh
 	$(BIN)/pytest tests/browser $(PYTEST_ARGS)
 
-lint: setup docs ## ruff, mypy, the import contracts, and the links of the documents
+lint: setup docs ## Run ruff, mypy, the import contracts and the link checker
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 	$(BIN)/lint-imports
 	$(BIN)/python -m tests.harness.links
 
-docs: setup ## The site of docs/, in build/site; a broken link ends it
+docs: setup ## Build the documentation site in build/site
 	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict --quiet
 
-format: setup ## Let ruff rewrite the code
+format: setup ## Format the code with ruff
 	$(BIN)/ruff check --fix .
 	$(BIN)/ruff format .
 
-golden: setup ## Record the events of a real Debezium for the tests to compare with
+golden: setup ## Record events of a real Debezium as expected results for tests
 	$(BIN)/python -m tests.golden.record
 
-bench: bench-capture bench-snapshot bench-stores bench-warehouse bench-audit ## Every benchmark
+bench: bench-capture bench-snapshot bench-stores bench-warehouse bench-audit ## Run all benchmarks
 
-bench-capture: setup ## Capture against pg_recvlogical and a tuned Debezium, one run
+bench-capture: setup ## Compare capture with pg_recvlogical and a tuned Debezium
 	$(BIN)/python -m tests.bench.capture
 
-bench-snapshot: setup ## The first copy against Debezium's snapshot and plain COPY, one run
+bench-snapshot: setup ## Compare the initial snapshot with Debezium's and with plain COPY
 	$(BIN)/python -m tests.bench.snapshot
 
-bench-stores: setup ## Bootstrap, sync and commit to visible in both stores, one run
+bench-stores: setup ## Measure bootstrap, sync and commit-to-visible latency
 	$(BIN)/python -m tests.bench.stores
 
-bench-audit: setup ## An audit against a plain scan with a hash aggregate in Postgres, one run
+bench-audit: setup ## Compare an audit with a hash aggregate in Postgres
 	$(BIN)/python -m tests.bench.audit
 
-bench-warehouse: setup ## A batch in a small and a large warehouse, bootstrap, sync, upkeep, one run
+bench-warehouse: setup ## Measure batches, bootstrap, sync and maintenance of a warehouse
 	$(BIN)/python -m tests.bench.warehouse
 
-clean: ## Stop the demo's servers and remove what was made here (downloads stay cached)
+clean: ## Stop the demo's servers and remove generated files (cached downloads stay)
 	@if [ -x $(BIN)/tailrace ]; then $(BIN)/tailrace stack down --wipe; fi
 	rm -rf $(VENV) .tailrace build dist .mypy_cache .pytest_cache .ruff_cache .hypothesis

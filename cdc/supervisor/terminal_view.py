@@ -84,8 +84,8 @@ class LiveRunView:
             pid = str(part.pid or "")
             table.add_row(part.name, Text(part.condition.value, colour), pid, str(part.restarts or ""), Text(part.note))
         hops = Text("\n".join(hop_lines(report)))
-        trouble = Text("\n".join(error_lines(report)), "red")
-        self._live.update(Group(table, hops, trouble, Text("Ctrl-C stops everything.", "dim")), refresh=True)
+        errors = Text("\n".join(error_lines(report)), "red")
+        self._live.update(Group(table, hops, errors, Text("Ctrl-C stops everything.", "dim")), refresh=True)
 
 
 def hop_lines(report: RunReport) -> list[str]:

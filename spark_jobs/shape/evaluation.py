@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame, SparkSession
 
 #: The type of the column that `with_shapes` adds. It is NULL if there is no row, or no expression for the topic.
-SHAPED: Final = "struct<kept: boolean, computed: string, trouble: string>"
+SHAPED: Final = "struct<kept: boolean, computed: string, failure: string>"
 SETTINGS: Final = {
     # Failed casts and overflows raise errors instead of giving NULL.
     "spark.sql.ansi.enabled": "true",
@@ -78,7 +78,7 @@ def shaped_after(frame: DataFrame, shapes: Mapping[str, CompiledShape]) -> DataF
 def typed_shape(frame: DataFrame, shape: CompiledShape) -> DataFrame:
     """Add the column `shaped` to a frame of one table with the row's JSON in `after`, for a store with typed columns.
 
-    Its type is `struct<kept: boolean, computed: struct<…>, trouble: string>`. It is NULL if the row was deleted. The
+    Its type is `struct<kept: boolean, computed: struct<…>, failure: string>`. It is NULL if the row was deleted. The
     computed fields have the types that `sinks.typed_columns.spark_type` gives the columns of `shape.schema`.
     """
     from pyspark.sql import functions as f  # noqa: PLC0415 - as above

@@ -64,9 +64,9 @@ def conditions_of(record: PipelineStatus) -> dict[str, AlertCondition]:
             found[name] = AlertCondition(
                 where=name, state=HealthLevel.BEHIND, reason=reason, remedy="tailrace snapshot"
             )
-    for trouble in record.process_errors:
-        found[f"{trouble.where} said"] = AlertCondition(
-            where=trouble.where, state=trouble.state, reason=trouble.reason, remedy=trouble.remedy
+    for error in record.process_errors:
+        found[f"{error.where} said"] = AlertCondition(
+            where=error.where, state=error.state, reason=error.reason, remedy=error.remedy
         )
     return found
 
