@@ -7,9 +7,10 @@ from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 from confluent_kafka import Producer
+from confluent_kafka.admin import AdminClient, NewTopic
 
 from cdc.errors import TransientError
-from cdc.kafka.control_topics import read_last
+from cdc.kafka.control_topics import end_offsets, read_last
 from tests.harness.topics import create_topic
 from tests.harness.waiting import eventually
 
@@ -78,3 +79,13 @@ def test_a_transaction_that_stays_open_is_worth_another_try(writer: Writer, kafk
     with pytest.raises(TransientError, match="stayed open"):
         read_last({"bootstrap.servers": kafka_bootstrap}, writer.topic, KEY, decided=True, timeout_seconds=2)
     writer.abort()
+
+
+def test_new_topics_are_readable_at_once(kafka_bootstrap: str, prefix: str) -> None:
+    """A broker answers "not leader" for a moment after it has created topics. The reader waits for that moment."""
+    options = {"bootstrap.servers": kafka_bootstrap}
+    names = [f"{prefix}.new{number}" for number in range(60)]
+    with AdminClient(options) as admin:
+        made = admin.create_topics([NewTopic(name, 4, 1) for name in names])
+        made[names[-1]].result(30)
+        assert end_offsets(options, reversed(names), 30) == {name: [0, 0, 0, 0] for name in names}
