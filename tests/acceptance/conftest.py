@@ -9,11 +9,11 @@ from typing import Any
 import pytest
 
 from deploy.stack import open_stack
-from tests.harness.database import Database
-from tests.harness.own_postgres import OwnPostgres
-from tests.harness.pipeline import MakePipeline, Pipeline
-from tests.harness.process import StartProcess
-from tests.harness.slow_commits import SlowCommits
+from tests.harness.pipeline.pipeline import MakePipeline, Pipeline
+from tests.harness.postgres.database import Database
+from tests.harness.postgres.slow_commits import SlowCommits
+from tests.harness.processes.process import StartProcess
+from tests.harness.servers.dedicated_postgres import OwnPostgres
 
 
 @pytest.fixture

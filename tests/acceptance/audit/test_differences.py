@@ -20,14 +20,14 @@ from cdc.audit.audit_records import AuditRecord
 from cdc.audit.sampled_audit import ContinuousAudit
 from cdc.lsn import Version
 from spark_jobs.audit.run import AuditOptions, run_audit
-from tests.harness import cleanup
-from tests.harness.database import Database
-from tests.harness.pipeline import Pipeline
-from tests.harness.process import Process, tailrace_argv
-from tests.harness.store_sync import StorePipeline
-from tests.harness.store_tampering import Tampering
-from tests.harness.topics import delete_topics
-from tests.harness.waiting import eventually
+from tests.harness.kafka.topics import delete_topics
+from tests.harness.pipeline.pipeline import Pipeline
+from tests.harness.postgres.database import Database
+from tests.harness.processes.process import Process, tailrace_argv
+from tests.harness.processes.waiting import eventually
+from tests.harness.servers import cleanup
+from tests.harness.stores.store_pipeline import StorePipeline
+from tests.harness.stores.tampering import Tampering
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

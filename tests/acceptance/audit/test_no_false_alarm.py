@@ -17,12 +17,12 @@ import pytest
 from cdc.audit.audit_records import AuditRecord
 from spark_jobs.audit.run import AuditOptions, run_audit
 from tests.golden.documented import read_setup
-from tests.harness.database import Database
-from tests.harness.incremental_snapshot import copy_due
-from tests.harness.pipeline import MakePipeline
-from tests.harness.store_sync import StorePipeline
-from tests.harness.store_tampering import tampering_with
-from tests.harness.writer import SCHEMA, Writer
+from tests.harness.pipeline.pipeline import MakePipeline
+from tests.harness.postgres.background_writer import SCHEMA, Writer
+from tests.harness.postgres.database import Database
+from tests.harness.snapshot.incremental_snapshot import copy_due
+from tests.harness.stores.store_pipeline import StorePipeline
+from tests.harness.stores.tampering import tampering_with
 from tests.integration.cdc.snapshot.test_snapshot_equals_stream import make_wide_table
 
 if TYPE_CHECKING:

@@ -22,12 +22,12 @@ from spark_jobs.audit.run import AuditOptions, run_audit
 from tests.acceptance.audit.test_no_false_alarm import _altering
 from tests.acceptance.warehouse.test_content import _ROWS, _TYPES
 from tests.golden.documented import read_examples, read_setup
-from tests.harness.database import Database
-from tests.harness.incremental_snapshot import copy_due
-from tests.harness.pipeline import MakePipeline
-from tests.harness.store_sync import StorePipeline
-from tests.harness.waiting import eventually
-from tests.harness.writer import SCHEMA, Writer
+from tests.harness.pipeline.pipeline import MakePipeline
+from tests.harness.postgres.background_writer import SCHEMA, Writer
+from tests.harness.postgres.database import Database
+from tests.harness.processes.waiting import eventually
+from tests.harness.snapshot.incremental_snapshot import copy_due
+from tests.harness.stores.store_pipeline import StorePipeline
 from tests.integration.cdc.snapshot.test_snapshot_equals_stream import make_wide_table
 
 if TYPE_CHECKING:

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from tests.harness.pipeline import MakePipeline, Pipeline
-from tests.harness.records import Record
-from tests.harness.topics import alter_topic
-from tests.harness.waiting import eventually
+from tests.harness.kafka.records import Record
+from tests.harness.kafka.topics import alter_topic
+from tests.harness.pipeline.pipeline import MakePipeline, Pipeline
+from tests.harness.processes.waiting import eventually
 
 # Rolls a segment at almost every append, and cleans whatever is dirty.
 _EAGER = {"segment.ms": "50", "min.cleanable.dirty.ratio": "0.001", "max.compaction.lag.ms": "100"}

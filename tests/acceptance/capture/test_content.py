@@ -10,10 +10,10 @@ from typing import Any
 import pytest
 
 from cdc.names import Control, control_topic
-from tests.harness.database import Database
-from tests.harness.pipeline import MakePipeline, peak_memory_bytes
-from tests.harness.process import StartProcess
-from tests.harness.records import read_topic
+from tests.harness.kafka.records import read_topic
+from tests.harness.pipeline.pipeline import MakePipeline, peak_memory_bytes
+from tests.harness.postgres.database import Database
+from tests.harness.processes.process import StartProcess
 
 # Random text does not compress, so that Postgres keeps it outside the row and leaves it out of updates.
 TOASTED = "(SELECT string_agg(md5(random()::text), '') FROM generate_series(1, {}))"

@@ -10,14 +10,14 @@ import psycopg
 from cdc.lsn import LSN
 from cdc.names import Control, control_topic
 from deploy.stack import Stack
-from tests.harness.database import Database
-from tests.harness.pipeline import MakePipeline, Pipeline
-from tests.harness.process import Process
-from tests.harness.proxy import Proxy
-from tests.harness.records import read_topic
-from tests.harness.topics import list_topics
-from tests.harness.waiting import eventually
-from tests.harness.writer import SCHEMA, Writer
+from tests.harness.kafka.records import read_topic
+from tests.harness.kafka.topics import list_topics
+from tests.harness.network.proxy import Proxy
+from tests.harness.pipeline.pipeline import MakePipeline, Pipeline
+from tests.harness.postgres.background_writer import SCHEMA, Writer
+from tests.harness.postgres.database import Database
+from tests.harness.processes.process import Process
+from tests.harness.processes.waiting import eventually
 
 _POWER_CUTS = 6
 _ROWS_PER_CUT = 20_000

@@ -9,15 +9,15 @@ from urllib.parse import urlsplit
 
 import pytest
 
-from tests.harness.audit import assert_clean
-from tests.harness.command import run_command
-from tests.harness.database import Database
-from tests.harness.incremental_snapshot import copy_due
-from tests.harness.own_postgres import OwnPostgres
-from tests.harness.pipeline import Pipeline
-from tests.harness.process import Process, StartProcess
-from tests.harness.waiting import eventually
-from tests.harness.writer import SCHEMA, Writer
+from tests.harness.pipeline.pipeline import Pipeline
+from tests.harness.postgres.background_writer import SCHEMA, Writer
+from tests.harness.postgres.database import Database
+from tests.harness.processes.command import run_command
+from tests.harness.processes.process import Process, StartProcess
+from tests.harness.processes.waiting import eventually
+from tests.harness.servers.dedicated_postgres import OwnPostgres
+from tests.harness.snapshot.incremental_snapshot import copy_due
+from tests.harness.stores.clean_audit import assert_clean
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

@@ -7,11 +7,11 @@ import re
 from cdc.logical_messages.heartbeat import PREFIX as HEARTBEAT
 from cdc.names import Control, control_topic, message_topic
 from cdc.snapshot.incremental import watermarks
-from tests.harness.contents import RawRecord, read_raw, topics_under
-from tests.harness.database import Database
-from tests.harness.incremental_chunks import Later
-from tests.harness.pipeline import MakePipeline, Pipeline
-from tests.harness.records import read_topic
+from tests.harness.kafka.raw_records import RawRecord, read_raw, topics_under
+from tests.harness.kafka.records import read_topic
+from tests.harness.pipeline.pipeline import MakePipeline, Pipeline
+from tests.harness.postgres.database import Database
+from tests.harness.snapshot.incremental_chunks import Later
 
 EMIT = "SELECT pg_logical_emit_message(true, %s, %s::text)"
 

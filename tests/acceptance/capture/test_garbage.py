@@ -9,9 +9,9 @@ from urllib.parse import urlsplit
 
 import pytest
 
-from tests.harness.database import Database
-from tests.harness.pipeline import MakePipeline
-from tests.harness.tampering_proxy import Tamper, TamperingProxy, copy_data, in_message
+from tests.harness.network.tampering_proxy import Tamper, TamperingProxy, copy_data, in_message
+from tests.harness.pipeline.pipeline import MakePipeline
+from tests.harness.postgres.database import Database
 
 # What a row's message becomes, all of it impossible: nothing may be published from it. The row is (int, text, bool).
 # The decoder's own tests have many more; these show what becomes of the process.

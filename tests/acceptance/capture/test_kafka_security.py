@@ -16,13 +16,13 @@ from cdc.kafka.control_topics import committed_reader, end_of_all
 from cdc.kafka.failures import kafka_refusal
 from cdc.kafka.topics import Topics
 from spark_jobs.sync.progress_follower import Ledger
-from tests.harness.check_runs import config_text
-from tests.harness.database import Database
-from tests.harness.pipeline import Pipeline
-from tests.harness.process import Process, StartProcess, tailrace_argv
-from tests.harness.secured_kafka import PASSWORD, PASSWORD_PARTS, WRONG_PASSWORD, SecuredKafka
-from tests.harness.store_sync import StorePipeline
-from tests.harness.waiting import eventually
+from tests.harness.pipeline.check_runs import config_text
+from tests.harness.pipeline.pipeline import Pipeline
+from tests.harness.postgres.database import Database
+from tests.harness.processes.process import Process, StartProcess, tailrace_argv
+from tests.harness.processes.waiting import eventually
+from tests.harness.servers.secured_kafka import PASSWORD, PASSWORD_PARTS, WRONG_PASSWORD, SecuredKafka
+from tests.harness.stores.store_pipeline import StorePipeline
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

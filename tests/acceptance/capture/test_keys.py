@@ -7,9 +7,9 @@ from collections.abc import Callable
 import pytest
 
 from deploy.stack import Stack
-from tests.harness.pipeline import MakePipeline
-from tests.harness.process import Process
-from tests.harness.proxy import Proxy
+from tests.harness.network.proxy import Proxy
+from tests.harness.pipeline.pipeline import MakePipeline
+from tests.harness.processes.process import Process
 
 # Random text, so that it neither compresses nor fits into the row: Postgres keeps it outside, and leaves it out of
 # the stream when an update does not touch it.

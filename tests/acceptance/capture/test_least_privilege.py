@@ -8,10 +8,10 @@ import pytest
 
 from cdc.check import Finding, Level, inspect
 from cdc.config import load_config
-from tests.harness.check_runs import as_role, assert_found, assert_no_fail, forget_role, role
-from tests.harness.database import Database
-from tests.harness.pipeline import MakePipeline, Pipeline
-from tests.harness.topics import grow_topic
+from tests.harness.kafka.topics import grow_topic
+from tests.harness.pipeline.check_runs import as_role, assert_found, assert_no_fail, forget_role, role
+from tests.harness.pipeline.pipeline import MakePipeline, Pipeline
+from tests.harness.postgres.database import Database
 
 SETUP = """
 CREATE TABLE orders (id int PRIMARY KEY, note text, doc text);

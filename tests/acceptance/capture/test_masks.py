@@ -9,9 +9,9 @@ from typing import Any
 
 import pytest
 
-from tests.harness.contents import read_raw, topics_under
-from tests.harness.pipeline import MakePipeline, Pipeline
-from tests.harness.process import Process
+from tests.harness.kafka.raw_records import read_raw, topics_under
+from tests.harness.pipeline.pipeline import MakePipeline, Pipeline
+from tests.harness.processes.process import Process
 
 SALT = "pepper-and-salt"
 SECRET = "s3cr3t-of-somebody"

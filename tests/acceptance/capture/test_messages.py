@@ -7,9 +7,9 @@ from collections.abc import Callable
 
 from cdc.names import Control, message_topic
 from deploy.stack import Stack
-from tests.harness.contents import RawRecord, read_raw, topics_under
-from tests.harness.pipeline import MakePipeline, Pipeline
-from tests.harness.proxy import Proxy
+from tests.harness.kafka.raw_records import RawRecord, read_raw, topics_under
+from tests.harness.network.proxy import Proxy
+from tests.harness.pipeline.pipeline import MakePipeline, Pipeline
 
 
 def _messages(pipeline: Pipeline, name: str) -> list[RawRecord]:

@@ -6,11 +6,11 @@ from psycopg import sql
 
 from cdc.config.tables import quote_identifier
 from cdc.names import topic
-from tests.harness.comparer import assert_exactly_once, assert_same, source_reader, topic_reader
-from tests.harness.pipeline import MakePipeline, Pipeline
-from tests.harness.process import Process
-from tests.harness.records import read_topic
-from tests.harness.topics import create_topic
+from tests.harness.comparison.comparer import assert_exactly_once, assert_same, source_reader, topic_reader
+from tests.harness.kafka.records import read_topic
+from tests.harness.kafka.topics import create_topic
+from tests.harness.pipeline.pipeline import MakePipeline, Pipeline
+from tests.harness.processes.process import Process
 
 SCHEMA = 'odd "schema" %s'
 TABLES = [

@@ -12,12 +12,12 @@ import pytest
 
 from deploy.stack import Stack
 from tests.bench.arrivals import Arrivals
-from tests.harness.database import Database
-from tests.harness.pipeline import MakePipeline, Pipeline, peak_memory_bytes
-from tests.harness.process import Process
-from tests.harness.proxy import Proxy
-from tests.harness.waiting import eventually
-from tests.harness.writer import SCHEMA, Writer
+from tests.harness.network.proxy import Proxy
+from tests.harness.pipeline.pipeline import MakePipeline, Pipeline, peak_memory_bytes
+from tests.harness.postgres.background_writer import SCHEMA, Writer
+from tests.harness.postgres.database import Database
+from tests.harness.processes.process import Process
+from tests.harness.processes.waiting import eventually
 
 _LARGEST_MEMORY_BYTES = 256 << 20
 

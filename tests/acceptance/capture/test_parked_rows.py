@@ -18,11 +18,11 @@ from cdc.names import Control, control_topic
 from cdc.tables.state_reader import read_recorded_states
 from spark_jobs.tasks.parked_rows import read_parked
 from tests.acceptance.snapshot.test_incremental_snapshot import Later
-from tests.harness.pipeline import MakePipeline, Pipeline
-from tests.harness.process import Process, StartProcess
-from tests.harness.records import Record
-from tests.harness.topics import delete_topic
-from tests.harness.waiting import eventually
+from tests.harness.kafka.records import Record
+from tests.harness.kafka.topics import delete_topic
+from tests.harness.pipeline.pipeline import MakePipeline, Pipeline
+from tests.harness.processes.process import Process, StartProcess
+from tests.harness.processes.waiting import eventually
 
 LIMIT = {"max_message_bytes": 20_000}
 LARGE = "repeat('x', 100000)"

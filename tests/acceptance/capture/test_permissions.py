@@ -18,10 +18,10 @@ from confluent_kafka.admin import (
 
 from deploy.stack import Stack, open_stack
 from deploy.stack.servers import kafka
-from tests.harness.database import Database
-from tests.harness.pipeline import Pipeline
-from tests.harness.process import StartProcess
-from tests.harness.writer import SCHEMA, Writer
+from tests.harness.pipeline.pipeline import Pipeline
+from tests.harness.postgres.background_writer import SCHEMA, Writer
+from tests.harness.postgres.database import Database
+from tests.harness.processes.process import StartProcess
 
 
 @pytest.fixture

@@ -5,10 +5,10 @@ from __future__ import annotations
 from pathlib import Path
 
 from cdc.snapshot.initial_chunk import AttemptOutcome, run_chunk
-from tests.harness.database import Database
-from tests.harness.initial_snapshot import WITH_INITIAL_SNAPSHOT, prepared, wait_for_hold
-from tests.harness.pipeline import Pipeline
-from tests.harness.process import StartProcess
+from tests.harness.pipeline.pipeline import Pipeline
+from tests.harness.postgres.database import Database
+from tests.harness.processes.process import StartProcess
+from tests.harness.snapshot.initial_snapshot import WITH_INITIAL_SNAPSHOT, prepared, wait_for_hold
 
 
 def test_capture_works_on_postgres_14(

@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING, Any
 import psycopg
 import pytest
 
-from tests.harness.audit import assert_clean
-from tests.harness.pipeline import MakePipeline, Pipeline
+from tests.harness.pipeline.pipeline import MakePipeline, Pipeline
+from tests.harness.stores.clean_audit import assert_clean
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

@@ -8,13 +8,13 @@ import psycopg
 import pytest
 
 from cdc.tables.recorded_state import KEY as STATES_KEY
-from tests.harness.command import run_command
-from tests.harness.database import Database
-from tests.harness.pipeline import MakePipeline, Pipeline
-from tests.harness.process import Process, StartProcess
-from tests.harness.records import read_topic
-from tests.harness.topics import alter_topic, create_topic, delete_topic, grow_topic, list_topics
-from tests.harness.writer import SCHEMA, Writer
+from tests.harness.kafka.records import read_topic
+from tests.harness.kafka.topics import alter_topic, create_topic, delete_topic, grow_topic, list_topics
+from tests.harness.pipeline.pipeline import MakePipeline, Pipeline
+from tests.harness.postgres.background_writer import SCHEMA, Writer
+from tests.harness.postgres.database import Database
+from tests.harness.processes.command import run_command
+from tests.harness.processes.process import Process, StartProcess
 
 
 def _stopped_pipeline(make_pipeline: MakePipeline) -> Pipeline:

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from tests.harness.pipeline import MakePipeline, Pipeline
-from tests.harness.slow_commits import SlowCommits
-from tests.harness.waiting import eventually
+from tests.harness.pipeline.pipeline import MakePipeline, Pipeline
+from tests.harness.postgres.slow_commits import SlowCommits
+from tests.harness.processes.waiting import eventually
 
 TOASTED = "(SELECT string_agg(md5(random()::text), '') FROM generate_series(1, 300))"
 

@@ -10,10 +10,10 @@ import pytest
 from cdc.capture.loop import CaptureSession
 from cdc.config import load_config
 from cdc.lsn import LSN
-from tests.harness.pipeline import MakePipeline, Pipeline
-from tests.harness.process import Process
-from tests.harness.waiting import eventually
-from tests.harness.writer import SCHEMA
+from tests.harness.pipeline.pipeline import MakePipeline, Pipeline
+from tests.harness.postgres.background_writer import SCHEMA
+from tests.harness.processes.process import Process
+from tests.harness.processes.waiting import eventually
 
 
 def _wait_for_slot(pipeline: Pipeline, capture: Process, lsn: LSN) -> None:

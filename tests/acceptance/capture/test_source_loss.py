@@ -7,11 +7,11 @@ from pathlib import Path
 
 import pytest
 
-from tests.harness.database import Database
-from tests.harness.own_postgres import OwnPostgres
-from tests.harness.pipeline import MakePipeline, Pipeline
-from tests.harness.process import Process
-from tests.harness.writer import SCHEMA
+from tests.harness.pipeline.pipeline import MakePipeline, Pipeline
+from tests.harness.postgres.background_writer import SCHEMA
+from tests.harness.postgres.database import Database
+from tests.harness.processes.process import Process
+from tests.harness.servers.dedicated_postgres import OwnPostgres
 
 
 @pytest.fixture

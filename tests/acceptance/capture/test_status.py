@@ -6,10 +6,10 @@ import json
 from typing import Any
 
 from cdc.lsn import LSN, Version
-from tests.harness.pipeline import MakePipeline, Pipeline
-from tests.harness.process import Process, StartProcess
-from tests.harness.waiting import eventually
-from tests.harness.writer import SCHEMA
+from tests.harness.pipeline.pipeline import MakePipeline, Pipeline
+from tests.harness.postgres.background_writer import SCHEMA
+from tests.harness.processes.process import Process, StartProcess
+from tests.harness.processes.waiting import eventually
 
 
 def _ask(pipeline: Pipeline, tailrace: StartProcess, *options: str, code: int = 0) -> Process:

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import json
 
-from tests.harness.pipeline import MakePipeline
-from tests.harness.process import StartProcess
-from tests.harness.waiting import eventually
+from tests.harness.pipeline.pipeline import MakePipeline
+from tests.harness.processes.process import StartProcess
+from tests.harness.processes.waiting import eventually
 
 
 def test_tail_shows_what_the_topic_holds(make_pipeline: MakePipeline, tailrace: StartProcess) -> None:

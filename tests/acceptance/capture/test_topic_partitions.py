@@ -14,9 +14,9 @@ from cdc.kafka import producer as outlet
 from cdc.lsn import Version
 from cdc.names import Control, control_topic
 from cdc.publishing.publisher import Publisher
-from tests.harness.pipeline import MakePipeline, Pipeline
-from tests.harness.records import read_topic
-from tests.harness.topics import create_topic
+from tests.harness.kafka.records import read_topic
+from tests.harness.kafka.topics import create_topic
+from tests.harness.pipeline.pipeline import MakePipeline, Pipeline
 
 PARTITIONS = 7
 

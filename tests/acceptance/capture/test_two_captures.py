@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from tests.harness.pipeline import MakePipeline, Pipeline
-from tests.harness.process import Process
-from tests.harness.waiting import eventually
-from tests.harness.writer import SCHEMA, Writer
+from tests.harness.pipeline.pipeline import MakePipeline, Pipeline
+from tests.harness.postgres.background_writer import SCHEMA, Writer
+from tests.harness.processes.process import Process
+from tests.harness.processes.waiting import eventually
 
 
 def _standby(pipeline: Pipeline) -> Process:

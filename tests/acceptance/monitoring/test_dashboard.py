@@ -15,14 +15,14 @@ import pytest
 from confluent_kafka import ConsumerGroupTopicPartitions
 from confluent_kafka.admin import AdminClient
 
-from tests.harness.dashboard_client import Visitor
-from tests.harness.metric_names import names_scraped, names_used
-from tests.harness.own_redis import OwnRedis
-from tests.harness.pipeline import MakePipeline, Pipeline
-from tests.harness.process import StartProcess
-from tests.harness.store_sync import StorePipeline
-from tests.harness.waiting import eventually
-from tests.harness.webhook_receiver import Receiver
+from tests.harness.dashboard.client import Visitor
+from tests.harness.dashboard.metric_names import names_scraped, names_used
+from tests.harness.network.webhook_receiver import Receiver
+from tests.harness.pipeline.pipeline import MakePipeline, Pipeline
+from tests.harness.processes.process import StartProcess
+from tests.harness.processes.waiting import eventually
+from tests.harness.servers.dedicated_redis import OwnRedis
+from tests.harness.stores.store_pipeline import StorePipeline
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

@@ -13,9 +13,9 @@ from cdc.monitoring.status_record import HealthLevel
 from cdc.snapshot.table_status import read_status
 from spark_jobs.audit.run import AuditOptions, exit_code, run_audit
 from spark_jobs.tasks.parked_rows import read_parked
-from tests.harness.initial_snapshot import WITH_INITIAL_SNAPSHOT, Copying
-from tests.harness.pipeline import MakePipeline
-from tests.harness.store_sync import StorePipeline
+from tests.harness.pipeline.pipeline import MakePipeline
+from tests.harness.snapshot.initial_snapshot import WITH_INITIAL_SNAPSHOT, Copying
+from tests.harness.stores.store_pipeline import StorePipeline
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

@@ -32,8 +32,8 @@ from cdc.stores.registry import open_store
 from cdc.tables.recorded_state import FORMAT as STATES_FORMAT
 from cdc.tables.state_reader import read_recorded_states
 from spark_jobs.tasks.parked_rows import read_parked
-from tests.harness.pipeline import MakePipeline
-from tests.harness.table_states import wait_for_look
+from tests.harness.pipeline.pipeline import MakePipeline
+from tests.harness.pipeline.table_states import wait_for_look
 
 _FOLDER = Path(__file__).parents[2] / "recorded" / "release-0.1"
 

@@ -14,14 +14,14 @@ from cdc.config import load_config
 from cdc.monitoring.observer import Observer
 from cdc.monitoring.status_record import HealthLevel, PipelineStatus
 from cdc.names import Control, control_topic
-from tests.harness.audit import assert_clean
-from tests.harness.command import run_command
-from tests.harness.incremental_snapshot import copy_due
-from tests.harness.initial_snapshot import Copying
-from tests.harness.pipeline import MakePipeline, Pipeline
-from tests.harness.process import StartProcess
-from tests.harness.topics import alter_topic, create_topic, delete_topic, grow_topic
-from tests.harness.waiting import eventually
+from tests.harness.kafka.topics import alter_topic, create_topic, delete_topic, grow_topic
+from tests.harness.pipeline.pipeline import MakePipeline, Pipeline
+from tests.harness.processes.command import run_command
+from tests.harness.processes.process import StartProcess
+from tests.harness.processes.waiting import eventually
+from tests.harness.snapshot.incremental_snapshot import copy_due
+from tests.harness.snapshot.initial_snapshot import Copying
+from tests.harness.stores.clean_audit import assert_clean
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -172,7 +172,9 @@ def test_recover_is_killed_after_every_step_and_run_again(
     delete_topic(pipeline.bootstrap, pipeline.topic("b"))
     steps = ["fence", "note", "create_publication", "make_topic", "drop_slot", "create_slot"]
     for step in steps:
-        dying = start_process(sys.executable, "-m", "tests.harness.killed_recovery", str(pipeline.config), step)
+        dying = start_process(
+            sys.executable, "-m", "tests.harness.pipeline.killed_recovery", str(pipeline.config), step
+        )
         dying.expect_exit(-signal.SIGKILL)
         _refused(pipeline)
     _recover(pipeline)

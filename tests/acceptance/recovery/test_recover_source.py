@@ -11,11 +11,11 @@ from typing import TYPE_CHECKING
 import pytest
 
 from cdc.lsn import Version
-from tests.harness.audit import assert_clean
-from tests.harness.command import run_command
-from tests.harness.incremental_snapshot import copy_due
-from tests.harness.own_postgres import OwnPostgres
-from tests.harness.pipeline import Pipeline
+from tests.harness.pipeline.pipeline import Pipeline
+from tests.harness.processes.command import run_command
+from tests.harness.servers.dedicated_postgres import OwnPostgres
+from tests.harness.snapshot.incremental_snapshot import copy_due
+from tests.harness.stores.clean_audit import assert_clean
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

@@ -7,12 +7,12 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from cdc.positions.wait import wait_for
-from tests.harness.audit import assert_clean
-from tests.harness.command import run_command
-from tests.harness.database import Database
-from tests.harness.incremental_snapshot import copy_due
-from tests.harness.pipeline import MakePipeline, Pipeline
-from tests.harness.store_sync import StorePipeline
+from tests.harness.pipeline.pipeline import MakePipeline, Pipeline
+from tests.harness.postgres.database import Database
+from tests.harness.processes.command import run_command
+from tests.harness.snapshot.incremental_snapshot import copy_due
+from tests.harness.stores.clean_audit import assert_clean
+from tests.harness.stores.store_pipeline import StorePipeline
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

@@ -18,11 +18,11 @@ from psycopg import sql
 
 from cdc import cli
 from cdc.names import Control, control_topic
-from tests.harness.pipeline import MakePipeline, Pipeline
-from tests.harness.process import Process, StartProcess
-from tests.harness.records import read_topic
-from tests.harness.topics import create_topic, delete_topic, list_topics
-from tests.harness.waiting import eventually
+from tests.harness.kafka.records import read_topic
+from tests.harness.kafka.topics import create_topic, delete_topic, list_topics
+from tests.harness.pipeline.pipeline import MakePipeline, Pipeline
+from tests.harness.processes.process import Process, StartProcess
+from tests.harness.processes.waiting import eventually
 
 _TABLES = "CREATE TABLE a (id int PRIMARY KEY, v text); CREATE TABLE b (id int PRIMARY KEY, v text)"
 _ONLY_A = {"tables": ["public.a"]}

@@ -18,13 +18,13 @@ from cdc.postgres import catalog
 from cdc.snapshot.incremental import chunk, watermarks
 from cdc.snapshot.incremental.announced import announce
 from cdc.snapshot.log import SnapshotLog
-from tests.harness.contents import read_raw, topics_under
-from tests.harness.incremental_chunks import Later
-from tests.harness.initial_snapshot import WITH_INITIAL_SNAPSHOT, chunks, wait_for_hold
-from tests.harness.pipeline import MakePipeline, Pipeline
-from tests.harness.process import StartProcess
-from tests.harness.table_states import marks as incomplete
-from tests.harness.table_states import wait_for_look
+from tests.harness.kafka.raw_records import read_raw, topics_under
+from tests.harness.pipeline.pipeline import MakePipeline, Pipeline
+from tests.harness.pipeline.table_states import marks as incomplete
+from tests.harness.pipeline.table_states import wait_for_look
+from tests.harness.processes.process import StartProcess
+from tests.harness.snapshot.incremental_chunks import Later
+from tests.harness.snapshot.initial_snapshot import WITH_INITIAL_SNAPSHOT, chunks, wait_for_hold
 
 SECRET = "s3cr3t-of-somebody"
 EMAIL, ID = '[mask]\n"public.people.email" = "hash"\n', '[mask]\n"public.people.id" = "hash"\n'

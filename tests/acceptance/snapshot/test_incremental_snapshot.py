@@ -22,10 +22,10 @@ from cdc.snapshot.incremental import watermarks
 from cdc.snapshot.incremental.announced import announce
 from cdc.snapshot.incremental.chunk import read_incremental_chunk
 from cdc.snapshot.log import SnapshotLog
-from tests.harness.incremental_chunks import Later
-from tests.harness.pipeline import MakePipeline
-from tests.harness.records import read_topic
-from tests.harness.slow_commits import SlowCommits
+from tests.harness.kafka.records import read_topic
+from tests.harness.pipeline.pipeline import MakePipeline
+from tests.harness.postgres.slow_commits import SlowCommits
+from tests.harness.snapshot.incremental_chunks import Later
 
 
 def _during_read(monkeypatch: pytest.MonkeyPatch, act: Callable[[], None]) -> None:

@@ -7,15 +7,15 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from tests.harness.audit import assert_clean
-from tests.harness.incremental_snapshot import Onlooker, copy_due, copying
-from tests.harness.pipeline import MakePipeline, Pipeline
-from tests.harness.process import StartProcess
-from tests.harness.slow_commits import SlowCommits
-from tests.harness.table_states import marks, wait_for_look
-from tests.harness.topics import delete_topics
-from tests.harness.waiting import eventually
-from tests.harness.writer import SCHEMA, Writer
+from tests.harness.kafka.topics import delete_topics
+from tests.harness.pipeline.pipeline import MakePipeline, Pipeline
+from tests.harness.pipeline.table_states import marks, wait_for_look
+from tests.harness.postgres.background_writer import SCHEMA, Writer
+from tests.harness.postgres.slow_commits import SlowCommits
+from tests.harness.processes.process import StartProcess
+from tests.harness.processes.waiting import eventually
+from tests.harness.snapshot.incremental_snapshot import Onlooker, copy_due, copying
+from tests.harness.stores.clean_audit import assert_clean
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

@@ -10,16 +10,23 @@ from cdc.monitoring.facts.kafka import KafkaFactsReader
 from cdc.monitoring.facts.log_clock import LogClock
 from cdc.names import topic
 from cdc.snapshot.initial_chunk import AttemptOutcome, run_chunk
-from tests.harness.audit import assert_clean
-from tests.harness.check_runs import as_role, forget_role, role
-from tests.harness.database import Database
-from tests.harness.incremental_snapshot import copy_due
-from tests.harness.initial_snapshot import WITH_INITIAL_SNAPSHOT, Copying, chunks, copies, prepared, wait_for_hold
-from tests.harness.pipeline import MakePipeline, Pipeline
-from tests.harness.records import Record, read_topic
-from tests.harness.table_states import marks
-from tests.harness.waiting import eventually
-from tests.harness.writer import SCHEMA, Writer
+from tests.harness.kafka.records import Record, read_topic
+from tests.harness.pipeline.check_runs import as_role, forget_role, role
+from tests.harness.pipeline.pipeline import MakePipeline, Pipeline
+from tests.harness.pipeline.table_states import marks
+from tests.harness.postgres.background_writer import SCHEMA, Writer
+from tests.harness.postgres.database import Database
+from tests.harness.processes.waiting import eventually
+from tests.harness.snapshot.incremental_snapshot import copy_due
+from tests.harness.snapshot.initial_snapshot import (
+    WITH_INITIAL_SNAPSHOT,
+    Copying,
+    chunks,
+    copies,
+    prepared,
+    wait_for_hold,
+)
+from tests.harness.stores.clean_audit import assert_clean
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

@@ -7,11 +7,11 @@ from pathlib import Path
 
 import pytest
 
-from tests.harness.initial_snapshot import WITH_INITIAL_SNAPSHOT, copies, wait_for_hold
-from tests.harness.pipeline import MakePipeline
-from tests.harness.process import Process, StartProcess
-from tests.harness.spark_cluster import SparkCluster
-from tests.harness.waiting import eventually
+from tests.harness.pipeline.pipeline import MakePipeline
+from tests.harness.processes.process import Process, StartProcess
+from tests.harness.processes.waiting import eventually
+from tests.harness.servers.spark_cluster import SparkCluster
+from tests.harness.snapshot.initial_snapshot import WITH_INITIAL_SNAPSHOT, copies, wait_for_hold
 
 PASSWORD = "open-sesame-7313"  # the test's server asks for none, and takes any
 

@@ -16,14 +16,14 @@ import pytest
 
 from cdc.snapshot.initial_chunk import AttemptOutcome, ChunkTask, run_chunk
 from deploy.stack import Stack
-from tests.harness.audit import assert_clean
-from tests.harness.incremental_snapshot import copy_due
-from tests.harness.initial_snapshot import WITH_INITIAL_SNAPSHOT, Copying, copies, prepared, wait_for_hold
-from tests.harness.pipeline import MakePipeline, Pipeline
-from tests.harness.process import Process, StartProcess
-from tests.harness.records import Record
-from tests.harness.table_states import marks
-from tests.harness.waiting import eventually
+from tests.harness.kafka.records import Record
+from tests.harness.pipeline.pipeline import MakePipeline, Pipeline
+from tests.harness.pipeline.table_states import marks
+from tests.harness.processes.process import Process, StartProcess
+from tests.harness.processes.waiting import eventually
+from tests.harness.snapshot.incremental_snapshot import copy_due
+from tests.harness.snapshot.initial_snapshot import WITH_INITIAL_SNAPSHOT, Copying, copies, prepared, wait_for_hold
+from tests.harness.stores.clean_audit import assert_clean
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

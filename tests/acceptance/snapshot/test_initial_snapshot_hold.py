@@ -10,10 +10,10 @@ from cdc.config import load_config
 from cdc.errors import TransientError
 from cdc.startup.initial_snapshot import interrupted
 from spark_jobs.snapshot.initial_driver import SnapshotDriver
-from tests.harness.initial_snapshot import WITH_INITIAL_SNAPSHOT, copies, wait_for_hold
-from tests.harness.own_postgres import OwnPostgres
-from tests.harness.pipeline import MakePipeline, Pipeline
-from tests.harness.waiting import eventually
+from tests.harness.pipeline.pipeline import MakePipeline, Pipeline
+from tests.harness.processes.waiting import eventually
+from tests.harness.servers.dedicated_postgres import OwnPostgres
+from tests.harness.snapshot.initial_snapshot import WITH_INITIAL_SNAPSHOT, copies, wait_for_hold
 
 
 def test_empty_tables_need_no_copy(make_pipeline: MakePipeline) -> None:

@@ -9,11 +9,11 @@ from typing import TYPE_CHECKING, Any
 from cdc.config import load_config
 from cdc.snapshot.table_status import read_status
 from cdc.supervisor.parts.snapshots_due import snapshots_due
-from tests.harness.command import run_command
-from tests.harness.incremental_snapshot import Onlooker, copy_due, copying
-from tests.harness.pipeline import MakePipeline, Pipeline
-from tests.harness.table_states import marks, wait_for_look
-from tests.harness.waiting import eventually
+from tests.harness.pipeline.pipeline import MakePipeline, Pipeline
+from tests.harness.pipeline.table_states import marks, wait_for_look
+from tests.harness.processes.command import run_command
+from tests.harness.processes.waiting import eventually
+from tests.harness.snapshot.incremental_snapshot import Onlooker, copy_due, copying
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

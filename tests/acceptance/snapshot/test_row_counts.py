@@ -12,13 +12,13 @@ from cdc.config import load_config
 from cdc.snapshot.incremental import chunk as beside
 from cdc.snapshot.incremental.announced import announce
 from cdc.snapshot.initial_chunk import AttemptOutcome, run_chunk
-from tests.harness.command import run_command
-from tests.harness.incremental_chunks import Later
-from tests.harness.incremental_snapshot import copy_due
-from tests.harness.initial_snapshot import WITH_INITIAL_SNAPSHOT, chunks, prepared, wait_for_hold
-from tests.harness.pipeline import MakePipeline
-from tests.harness.store_sync import StorePipeline
-from tests.harness.table_states import states
+from tests.harness.pipeline.pipeline import MakePipeline
+from tests.harness.pipeline.table_states import states
+from tests.harness.processes.command import run_command
+from tests.harness.snapshot.incremental_chunks import Later
+from tests.harness.snapshot.incremental_snapshot import copy_due
+from tests.harness.snapshot.initial_snapshot import WITH_INITIAL_SNAPSHOT, chunks, prepared, wait_for_hold
+from tests.harness.stores.store_pipeline import StorePipeline
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

@@ -22,9 +22,9 @@ from cdc.demo.comparison import compare
 from cdc.demo.pipeline_part import STORES
 from cdc.stores.registry import open_store
 from deploy.stack import NAMES, Stack, open_stack
-from tests.harness import cleanup
-from tests.harness.process import Process, StartProcess
-from tests.harness.topics import delete_topics
+from tests.harness.kafka.topics import delete_topics
+from tests.harness.processes.process import Process, StartProcess
+from tests.harness.servers import cleanup
 
 _RATES = r"^shop: transactions [1-9]\d*\.\d/s, inserts .*/s, updates .*/s, deletes .*/s, written [\d,]+ rows"
 

@@ -15,12 +15,12 @@ import pytest
 from cdc.config import load_config
 from cdc.demo.comparison import compare_all
 from deploy.stack import Stack
-from tests.harness.pipeline import MakePipeline, Pipeline
-from tests.harness.process import Process, StartProcess
-from tests.harness.proxy import Proxy
-from tests.harness.store_sync import StorePipeline
-from tests.harness.topics import delete_topic
-from tests.harness.waiting import eventually
+from tests.harness.kafka.topics import delete_topic
+from tests.harness.network.proxy import Proxy
+from tests.harness.pipeline.pipeline import MakePipeline, Pipeline
+from tests.harness.processes.process import Process, StartProcess
+from tests.harness.processes.waiting import eventually
+from tests.harness.stores.store_pipeline import StorePipeline
 
 
 def _state(run: Process) -> dict[str, Any]:

@@ -12,11 +12,11 @@ import pytest
 
 from tests.acceptance.capture.test_content import _WRONG_CLOCK
 from tests.acceptance.capture.test_random_changes import _SCHEMA, TABLES, Writer
-from tests.harness.audit import assert_clean
-from tests.harness.database import Database
-from tests.harness.pipeline import MakePipeline
-from tests.harness.process import StartProcess
-from tests.harness.store_sync import StorePipeline
+from tests.harness.pipeline.pipeline import MakePipeline
+from tests.harness.postgres.database import Database
+from tests.harness.processes.process import StartProcess
+from tests.harness.stores.clean_audit import assert_clean
+from tests.harness.stores.store_pipeline import StorePipeline
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

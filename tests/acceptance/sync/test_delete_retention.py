@@ -12,10 +12,10 @@ import pytest
 
 from cdc.kafka.broker_clock import BrokerClock
 from cdc.lsn import Version
-from tests.harness.pipeline import MakePipeline
-from tests.harness.store_sync import StorePipeline
-from tests.harness.topics import alter_topic
-from tests.harness.waiting import eventually
+from tests.harness.kafka.topics import alter_topic
+from tests.harness.pipeline.pipeline import MakePipeline
+from tests.harness.processes.waiting import eventually
+from tests.harness.stores.store_pipeline import StorePipeline
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

@@ -6,9 +6,9 @@ import json
 
 import pytest
 
-from tests.harness.pipeline import MakePipeline
-from tests.harness.process import StartProcess
-from tests.harness.store_sync import StorePipeline
+from tests.harness.pipeline.pipeline import MakePipeline
+from tests.harness.processes.process import StartProcess
+from tests.harness.stores.store_pipeline import StorePipeline
 
 
 @pytest.mark.slow

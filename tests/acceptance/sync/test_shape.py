@@ -11,9 +11,9 @@ import pytest
 from cdc.errors import ConfigError
 from spark_jobs.sync.retry import retry
 from spark_jobs.tasks.parked_rows import read_parked
-from tests.harness.pipeline import MakePipeline
-from tests.harness.store_sync import StorePipeline
-from tests.harness.waiting import eventually
+from tests.harness.pipeline.pipeline import MakePipeline
+from tests.harness.processes.waiting import eventually
+from tests.harness.stores.store_pipeline import StorePipeline
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

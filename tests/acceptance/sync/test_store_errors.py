@@ -13,13 +13,13 @@ from elasticsearch import Elasticsearch
 from cdc.stores.contract import caught_up_at
 from spark_jobs.sync.retry import retry
 from spark_jobs.tasks.parked_rows import read_parked
-from tests.harness.audit import assert_clean
-from tests.harness.own_redis import OwnRedis
-from tests.harness.pipeline import MakePipeline
-from tests.harness.proxy import Proxy
-from tests.harness.snapshots import Snapshots
-from tests.harness.store_sync import StorePipeline
-from tests.harness.waiting import eventually
+from tests.harness.network.proxy import Proxy
+from tests.harness.pipeline.pipeline import MakePipeline
+from tests.harness.processes.waiting import eventually
+from tests.harness.servers.dedicated_redis import OwnRedis
+from tests.harness.stores.clean_audit import assert_clean
+from tests.harness.stores.elasticsearch_snapshots import Snapshots
+from tests.harness.stores.store_pipeline import StorePipeline
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

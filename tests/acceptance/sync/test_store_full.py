@@ -11,11 +11,11 @@ import pytest
 from elasticsearch import Elasticsearch
 
 from cdc.positions.wait import wait_for
-from tests.harness.audit import assert_clean
-from tests.harness.own_redis import OwnRedis
-from tests.harness.pipeline import MakePipeline
-from tests.harness.store_sync import StorePipeline
-from tests.harness.waiting import eventually
+from tests.harness.pipeline.pipeline import MakePipeline
+from tests.harness.processes.waiting import eventually
+from tests.harness.servers.dedicated_redis import OwnRedis
+from tests.harness.stores.clean_audit import assert_clean
+from tests.harness.stores.store_pipeline import StorePipeline
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

@@ -10,13 +10,13 @@ from cdc.config import load_config
 from cdc.logical_messages.heartbeat import beat
 from cdc.logical_messages.signed import read_secret
 from cdc.names import Control, control_topic
-from tests.harness.command import run_command
-from tests.harness.incremental_snapshot import copy_due
-from tests.harness.pipeline import MakePipeline, Pipeline
-from tests.harness.process import Process
-from tests.harness.table_states import markers, marks, rows_after, states, wait_for_look, wait_for_markers
-from tests.harness.topics import delete_topic, list_topics
-from tests.harness.waiting import eventually
+from tests.harness.kafka.topics import delete_topic, list_topics
+from tests.harness.pipeline.pipeline import MakePipeline, Pipeline
+from tests.harness.pipeline.table_states import markers, marks, rows_after, states, wait_for_look, wait_for_markers
+from tests.harness.processes.command import run_command
+from tests.harness.processes.process import Process
+from tests.harness.processes.waiting import eventually
+from tests.harness.snapshot.incremental_snapshot import copy_due
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from tests.harness.comparer import assert_same, source_reader
-from tests.harness.database import Database
-from tests.harness.pipeline import MakePipeline, Pipeline
-from tests.harness.process import Process, StartProcess
-from tests.harness.records import last_rows
-from tests.harness.table_states import marks, rows_after, schema_versions, wait_for_look
+from tests.harness.comparison.comparer import assert_same, source_reader
+from tests.harness.kafka.records import last_rows
+from tests.harness.pipeline.pipeline import MakePipeline, Pipeline
+from tests.harness.pipeline.table_states import marks, rows_after, schema_versions, wait_for_look
+from tests.harness.postgres.database import Database
+from tests.harness.processes.process import Process, StartProcess
 
 
 def write_and_change(pipeline: Pipeline, capture: Process) -> None:

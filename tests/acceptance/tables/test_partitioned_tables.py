@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from tests.harness.pipeline import MakePipeline, Pipeline
-from tests.harness.table_states import (
+from tests.harness.kafka.topics import list_topics
+from tests.harness.pipeline.pipeline import MakePipeline, Pipeline
+from tests.harness.pipeline.table_states import (
     markers,
     marks,
     rows_after,
@@ -12,7 +13,6 @@ from tests.harness.table_states import (
     wait_for_look,
     wait_for_markers,
 )
-from tests.harness.topics import list_topics
 
 ROOT = "CREATE TABLE {0} (id int, region text, v text, PRIMARY KEY (id, region)) PARTITION BY LIST (region)"
 

@@ -7,11 +7,11 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from tests.harness.audit import assert_clean
-from tests.harness.incremental_snapshot import copy_due
-from tests.harness.pipeline import MakePipeline
-from tests.harness.process import StartProcess
-from tests.harness.table_states import marks, rows_after, schema_versions, wait_for_look
+from tests.harness.pipeline.pipeline import MakePipeline
+from tests.harness.pipeline.table_states import marks, rows_after, schema_versions, wait_for_look
+from tests.harness.processes.process import StartProcess
+from tests.harness.snapshot.incremental_snapshot import copy_due
+from tests.harness.stores.clean_audit import assert_clean
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

@@ -15,9 +15,9 @@ from sinks.iceberg.store import IcebergStore
 from spark_jobs.session.spark_session import warehouse_session
 from spark_jobs.warehouse.query import parse_as_of, query_warehouse
 from tests.acceptance.capture.test_random_changes import _SCHEMA, TABLES, Writer
-from tests.harness.database import Database
-from tests.harness.pipeline import MakePipeline
-from tests.harness.store_sync import StorePipeline
+from tests.harness.pipeline.pipeline import MakePipeline
+from tests.harness.postgres.database import Database
+from tests.harness.stores.store_pipeline import StorePipeline
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

@@ -16,10 +16,10 @@ from spark_jobs.sync.retry import retry
 from spark_jobs.tasks.parked_rows import Parked, read_parked
 from spark_jobs.warehouse.maintain import maintain_warehouse
 from spark_jobs.warehouse.query import query_warehouse
-from tests.harness.pipeline import MakePipeline
-from tests.harness.process import StartProcess
-from tests.harness.store_sync import StorePipeline
-from tests.harness.waiting import eventually
+from tests.harness.pipeline.pipeline import MakePipeline
+from tests.harness.processes.process import StartProcess
+from tests.harness.processes.waiting import eventually
+from tests.harness.stores.store_pipeline import StorePipeline
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

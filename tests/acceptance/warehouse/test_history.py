@@ -14,8 +14,8 @@ from sinks.iceberg.store import IcebergStore
 from spark_jobs.bootstrap.history_replay import run_replay
 from spark_jobs.session.spark_session import warehouse_session
 from spark_jobs.warehouse.query import parse_as_of, query_warehouse
-from tests.harness.pipeline import MakePipeline
-from tests.harness.store_sync import StorePipeline
+from tests.harness.pipeline.pipeline import MakePipeline
+from tests.harness.stores.store_pipeline import StorePipeline
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

@@ -22,9 +22,9 @@ from deploy.progress import Quiet
 from deploy.stack import NAMES, PROCESSES, Server, Stack, open_stack
 from deploy.stack.state import load_record, record_path
 from deploy.versions import KAFKA_LOGGING
-from tests.harness.process import ROOT, Process, StartProcess, tailrace_argv
-from tests.harness.topics import create_topic
-from tests.harness.waiting import eventually
+from tests.harness.kafka.topics import create_topic
+from tests.harness.processes.process import ROOT, Process, StartProcess, tailrace_argv
+from tests.harness.processes.waiting import eventually
 
 QUICK = {"fsync": "off", "full_page_writes": "off"}  # nothing here outlives a power cut
 UP_SECONDS = 120.0

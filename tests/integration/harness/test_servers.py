@@ -17,13 +17,13 @@ from cdc import names
 from cdc.demo import shop
 from cdc.demo.writer import ShopWriter
 from cdc.lsn import Version
-from tests.harness import cleanup
-from tests.harness.comparer import Reader, assert_same, differences, source_reader, topic_reader
-from tests.harness.database import Database
-from tests.harness.proxy import Proxy
-from tests.harness.records import read_topic
-from tests.harness.topics import create_topic, delete_topics, list_topics
-from tests.harness.waiting import eventually
+from tests.harness.comparison.comparer import Reader, assert_same, differences, source_reader, topic_reader
+from tests.harness.kafka.records import read_topic
+from tests.harness.kafka.topics import create_topic, delete_topics, list_topics
+from tests.harness.network.proxy import Proxy
+from tests.harness.postgres.database import Database
+from tests.harness.processes.waiting import eventually
+from tests.harness.servers import cleanup
 
 _TYPES = """
 CREATE TYPE mood AS ENUM ('sad', 'ok');
@@ -192,7 +192,7 @@ def test_the_writer_goes_on_after_its_connection_broke(
 def test_a_killed_run_leaves_no_servers() -> None:
     """`kill -9` of a test run stops its servers all the same, and removes their folder."""
     script = (
-        "import os; from tests.harness.servers import Servers; s = Servers({});"
+        "import os; from tests.harness.servers.shared_servers import Servers; s = Servers({});"
         "print(s.stack.folder, s.server('redis').pid, flush=True); os.kill(os.getpid(), 9)"
     )
     root = Path(__file__).parents[3]

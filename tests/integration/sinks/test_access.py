@@ -15,8 +15,8 @@ from cdc.config.tls import TlsConfig
 from cdc.errors import RefusedError
 from cdc.secrets import Secret
 from cdc.stores.contract import Store
-from tests.harness.stores import KINDS, apply, change, rows, store_of, table
-from tests.harness.tls import TlsFront, make_certificates, server_context
+from tests.harness.network.tls import TlsFront, make_certificates, server_context
+from tests.harness.stores.opened_stores import KINDS, apply, change, rows, store_of, table
 
 SCHEMES = {"elasticsearch": "https", "redis": "rediss"}
 

@@ -28,8 +28,8 @@ from cdc.stores.contract import (
     TakenOverError,
     TopicPosition,
 )
-from tests.harness.proxy import Proxy
-from tests.harness.stores import DOCUMENTED, KINDS, apply, change, rows, store_of, table, truncate
+from tests.harness.network.proxy import Proxy
+from tests.harness.stores.opened_stores import DOCUMENTED, KINDS, apply, change, rows, store_of, table, truncate
 
 SOME = Position(
     topics={"t.public.orders": TopicPosition("an-id", (3, 5))}, version=Version(80, 2), lsn=80, caught_up_ms=9

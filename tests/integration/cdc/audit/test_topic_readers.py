@@ -11,7 +11,7 @@ from cdc.audit.row_content import Content
 from spark_jobs.audit import topic_read_task
 from spark_jobs.audit.side_tasks import FAILURE, TOPIC, Hashing, SideError
 from spark_jobs.audit.topic_read_task import TopicReadTask
-from tests.harness.topics import create_topic
+from tests.harness.kafka.topics import create_topic
 
 Row = tuple[int, ...]
 

@@ -11,13 +11,13 @@ import pytest
 from cdc.lsn import Version
 from cdc.names import topic
 from tests.golden.script import GOLDEN, read_script, run_setup, run_steps
-from tests.harness.database import Database
-from tests.harness.documented import example, first_column
-from tests.harness.golden import DIFFERENCES, Event, Mismatch, check_shape, compare, explain
-from tests.harness.pipeline import Pipeline
-from tests.harness.process import Process, tailrace_argv
-from tests.harness.records import Record
-from tests.harness.topics import delete_topics
+from tests.harness.comparison.debezium_events import DIFFERENCES, Event, Mismatch, check_shape, compare, explain
+from tests.harness.docs.events_page import example, first_column
+from tests.harness.kafka.records import Record
+from tests.harness.kafka.topics import delete_topics
+from tests.harness.pipeline.pipeline import Pipeline
+from tests.harness.postgres.database import Database
+from tests.harness.processes.process import Process, tailrace_argv
 
 PREFIX = "golden"
 TABLES = ("customers", "order_items", "full_rows", "all_types", "Mixed Case")

@@ -13,10 +13,10 @@ from cdc.capture.reselect import Reselect
 from cdc.encoding.incomplete_event import Held
 from cdc.kafka.record import Record
 from cdc.postgres.connection import connect
-from tests.harness.database import Connection, Database
-from tests.harness.event_rules import INT8, TEXT, Feed, make_table, value_of
-from tests.harness.pgoutput import LEFT_OUT, Cells, update
-from tests.harness.waiting import eventually
+from tests.harness.pipeline.event_rules import INT8, TEXT, Feed, make_table, value_of
+from tests.harness.postgres.database import Connection, Database
+from tests.harness.postgres.pgoutput import LEFT_OUT, Cells, update
+from tests.harness.processes.waiting import eventually
 
 COLUMNS = [("id", INT8, True), ("n", INT8, False), ("big", TEXT, False)]
 # How a migration that the question waits for may leave the table, and what the event's column holds then.

@@ -14,10 +14,10 @@ from cdc.check import Level, inspect
 from cdc.check.broker import BrokerFacts, judge_broker, read_broker
 from cdc.check.findings import fail, ok
 from cdc.commands.start import check as command
-from tests.harness.check_runs import assert_found, assert_no_fail, config_text, from_json, make_config
-from tests.harness.database import Database
-from tests.harness.process import StartProcess
-from tests.harness.topics import create_topic
+from tests.harness.kafka.topics import create_topic
+from tests.harness.pipeline.check_runs import assert_found, assert_no_fail, config_text, from_json, make_config
+from tests.harness.postgres.database import Database
+from tests.harness.processes.process import StartProcess
 
 COMPACTED = {"cleanup_policy": "compact", "max_message_bytes": "8388608", "delete_retention_ms": "604800000"}
 

@@ -8,7 +8,7 @@ import pytest
 from psycopg import sql
 
 from cdc.check import Finding, Level, inspect
-from tests.harness.check_runs import (
+from tests.harness.pipeline.check_runs import (
     as_role,
     assert_found,
     assert_no_fail,
@@ -16,7 +16,7 @@ from tests.harness.check_runs import (
     make_config,
     role,
 )
-from tests.harness.database import Database
+from tests.harness.postgres.database import Database
 
 CREATE_PUBLICATION = "CREATE PUBLICATION tailrace FOR TABLE ONLY t"
 

@@ -18,9 +18,9 @@ from cdc.check import Finding, Level, inspect
 from cdc.check.managed_services import ORDINARY
 from cdc.check.server import judge_server, read_server
 from deploy.stack import Stack, open_stack
-from tests.harness.check_runs import assert_found, assert_no_fail, config_text, make_config, slot_name
-from tests.harness.process import StartProcess
-from tests.harness.waiting import eventually
+from tests.harness.pipeline.check_runs import assert_found, assert_no_fail, config_text, make_config, slot_name
+from tests.harness.processes.process import StartProcess
+from tests.harness.processes.waiting import eventually
 
 SETTINGS = {
     "fsync": "off",

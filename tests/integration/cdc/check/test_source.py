@@ -10,8 +10,8 @@ import pytest
 from psycopg import sql
 
 from cdc.check import Finding, Level, inspect
-from tests.harness.check_runs import assert_found, assert_no_fail, make_config, slot_name
-from tests.harness.database import Database
+from tests.harness.pipeline.check_runs import assert_found, assert_no_fail, make_config, slot_name
+from tests.harness.postgres.database import Database
 
 Inspect = Callable[..., list[Finding]]
 KEYED = "CREATE TABLE t (id int PRIMARY KEY, v text)"

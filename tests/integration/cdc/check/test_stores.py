@@ -7,7 +7,7 @@ from pathlib import Path
 from cdc.check import Level
 from cdc.check.stores import judge_stores
 from cdc.config import parse_config
-from tests.harness.check_runs import assert_found, config_text
+from tests.harness.pipeline.check_runs import assert_found, config_text
 
 
 def test_stores_are_looked_at(elasticsearch_url: str, redis_url: str, prefix: str) -> None:

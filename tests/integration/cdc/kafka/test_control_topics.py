@@ -10,8 +10,8 @@ from confluent_kafka import Producer
 
 from cdc.errors import TransientError
 from cdc.kafka.control_topics import read_last
-from tests.harness.topics import create_topic
-from tests.harness.waiting import eventually
+from tests.harness.kafka.topics import create_topic
+from tests.harness.processes.waiting import eventually
 
 KEY = b"where"
 

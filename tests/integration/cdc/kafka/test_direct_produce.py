@@ -15,11 +15,11 @@ from cdc.errors import TransientError
 from cdc.kafka.producer import PlainRowSender
 from cdc.kafka.record import Emit
 from cdc.publishing.publisher import Publisher
-from tests.harness.event_rules import make_table
-from tests.harness.pgoutput import cells
-from tests.harness.records import Record, read_topic
-from tests.harness.topics import create_topic
-from tests.harness.waiting import eventually
+from tests.harness.kafka.records import Record, read_topic
+from tests.harness.kafka.topics import create_topic
+from tests.harness.pipeline.event_rules import make_table
+from tests.harness.postgres.pgoutput import cells
+from tests.harness.processes.waiting import eventually
 
 pytestmark = pytest.mark.skipif(
     row_runs.NativeRun is None, reason="no C compiler: test_row_run says whether that is so"

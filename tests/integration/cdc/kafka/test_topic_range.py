@@ -12,7 +12,7 @@ from cdc.errors import RefusedError, TransientError
 from spark_jobs.sync.topic_facts import read_topic_facts
 from spark_jobs.tasks.range_tasks import _of_one
 from spark_jobs.tasks.topic_range import TopicRange, read_ranges
-from tests.harness.topics import create_topic
+from tests.harness.kafka.topics import create_topic
 
 
 @pytest.fixture

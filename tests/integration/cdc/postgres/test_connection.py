@@ -16,8 +16,8 @@ from psycopg.conninfo import conninfo_to_dict, make_conninfo
 from cdc.errors import RefusedError, TransientError
 from cdc.postgres.connection import connect, explain
 from cdc.postgres.session_settings import SESSION_SETTINGS
-from tests.harness.database import Database
-from tests.harness.own_postgres import OwnPostgres
+from tests.harness.postgres.database import Database
+from tests.harness.servers.dedicated_postgres import OwnPostgres
 
 
 def _show(connection: psycopg.Connection, name: str) -> str:

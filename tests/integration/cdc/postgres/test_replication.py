@@ -10,7 +10,7 @@ import pytest
 
 from cdc.postgres import replication
 from cdc.postgres.replication import ReplicationStream
-from tests.harness.database import Database
+from tests.harness.postgres.database import Database
 
 
 @pytest.fixture

@@ -16,9 +16,9 @@ from cdc.check.managed_services import SERVICES
 from cdc.config import load_config
 from cdc.setup.source_sql import source_sql
 from cdc.setup.survey import survey
-from tests.harness.database import Database
-from tests.harness.pipeline import Pipeline
-from tests.harness.process import ROOT, StartProcess, tailrace_argv
+from tests.harness.pipeline.pipeline import Pipeline
+from tests.harness.postgres.database import Database
+from tests.harness.processes.process import ROOT, StartProcess, tailrace_argv
 
 _SOURCE = """
 CREATE TABLE orders (id int PRIMARY KEY, note text);

@@ -9,7 +9,7 @@ from cdc.snapshot.records import BlockRange, ChunkState
 from cdc.snapshot.row_sampling import ReadOptions, choose_read_options
 from cdc.snapshot.source_reader import at_snapshot
 from cdc.snapshot.table_description import describe_tables
-from tests.harness.database import Database
+from tests.harness.postgres.database import Database
 
 TABLES = {
     "digests": "(SELECT string_agg(md5((i * 128 + part)::text), '') FROM generate_series(1, 125) AS part)",

@@ -19,7 +19,7 @@ from cdc.snapshot.table_description import describe_tables
 from cdc.tables.recorded_state import TableStates
 from cdc.tables.resolver import TableResolver
 from tests.golden.documented import read_examples, read_setup
-from tests.harness.database import Database
+from tests.harness.postgres.database import Database
 
 Rows = list[tuple[bytes, bytes]]
 

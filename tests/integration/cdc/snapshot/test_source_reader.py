@@ -19,7 +19,7 @@ from cdc.snapshot.table_description import DescribedTable, describe_tables
 from cdc.startup.initial_snapshot import read_tables_in_snapshot
 from cdc.tables.catalog_state import read_catalog_states
 from cdc.tables.recorded_state import why_incomplete
-from tests.harness.database import Connection, Database
+from tests.harness.postgres.database import Connection, Database
 
 COLUMNS = ("id", "v", "n")
 

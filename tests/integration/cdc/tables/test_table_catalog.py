@@ -6,7 +6,7 @@ import pytest
 
 from cdc.tables.catalog_state import read_catalog_states
 from cdc.tables.recorded_state import TableState, why_incomplete
-from tests.harness.database import Database
+from tests.harness.postgres.database import Database
 
 ROOT = "CREATE TABLE r (id int, k int DEFAULT 5 NOT NULL, v text, PRIMARY KEY (k, id)) PARTITION BY LIST (k)"
 

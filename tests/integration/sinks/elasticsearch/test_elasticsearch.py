@@ -17,9 +17,9 @@ from cdc.lsn import Version
 from cdc.secrets import SecretOptions
 from cdc.stores.contract import Fit, Generation, PositionLostError, SchemaColumn, Store, TableSchema
 from tests.golden.documented import read_examples
-from tests.harness.proxy import Proxy
-from tests.harness.stores import apply, change, rows, store_of, table, truncate
-from tests.harness.waiting import eventually
+from tests.harness.network.proxy import Proxy
+from tests.harness.processes.waiting import eventually
+from tests.harness.stores.opened_stores import apply, change, rows, store_of, table, truncate
 
 WIDE = (
     SchemaColumn("note", "text", -1),

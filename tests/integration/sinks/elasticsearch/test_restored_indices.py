@@ -13,10 +13,10 @@ from elasticsearch import Elasticsearch
 from cdc.errors import TransientError
 from cdc.stores.contract import Generation, Position, PositionLostError, Store, TableSchema
 from deploy.stack import Stack
-from tests.harness.own_elasticsearch import own_cluster
-from tests.harness.snapshots import Snapshots
-from tests.harness.stores import apply, change, store_of, table
-from tests.harness.waiting import eventually
+from tests.harness.processes.waiting import eventually
+from tests.harness.servers.dedicated_elasticsearch import own_cluster
+from tests.harness.stores.elasticsearch_snapshots import Snapshots
+from tests.harness.stores.opened_stores import apply, change, store_of, table
 
 #: What an operator does to the server; `Names` says which indices are there.
 Deed = Callable[["Names"], None]

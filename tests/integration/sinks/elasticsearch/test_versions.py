@@ -13,8 +13,8 @@ from elasticsearch import Elasticsearch
 
 from cdc.lsn import Version
 from cdc.stores.contract import Generation, Position, Store, TableSchema
-from tests.harness.proxy import Proxy
-from tests.harness.stores import apply, change, rows, store_of, table, truncate
+from tests.harness.network.proxy import Proxy
+from tests.harness.stores.opened_stores import apply, change, rows, store_of, table, truncate
 
 
 @pytest.fixture

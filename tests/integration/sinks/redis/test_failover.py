@@ -9,10 +9,10 @@ from pathlib import Path
 import pytest
 
 from cdc.stores.contract import Generation, Position, PositionLostError, Store, TableSchema
-from tests.harness.own_redis import OwnRedis
-from tests.harness.proxy import Proxy
-from tests.harness.stores import apply, change, rows, store_of, table, truncate
-from tests.harness.waiting import eventually
+from tests.harness.network.proxy import Proxy
+from tests.harness.processes.waiting import eventually
+from tests.harness.servers.dedicated_redis import OwnRedis
+from tests.harness.stores.opened_stores import apply, change, rows, store_of, table, truncate
 
 
 class Pair:

@@ -14,8 +14,8 @@ from cdc.lsn import Version
 from cdc.secrets import Secret
 from cdc.stores.contract import Generation, Position, PositionLostError, Store, TableSchema
 from tests.golden.documented import read_examples
-from tests.harness.own_redis import OwnRedis
-from tests.harness.stores import apply, change, rows, store_of, table, truncate
+from tests.harness.servers.dedicated_redis import OwnRedis
+from tests.harness.stores.opened_stores import apply, change, rows, store_of, table, truncate
 
 StartRedis = Callable[..., OwnRedis]
 

@@ -21,9 +21,9 @@ from cdc.errors import UsageError
 from cdc.secrets import Secret, SecretOptions, Url
 from spark_jobs.session.catalog import catalog_settings
 from spark_jobs.session.spark_session import session_properties, spark_session
-from tests.harness.database import Database
-from tests.harness.process import StartProcess
-from tests.harness.topics import create_topic
+from tests.harness.kafka.topics import create_topic
+from tests.harness.postgres.database import Database
+from tests.harness.processes.process import StartProcess
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

@@ -24,7 +24,7 @@ from spark_jobs.shape.store_tables import StoreTables
 from spark_jobs.warehouse.apply import WarehouseBatches
 from spark_jobs.warehouse.maintain import maintain_warehouse
 from spark_jobs.warehouse.query import query_warehouse
-from tests.harness.database import Database
+from tests.harness.postgres.database import Database
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession

@@ -13,7 +13,7 @@ from cdc.errors import ProtocolError
 from cdc.kafka.record import Record
 from cdc.lsn import Version
 from cdc.pgoutput.messages import UNCHANGED
-from tests.harness.event_rules import (
+from tests.harness.pipeline.event_rules import (
     BOOL,
     ID_AND_NAME,
     INT8,
@@ -26,7 +26,7 @@ from tests.harness.event_rules import (
     value_of,
     version_of,
 )
-from tests.harness.pgoutput import LEFT_OUT, begin, commit, delete, insert, origin, truncate, update
+from tests.harness.postgres.pgoutput import LEFT_OUT, begin, commit, delete, insert, origin, truncate, update
 
 ORDERS = 16_384
 ITEMS = 16_400

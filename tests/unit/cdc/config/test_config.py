@@ -26,7 +26,7 @@ from cdc.config import (
 from cdc.config.toml.report import as_plain, as_toml
 from cdc.errors import ConfigError, UsageError
 from cdc.secrets import Url
-from tests.harness.command import run_command
+from tests.harness.processes.command import run_command
 
 MINIMAL = """
 [source]

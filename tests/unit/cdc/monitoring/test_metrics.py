@@ -11,8 +11,8 @@ from prometheus_client.parser import text_string_to_metric_families
 from cdc.config import Config
 from cdc.monitoring.status_record import PipelineStatus, StoreStatus
 from cdc.monitoring.web.metrics import exposition
-from tests.harness.metric_names import names_scraped, names_used
-from tests.harness.sample_statuses import busy, row_parked, shop_config, store_down
+from tests.harness.dashboard.metric_names import names_scraped, names_used
+from tests.harness.dashboard.sample_statuses import busy, row_parked, shop_config, store_down
 
 ROOT = Path(__file__).parents[4]
 

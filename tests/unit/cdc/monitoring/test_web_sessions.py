@@ -16,9 +16,9 @@ import pytest
 
 from cdc.monitoring.web.sessions import SESSION_SECONDS, Sessions
 from cdc.secrets import Secret
-from tests.harness.dashboard_client import Visitor
-from tests.harness.page_server import PageServer, serving
-from tests.harness.sample_statuses import idle, shop_config
+from tests.harness.dashboard.client import Visitor
+from tests.harness.dashboard.page_server import PageServer, serving
+from tests.harness.dashboard.sample_statuses import idle, shop_config
 
 TOKEN = "a-token-of-tests-0123"
 OTHER_TOKEN = "another-token-of-tests"

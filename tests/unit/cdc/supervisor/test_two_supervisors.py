@@ -7,7 +7,7 @@ import pytest
 from cdc.supervisor.parts.capture import CapturePart
 from cdc.supervisor.parts.part import ProcessCondition
 from cdc.supervisor.parts.sync import SyncPart
-from tests.harness.supervised_part import Bench
+from tests.harness.pipeline.supervised_part import Bench
 
 
 @pytest.mark.parametrize("word", ["streaming", "waiting_for_initial_snapshot", "retrying"])
