@@ -1,4 +1,4 @@
-"""`tailrace audit` and `tailrace snapshot --keys` as processes: exit codes, what they print, what they leave behind."""
+"""`tailrace audit` and `tailrace snapshot --keys` as processes: exit codes, output and effects."""
 
 from __future__ import annotations
 

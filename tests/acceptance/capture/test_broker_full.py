@@ -1,4 +1,4 @@
-"""The broker's disk is full: it dies, and when it has room again everything goes on by itself."""
+"""When the broker's disk is full it stops; when it has space again, capture and sync continue without intervention."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ def disk(tmp_path: Path) -> Iterator[SmallDisk]:
 
 @pytest.fixture
 def broker(tmp_path: Path, disk: SmallDisk) -> Iterator[Stack]:
-    """With its data on that disk."""
+    """A broker with its data on the small disk."""
     stack = open_stack(tmp_path / "stack")
     stack.up(["kafka"])
     yield stack
@@ -77,8 +77,10 @@ def test_a_full_broker_is_waited_for_and_nothing_is_lost(
     disk: SmallDisk,
     broker: Stack,
 ) -> None:
-    """Twice, under load: the disk fills, and the broker dies of it. When it is started with room again, capture and
-    sync go on by themselves, with a new schema too. Nothing is lost or doubled, and an audit finds nothing."""
+    """Twice under load the disk fills and the broker stops; after a restart with free space everything continues.
+
+    Nothing is lost or published twice, a schema change included, and an audit finds nothing.
+    """
     bootstrap = broker.server("kafka").address
     pipeline = Pipeline(database=database, bootstrap=bootstrap, prefix=prefix, folder=tmp_path, start=tailrace)
     pipeline.configure()

@@ -1,4 +1,6 @@
-"""The first copy on a real Spark cluster: a standalone master and two workers, with an executor that dies."""
+"""The initial snapshot on a real Spark cluster with a standalone master and two workers, one of which loses its
+executor.
+"""
 
 from __future__ import annotations
 
@@ -25,8 +27,10 @@ def _chunks(process: Process) -> int:
 def test_an_executor_killed_on_the_way(
     make_pipeline: MakePipeline, tailrace: StartProcess, start_process: StartProcess, tmp_path: Path
 ) -> None:
-    """Its chunks run again on another one; every row is there once. The cluster asks for the secret that the config
-    names; neither that nor the driver's password is in any log."""
+    """Chunks of a killed executor run on another one, and each row is there once.
+
+    The cluster requires the configured secret; neither it nor the driver's password is in a log.
+    """
     pipeline = make_pipeline(
         source={"password": PASSWORD}, snapshot={**WITH_INITIAL_SNAPSHOT, "rows_per_second": 8000, "connections": 2}
     )

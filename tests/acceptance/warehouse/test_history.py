@@ -1,4 +1,4 @@
-"""The warehouse's past in other hands: replayed into another store, through a gap, in a shape of the store's own."""
+"""The warehouse's history, replayed into another store, across a gap, and in a shape."""
 
 from __future__ import annotations
 
@@ -85,7 +85,7 @@ def test_a_gap_is_marked_and_the_past_fills_another_store(
 
 
 def _away(state: WarehouseState) -> WarehouseState:
-    """As if nobody had fed it for a while."""
+    """Make the store look as if it had not been synced for longer than delete retention."""
     number = state.serving or 0
     known = state.generations[number]
     position: Position = caught_up_at(known.position, known.position.caught_up_broker_ms - _LONG_AGO_MS)

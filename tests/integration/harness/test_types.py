@@ -1,4 +1,4 @@
-"""The comparer against docs/reference/types.md: the comparer takes as equal what that page promises."""
+"""The comparer treats as equal what docs/reference/types.md promises."""
 
 from __future__ import annotations
 
