@@ -136,7 +136,7 @@ def test_changes_made_to_the_files_are_found_and_repaired(stores: StorePipeline,
         database.execute("UPDATE pairs SET kept = -1 WHERE b IN ('b20', 'b21', 'b22', 'b23')")
         again = _audit(stores, spark, "pairs")["warehouse", "pairs"]
         assert again.verdict == "equal", again
-        eventually(lambda: not _sampled(samples, stores), 90, "samples to find that it is mended")
+        eventually(lambda: not _sampled(samples, stores), 90, "samples to find that it is repaired")
         _assert_one_open_version(stores, rows=again.store_rows)
 
 
@@ -219,6 +219,7 @@ def test_every_documented_type_is_compared(make_pipeline: MakePipeline, spark: S
         with Writer(database), _altering(database):
             for _ in range(3):
                 found = _audit(stores, spark, "items")
+                assert len(found) == 1
                 assert {each.verdict for each in found.values()} <= {"equal", "undecided"}, found
         found = _audit(stores, spark, "items")
         assert {each.verdict for each in found.values()} == {"equal"}, found

@@ -99,9 +99,10 @@ def test_readers_of_control_topics_are_refused_as_well(broker: SecuredKafka, pos
 
         def is_refused() -> bool:
             try:
-                return ledger.progress() is not None
+                ledger.progress()
             except RefusedError as error:
                 return "[kafka.sasl]" in str(error)
+            return False
 
         eventually(is_refused, 60, "the ledger refuses")
 
@@ -136,6 +137,7 @@ def test_right_credentials_are_enough_for_every_client(
     read = spark.read.format("kafka").options(**config.kafka.spark_options())
     assert read.option("subscribe", pipeline.topic("t")).load().count() >= 500
     found = [finding for finding in inspect(config) if finding.place in ("broker", "topics")]
+    assert {finding.place for finding in found} == {"broker", "topics"}
     assert {finding.level for finding in found} <= {Level.OK, Level.WARN}, found
     capture.stop()
     assert json.dumps(PASSWORD)[1:-1] not in capture.errors

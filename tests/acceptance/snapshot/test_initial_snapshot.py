@@ -202,6 +202,7 @@ def test_dead_capture_leaves_what_is_finished(make_pipeline: MakePipeline, spark
     assert len({record.key for record in rows}) == len(rows)
     last = {record.key: record for record in records if record.op != "t"}
     alive = [record for record in last.values() if record.value is not None and record.op != "d"]
+    assert alive
     assert all(record.value["after"]["id"] % 2 == 1 for record in alive)
 
 

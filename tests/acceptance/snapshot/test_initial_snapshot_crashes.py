@@ -212,6 +212,7 @@ def test_postgres_and_then_capture_killed(make_pipeline: MakePipeline, spark: Sp
     last = {record.key: record for record in pipeline.records("large") if record.op != "t"}
     alive = [record for record in last.values() if record.value is not None and record.op != "d"]
     assert alive
+    assert alive
     assert all(record.value["after"]["id"] % 2 == 1 for record in alive)
     assert copy_due(pipeline, spark).is_complete
     pipeline.assert_same("large", while_running=again)
