@@ -38,7 +38,7 @@ def records(data, number):
     return NativeRecords(exact=True, by_id=False, one_column=True, seed=1).take(data, number, 0, 0, 9)
 
 
-def outlet_rows(*rows):
+def sent_rows(*rows):
     RowSender().send_rows("t", rows, b"v")
 
 
@@ -69,8 +69,8 @@ CASES = {
     "more records than bytes": lambda: records(b"\\0" * 8, 1 << 58),
     "fewer records than none": lambda: records(b"", -1),
     "a digest of none": lambda: digests([None], 1),
-    "a record without a key": lambda: outlet_rows((None, b"")),
-    "a record without an event": lambda: outlet_rows((b"", None)),
+    "a record without a key": lambda: sent_rows((None, b"")),
+    "a record without an event": lambda: sent_rows((b"", None)),
 }
 for name, case in CASES.items():
     print(name, end=": ", flush=True)
