@@ -42,7 +42,7 @@ _OTHER_WORDS = """
     access account actions admin alert alerts checks clock conditions dashboard guard health journal meter
     metrics monitoring observe observer secrets signed status trends view watch web
     # General words.
-    all analysis announced apply blocks build builder by check choices comparison completeness computed
+    all analysis announced apply attempt blocks build builder by check choices comparison completeness computed
     continuation contract counts delete deploy description details difference differences direct
     documents due facts failures fetch file findings first folder folders follower highest init
     known latest local loop maintain maintenance managed model name names naming notes
