@@ -94,7 +94,7 @@ class BulkLoad:
         count: bool,
     ) -> Loaded:
         if not isinstance(applying, Applying):
-            raise TypeError("WarehouseBulkLoad loads a warehouse")
+            raise TypeError("a warehouse is loaded by WarehouseLoading")
         groups = -(-events // _KEYS_PER_GROUP) if count else 0
         applying = replace(applying, key_groups=groups, ahead_of_markers=True)
         try:

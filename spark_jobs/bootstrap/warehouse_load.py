@@ -38,7 +38,7 @@ class WarehouseBulkLoad(BulkLoad):
         count: bool,
     ) -> Loaded:
         if not isinstance(applying, WarehouseBatches):
-            raise TypeError("WarehouseBulkLoad needs WarehouseBatches")
+            raise TypeError("WarehouseLoading needs WarehouseBatches")
         # If a topic is empty, adaptive execution may change the running plan and lose the observed counts.
         self._spark.conf.set("spark.sql.adaptive.enabled", "false")
         try:
