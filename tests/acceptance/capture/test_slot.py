@@ -110,7 +110,7 @@ def test_progress_comes_before_confirmation_on_an_idle_database(make_pipeline: M
     pipeline.assert_same("items", while_running=capture)
 
 
-@pytest.mark.parametrize("step", ["database_name", "_look_at_visible"])
+@pytest.mark.parametrize("step", ["database_name", "_check_visible"])
 def test_a_life_that_fails_at_its_beginning_lets_the_slot_go(
     make_pipeline: MakePipeline, monkeypatch: pytest.MonkeyPatch, step: str
 ) -> None:

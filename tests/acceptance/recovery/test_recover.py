@@ -130,7 +130,7 @@ def test_a_lost_slot_is_mended_and_rows_that_went_meanwhile_vanish(
     """The plan is shown and changes nothing; a no changes nothing; then the gap is closed, deletes included."""
     pipeline = _filled(make_pipeline())
     said = run_command("recover", pipeline.config, code=1)
-    assert "Nothing is wrong" in said.stdout
+    assert "There is no problem" in said.stdout
     pipeline.database.execute("SELECT pg_drop_replication_slot(%s)", [pipeline.slot_name])
     _change_unseen(pipeline)
     _refused(pipeline, "is gone")
@@ -155,7 +155,7 @@ def test_recover_refuses_while_capture_runs(make_pipeline: MakePipeline) -> None
         pipeline.database.execute(statement)
     pipeline.start()
     said = run_command("recover", pipeline.config, "--yes", "--anyway", code=3)
-    assert "Capture runs" in said.stderr
+    assert "Capture is running" in said.stderr
 
 
 @pytest.mark.slow

@@ -109,7 +109,7 @@ def test_a_commit_that_is_streamed_before_it_is_visible(
     assert seen == 0
     with ThreadPoolExecutor(1) as pool:
         copy = pool.submit(copy_due, pipeline, spark, "t")
-        capture.wait_for_line('"chunk_repeated".*not visible yet|not visible yet.*"chunk_repeated"', 60)
+        capture.wait_for_line('"chunk_repeated".*not visible|not visible.*"chunk_repeated"', 60)
         slow_commits.end()
         assert copy.result(120).is_complete
     pipeline.assert_same("t", while_running=capture)

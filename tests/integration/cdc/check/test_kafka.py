@@ -70,14 +70,14 @@ def test_a_topic_with_records_of_another_life(database: Database, kafka_bootstra
     producer.produce(topic, key=b"1", value=b"old")
     assert producer.flush(30) == 0
     found = inspect(make_config(database.dsn, kafka_bootstrap, prefix))
-    assert_found(found, Level.WARN, f"topic {topic}", "holds 1 records already", "another [kafka] prefix")
+    assert_found(found, Level.WARN, f"topic {topic}", "already holds 1 records", "another [kafka] prefix")
 
 
 def test_control_topics_of_the_wrong_shape(database: Database, kafka_bootstrap: str, prefix: str) -> None:
     """A progress topic that retention may empty would lose capture's place."""
     create_topic(kafka_bootstrap, f"{prefix}.__progress", 2, cleanup_policy="delete")
     found = inspect(make_config(database.dsn, kafka_bootstrap, prefix))
-    assert_found(found, Level.FAIL, f"topic {prefix}.__progress", "2 partitions, expected 1")
+    assert_found(found, Level.FAIL, f"topic {prefix}.__progress", "2 partitions; expected 1")
     assert_found(found, Level.FAIL, f"topic {prefix}.__progress", "cleanup.policy is delete")
 
 
@@ -233,7 +233,7 @@ def test_servers_that_do_not_answer(tmp_path: Path, prefix: str, tailrace: Start
 def test_on_a_terminal(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
     """Names are shown as they are, whatever they look like to the terminal library; the exit code is the same."""
     findings = [ok("table public.[red]", "fine"), fail("table public.[/red]", "not fine", "Mend it.")]
-    monkeypatch.setattr(command, "inspect", lambda _config: findings)
+    monkeypatch.setattr(command, "inspect", lambda *_: findings)
     monkeypatch.setattr("sys.stdout.isatty", lambda: True)
     config = tmp_path / "tailrace.toml"
     config.write_text(config_text("postgresql://unused", "localhost:9092", "unused"))

@@ -54,9 +54,9 @@ def test_login_replication_and_select_are_enough(logins: Logins) -> None:
     logins.admin(CREATE_PUBLICATION)
     found = logins.inspect()
     assert_no_fail(found)
-    assert_found(found, Level.OK, "role", "no superuser")
+    assert_found(found, Level.OK, "role", "is not a superuser")
     assert_found(found, Level.OK, "role", "may replicate (it has REPLICATION)")
-    assert_found(found, Level.OK, "table public.t", "can be read")
+    assert_found(found, Level.OK, "table public.t", "may read it")
 
 
 def test_each_missing_right_has_its_grant(logins: Logins) -> None:

@@ -91,7 +91,7 @@ def test_a_table_under_a_wildcard_is_not_passed_over_in_silence(database: Databa
     database.execute("CREATE UNLOGGED TABLE unlogged (id int PRIMARY KEY)")
     found = run(tables=["public.*", "nowhere.*"])
     assert_found(found, Level.FAIL, "table public.keyless", "no primary key")
-    assert_found(found, Level.WARN, "table public.unlogged", "left out")
+    assert_found(found, Level.WARN, "table public.unlogged", "leaves it out")
     assert_found(found, Level.FAIL, "table nowhere.*", "no such schema")
 
 
@@ -185,7 +185,7 @@ def test_a_publication_with_everything(database: Database, run: Inspect) -> None
     assert_no_fail(found)
     assert_found(found, Level.OK, "publication tailrace", "has every selected table")
     found = run(tables=["public.t"])
-    assert_found(found, Level.WARN, "publication tailrace", "public.u as well", "drop table public.u;")
+    assert_found(found, Level.WARN, "publication tailrace", "also has public.u", "drop table public.u;")
 
 
 DATABASE_SETTINGS = [

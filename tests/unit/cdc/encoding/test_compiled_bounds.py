@@ -14,7 +14,7 @@ from cdc.encoding import row_runs
 
 _CASES = """
 import sys
-from cdc.kafka.direct_produce import Outlet
+from cdc.kafka.direct_produce import RowSender
 from cdc.audit.native_records import NativeRecords, digests
 from cdc.encoding.native_rows import NativeLines, NativeRun
 
@@ -39,7 +39,7 @@ def records(data, number):
 
 
 def outlet_rows(*rows):
-    Outlet().send_rows("t", rows, b"v")
+    RowSender().send_rows("t", rows, b"v")
 
 
 CASES = {
