@@ -20,8 +20,8 @@ from cdc.audit.topic_records import id_of
 from cdc.config import Config
 from cdc.errors import RefusedError, TailraceError, TransientError
 from cdc.postgres.connection import explain
+from cdc.snapshot.chunk_attempt import RateLimiter
 from cdc.snapshot.copy_rows import LineEncoder
-from cdc.snapshot.initial_chunk import RateLimiter
 from cdc.snapshot.records import BlockRange
 from cdc.snapshot.source_reader import Readable, SnapshotLostError, at_snapshot, lines, lock
 from cdc.snapshot.table_description import DescribedTable

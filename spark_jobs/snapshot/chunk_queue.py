@@ -18,8 +18,9 @@ from typing import TYPE_CHECKING, Any, Generic, Protocol, TypeVar
 from cdc.errors import TransientError
 from cdc.logs import get_logger
 from cdc.secrets import redact
+from cdc.snapshot.chunk_attempt import Attempt, AttemptOutcome
 from cdc.snapshot.incremental.chunk import IncrementalChunkTask, run_incremental_chunk
-from cdc.snapshot.initial_chunk import Attempt, AttemptOutcome, ChunkTask, run_chunk
+from cdc.snapshot.initial_chunk import ChunkTask, run_chunk
 from cdc.snapshot.records import ChunkState
 
 if TYPE_CHECKING:

@@ -28,9 +28,9 @@ from cdc.logical_messages.signed import read_secret
 from cdc.names import TOPIC_BYTES, Control, control_topic
 from cdc.postgres.connection import connect
 from cdc.publishing.publisher import largest_record, producer_settings
+from cdc.snapshot.chunk_attempt import Attempt, AttemptOutcome, RateLimiter, run_attempt
 from cdc.snapshot.incremental import watermarks
 from cdc.snapshot.incremental.chunk_rows import CHUNK_HEADER, GONE, SIZE_HEADER, TOPIC_HEADER, chunk_tag
-from cdc.snapshot.initial_chunk import Attempt, AttemptOutcome, RateLimiter, run_attempt
 from cdc.snapshot.locked_pieces import LockedPiece, lock_pieces
 from cdc.snapshot.records import ChunkState
 from cdc.snapshot.rows_by_key import rows_by_key

@@ -11,7 +11,8 @@ import pytest
 
 from cdc.config import parse_config
 from cdc.errors import TransientError
-from cdc.snapshot.initial_chunk import Attempt, AttemptOutcome, ChunkTask, RateLimiter
+from cdc.snapshot.chunk_attempt import Attempt, AttemptOutcome, RateLimiter
+from cdc.snapshot.initial_chunk import ChunkTask
 from cdc.snapshot.meter import Meter
 from cdc.snapshot.records import ChunkState, SnapshotState
 from spark_jobs.snapshot import chunk_queue
