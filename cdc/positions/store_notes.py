@@ -16,6 +16,7 @@ import msgspec
 import orjson
 from confluent_kafka import OFFSET_BEGINNING, Consumer, KafkaError, KafkaException, Message, Producer, TopicPartition
 
+from cdc.clock import now_ms
 from cdc.config import Config
 from cdc.errors import TailraceError, TransientError
 from cdc.kafka.control_topics import committed_reader
@@ -134,11 +135,7 @@ def set_paused(config: Config, store: str, paused: bool) -> None:
         topics.ensure_control()  # a pipeline that an older version has set up lacks the topic
     finally:
         topics.close()
-    NoteWriter(config).write(Pause(store=store, paused=paused, since_ms=_now_ms()))
-
-
-def _now_ms() -> int:
-    return time.time_ns() // 1_000_000
+    NoteWriter(config).write(Pause(store=store, paused=paused, since_ms=now_ms()))
 
 
 class NoteWriter:
@@ -179,7 +176,7 @@ class BuildNotes:
         self._writer = NoteWriter(config)
         self._noted_at = 0.0
         self._build = Build(
-            store=store, generation=generation, records=0, total_records=0, began_ms=_now_ms(), written_ms=_now_ms()
+            store=store, generation=generation, records=0, total_records=0, began_ms=now_ms(), written_ms=now_ms()
         )
 
     def step(self, records: int, total_records: int) -> None:
@@ -188,7 +185,7 @@ class BuildNotes:
             return
         self._noted_at = time.monotonic()
         self._build = msgspec.structs.replace(
-            self._build, records=records, total_records=total_records, written_ms=_now_ms()
+            self._build, records=records, total_records=total_records, written_ms=now_ms()
         )
         with suppress(BufferError):
             self._writer.send(self._build)
@@ -196,7 +193,7 @@ class BuildNotes:
     def end(self) -> None:
         """Write that the build is done."""
         with suppress(TransientError, BufferError):
-            self._writer.write(msgspec.structs.replace(self._build, done=True, written_ms=_now_ms()))
+            self._writer.write(msgspec.structs.replace(self._build, done=True, written_ms=now_ms()))
 
 
 class PauseWatch:

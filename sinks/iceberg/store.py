@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, ClassVar
 
 import msgspec
 
+from cdc.clock import now_ms
 from cdc.config import IcebergConfig
 from cdc.errors import RefusedError, TransientError
 from cdc.lsn import Version
@@ -104,7 +105,7 @@ class IcebergStore(Store):
         def change(state: WarehouseState) -> WarehouseState:
             nonlocal number
             number = state.next_number
-            made = GenerationState(created_ms=_now_ms(), position=Position(pipeline_id=pipeline_id))
+            made = GenerationState(created_ms=now_ms(), position=Position(pipeline_id=pipeline_id))
             return msgspec.structs.replace(
                 state, next_number=number + 1, generations={**state.generations, number: made}
             )
@@ -217,7 +218,7 @@ class IcebergStore(Store):
         return state.generations[generation.number].position
 
     def save_position(self, generation: Generation, position: Position) -> Position:
-        saved = msgspec.structs.replace(position, owner=self._owner or "", written_ms=_now_ms())
+        saved = msgspec.structs.replace(position, owner=self._owner or "", written_ms=now_ms())
 
         def change(state: WarehouseState) -> WarehouseState:
             self._refuse_other_owner(state, generation)
@@ -288,7 +289,7 @@ class IcebergStore(Store):
 
         The hold expires after `seconds`, even if the process that holds it has crashed.
         """
-        self.change(lambda state: msgspec.structs.replace(state, held_until_ms=_now_ms() + int(seconds * 1000)))
+        self.change(lambda state: msgspec.structs.replace(state, held_until_ms=now_ms() + int(seconds * 1000)))
         try:
             yield
         finally:
@@ -296,7 +297,7 @@ class IcebergStore(Store):
 
     def wait_while_held(self) -> None:
         """Wait until no process holds the tables (see `held`)."""
-        while self.state().held_until_ms > _now_ms():
+        while self.state().held_until_ms > now_ms():
             time.sleep(_HELD_PAUSE_SECONDS)
 
     def publish(self, _generation: Generation, _tables: Iterable[TableSchema]) -> None:
@@ -392,7 +393,3 @@ def _resumed(state: WarehouseState, number: int, old: int | None) -> Position:
             offsets = tuple(map(min, topics[topic].next_offsets, place.next_offsets))
             topics[topic] = msgspec.structs.replace(topics[topic], next_offsets=offsets)
     return msgspec.structs.replace(new.position, topics=topics)
-
-
-def _now_ms() -> int:
-    return time.time_ns() // 1_000_000

@@ -5,13 +5,13 @@ A parked record names the row and the reason, never the row's values.
 
 from __future__ import annotations
 
-import time
 from collections.abc import Iterable
 from dataclasses import dataclass
 
 import orjson
 from confluent_kafka import KafkaError, KafkaException, Message, Producer
 
+from cdc.clock import now_ms
 from cdc.errors import TransientError
 
 FORMAT = 1
@@ -63,7 +63,7 @@ class Parking:
             "offset": row.offset,
             "key": row.key[:_KEY_BYTES].decode(errors="replace"),
             "version": row.version,
-            "parked_ms": time.time_ns() // 1_000_000,
+            "parked_ms": now_ms(),
             **({"key_bytes": len(row.key)} if len(row.key) > _KEY_BYTES else {}),
             **more,
         }
