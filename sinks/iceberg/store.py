@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, ClassVar
 
 import msgspec
 
+from cdc.backoff import Backoff
 from cdc.clock import now_ms
 from cdc.config import IcebergConfig
 from cdc.errors import RefusedError, TransientError
@@ -44,6 +45,7 @@ if TYPE_CHECKING:
 
 _TRIES = 20
 _HELD_PAUSE_SECONDS = 0.25
+_FIRST_PAUSE_SECONDS, _LONGEST_PAUSE_SECONDS = 0.02, 1.0
 
 
 class IcebergStore(Store):
@@ -151,7 +153,8 @@ class IcebergStore(Store):
 
     def _finish_switch(self) -> None:
         """Complete a recorded switch. Other clients, including readers, may complete it at the same time."""
-        for attempt in range(_TRIES):
+        backoff = Backoff(_FIRST_PAUSE_SECONDS, _LONGEST_PAUSE_SECONDS)
+        for _ in range(_TRIES):
             state = self.read_state()
             if state is None or state.switching is None:
                 return
@@ -159,7 +162,7 @@ class IcebergStore(Store):
                 self._exchange_and_record(state, state.switching)
                 return
             except TableMovedError:
-                time.sleep(min(0.02 * 2**attempt, 1.0))
+                time.sleep(backoff.next_delay())
         raise TransientError("Other clients keep moving the warehouse's tables.")
 
     def _exchange_and_record(self, state: WarehouseState, number: int) -> None:
@@ -305,7 +308,8 @@ class IcebergStore(Store):
 
     def change(self, change: Callable[[WarehouseState], WarehouseState]) -> WarehouseState:
         """Read the state, apply `change`, and write the result. Retries if another process writes at the same time."""
-        for attempt in range(_TRIES):
+        backoff = Backoff(_FIRST_PAUSE_SECONDS, _LONGEST_PAUSE_SECONDS)
+        for _ in range(_TRIES):
             state = self.state()
             changed = change(state)
             try:
@@ -313,7 +317,7 @@ class IcebergStore(Store):
                     self._state.write(changed)
                 return changed
             except StateConflictError:
-                time.sleep(min(0.02 * 2**attempt, 1.0))
+                time.sleep(backoff.next_delay())
         raise TransientError("Other processes keep changing the warehouse's state.")
 
     # -- rows --------------------------------------------------------------------------------------------------

@@ -9,12 +9,13 @@ from __future__ import annotations
 import gc
 import re
 import time
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
 from functools import partial
 from typing import TYPE_CHECKING, Any, Generic, Protocol, TypeVar
 
+from cdc.backoff import Backoff
 from cdc.errors import TransientError
 from cdc.logs import get_logger
 from cdc.secrets import redact
@@ -28,7 +29,7 @@ if TYPE_CHECKING:
 log = get_logger("snapshot")
 
 _TICK_SECONDS = 0.5
-_LONGEST_PAUSE_SECONDS = 15.0
+_FIRST_PAUSE_SECONDS, _LONGEST_PAUSE_SECONDS = 1.0, 15.0
 # If no chunk finishes for this long, the command ends with an error, so that its supervisor or the operator notices.
 _PATIENCE_SECONDS = 600.0
 _TRACE_WORDS = ("at ", "An error occurred while calling", "File ", "Traceback")
@@ -91,7 +92,8 @@ class ChunkQueue(Generic[Task]):
         self._tick = tick
         self._stop = stop
         self._cancel = cancel
-        self._failures: dict[int, int] = {}
+        self._failures: Counter[int] = Counter()
+        self._backoffs: dict[int, Backoff] = {}
 
     def attempts(self, tasks: Iterable[Callable[[], Task]]) -> Iterator[Attempt]:
         """Yields the final attempt of each chunk as it ends. A task is created when its turn comes.
@@ -145,9 +147,10 @@ class ChunkQueue(Generic[Task]):
                 running[pool.submit(self._run, task)] = make
 
     def _pause(self, number: int, message: str) -> float:
-        failures = self._failures[number] = self._failures.get(number, 0) + 1
-        pause = min(_LONGEST_PAUSE_SECONDS, 0.5 * (1 << failures))
-        log.warning("chunk_failed", chunk=number, failures=failures, reason=message, in_seconds=pause)
+        self._failures[number] += 1
+        backoff = self._backoffs.setdefault(number, Backoff(_FIRST_PAUSE_SECONDS, _LONGEST_PAUSE_SECONDS))
+        pause = backoff.next_delay()
+        log.warning("chunk_failed", chunk=number, failures=self._failures[number], reason=message, in_seconds=pause)
         return pause
 
 

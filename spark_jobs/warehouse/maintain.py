@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
+from cdc.backoff import Backoff
 from cdc.errors import TransientError
 from cdc.logs import get_logger
 from sinks.iceberg import naming, statements
@@ -143,7 +144,8 @@ def _words(error: Exception) -> str:
 
 def _settled(store: IcebergStore, call: Callable[[], Any]) -> None:
     """Call it, and retry after a commit conflict. The last attempt runs while the sync is held."""
-    for attempt in range(_TRIES):
+    backoff = Backoff()
+    for _ in range(_TRIES):
         try:
             call()
             return
@@ -151,7 +153,7 @@ def _settled(store: IcebergStore, call: Callable[[], Any]) -> None:
             if not any(conflict in str(error) for conflict in CONFLICTS):
                 raise
             log.info("conflict_retried", reason=str(error).splitlines()[0][:200])
-            time.sleep(0.5 * 2**attempt)
+            time.sleep(backoff.next_delay())
     with store.held(_HOLD_SECONDS):
         call()
 
