@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import signal
 from collections.abc import Iterator
 from contextlib import contextmanager
 from types import FrameType
-from typing import Final
 
-_SIGNALS: Final = (signal.SIGINT, signal.SIGTERM)
+from cdc.stop_signals import handled_by
 
 
 class Interruption:
@@ -36,9 +34,5 @@ class Interruption:
 def interruptible() -> Iterator[Interruption]:
     """Handle both signals within the block. Only the main thread may call this."""
     interruption = Interruption()
-    before = {number: signal.signal(number, interruption.handle) for number in _SIGNALS}
-    try:
+    with handled_by(interruption.handle):
         yield interruption
-    finally:
-        for number, handler in before.items():
-            signal.signal(number, handler)
