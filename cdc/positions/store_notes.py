@@ -14,11 +14,12 @@ from contextlib import suppress
 
 import msgspec
 import orjson
-from confluent_kafka import OFFSET_BEGINNING, Consumer, KafkaError, KafkaException, Message, Producer, TopicPartition
+from confluent_kafka import OFFSET_BEGINNING, Consumer, KafkaError, KafkaException, Message, TopicPartition
 
 from cdc.clock import now_ms
 from cdc.config import Config
 from cdc.errors import TailraceError, TransientError
+from cdc.kafka.clients import open_durable_producer
 from cdc.kafka.control_topics import committed_reader
 from cdc.kafka.topics import Topics
 from cdc.logs import get_logger
@@ -144,9 +145,7 @@ class NoteWriter:
     def __init__(self, config: Config) -> None:
         self._topic = control_topic(config.kafka.prefix, Control.STORES)
         self._failed: list[KafkaError] = []
-        self._producer = Producer(
-            {**config.kafka.client_options(), "acks": "all", "log_level": 0, "on_delivery": self._delivered}
-        )
+        self._producer = open_durable_producer(config.kafka.client_options(), {"on_delivery": self._delivered})
 
     def write(self, note: Note) -> None:
         """Write a note, and wait until it is durable."""
