@@ -19,6 +19,7 @@ from sinks.iceberg.catalog import location
 from sinks.iceberg.naming import CATALOG, Identifier
 from sinks.iceberg.store import IcebergStore
 from sinks.iceberg.tables import key_of
+from spark_jobs.tasks.task_errors import error_line
 from spark_jobs.warehouse.apply import CONFLICTS
 
 if TYPE_CHECKING:
@@ -83,7 +84,7 @@ def _maintain_table(spark: SparkSession, store: IcebergStore, name: Identifier) 
         _settled(store, lambda: _call(spark, "rewrite_manifests", name))
         _remove_orphans(spark, store, name)
     except Exception as error:
-        problem = _words(error)
+        problem = error_line(error)
         log.warning("table_left", table=".".join(name), reason=problem)
     after = _figures(spark, name)
     return Upkeep(
@@ -133,13 +134,6 @@ def _remove_orphans(spark: SparkSession, store: IcebergStore, name: Identifier) 
     """
     listing = ", prefix_listing => true" if "://" in location(store.settings) else ""
     _call(spark, "remove_orphan_files", name, f"older_than => {_ago(_ORPHAN_HOURS)}{listing}")
-
-
-def _words(error: Exception) -> str:
-    """Return the error's message: Java's own line where py4j's first line only says that a Java call failed."""
-    lines = str(error).splitlines() or [type(error).__name__]
-    found = next((line for line in lines[1:] if line.startswith(": ")), lines[0]) if "calling" in lines[0] else lines[0]
-    return found.removeprefix(": ")[:300]
 
 
 def _settled(store: IcebergStore, call: Callable[[], Any]) -> None:
