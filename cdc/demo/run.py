@@ -2,19 +2,16 @@
 
 from __future__ import annotations
 
-import signal
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, ExitStack, contextmanager, suppress
 from dataclasses import dataclass
 from types import FrameType
-from typing import Final
 
 from cdc.demo.parts import DemoPart
 from cdc.demo.view import DemoView
+from cdc.stop_signals import handled_by
 from deploy.stack import Stack
-
-_SIGNALS: Final = (signal.SIGINT, signal.SIGTERM)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -104,9 +101,5 @@ class _Interruption:
 def _interruptible() -> Iterator[_Interruption]:
     """Handle both signals within the block. Only the main thread may call this."""
     interruption = _Interruption()
-    before = {number: signal.signal(number, interruption.handle) for number in _SIGNALS}
-    try:
+    with handled_by(interruption.handle):
         yield interruption
-    finally:
-        for number, handler in before.items():
-            signal.signal(number, handler)

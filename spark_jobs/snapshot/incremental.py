@@ -19,6 +19,7 @@ import msgspec
 import psycopg
 from psycopg import sql
 
+from cdc.clock import now_ms
 from cdc.config import Config
 from cdc.errors import TransientError, UsageError
 from cdc.logical_messages.signed import read_secret
@@ -137,7 +138,7 @@ class IncrementalSnapshotDriver(SnapshotDriver):
             base=base,
             chunks=len(chunks),
             size_bytes=total,
-            started_ms=time.time_ns() // 1_000_000,
+            started_ms=now_ms(),
             where=where,
             settings=settings,
         )
@@ -148,7 +149,7 @@ class IncrementalSnapshotDriver(SnapshotDriver):
         return _PlannedSnapshot(copy=copy, chunks=tuple(chunks), tables=tables)
 
     def _give_up(self, copy: SnapshotState, reason: str) -> None:
-        given_up = msgspec.structs.replace(copy, state="abandoned", reason=reason, ended_ms=time.time_ns() // 1_000_000)
+        given_up = msgspec.structs.replace(copy, state="abandoned", reason=reason, ended_ms=now_ms())
         self._publisher.send(self._topic, given_up.key, given_up.encode(), [])
         self._publisher.commit(_COMMIT_SECONDS)
         log.info("snapshot_abandoned", copy=copy.id, reason=reason)

@@ -2,13 +2,10 @@
 
 from __future__ import annotations
 
-import signal
-import threading
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from types import FrameType
 from typing import TYPE_CHECKING
 
 import click
@@ -20,6 +17,7 @@ from cdc.commands.pipeline.snapshot_requests import carry_out_request
 from cdc.config import Config, load_config
 from cdc.errors import UsageError
 from cdc.snapshot.records import SnapshotProgress
+from cdc.stop_signals import event_on
 
 if TYPE_CHECKING:
     from rich.progress import Progress as RichProgress
@@ -77,13 +75,7 @@ def snapshot(
     if where and not tables:
         raise UsageError("--where needs --table.", remedy="Name the tables that the condition applies to.")
     config = load_config(config_path)
-    stop = threading.Event()
-
-    def ask_to_stop(_signal: int, _frame: FrameType | None) -> None:
-        stop.set()
-
-    signal.signal(signal.SIGTERM, ask_to_stop)
-    signal.signal(signal.SIGINT, ask_to_stop)
+    stop = event_on()
     with _view(as_json=as_json) as view:
         report = take_due_snapshots(config, view, stop, tables=tables, where=where)
     click.echo(_json(report) if as_json else "\n".join(_lines(report)))
