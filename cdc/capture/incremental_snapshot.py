@@ -18,6 +18,7 @@ from cdc.capture.event_rules import EventRules
 from cdc.config import Config, KafkaConfig
 from cdc.encoding.table_encoder import Shape
 from cdc.errors import TransientError
+from cdc.kafka.offsets import first_and_end_offset
 from cdc.kafka.record import Record
 from cdc.logs import get_logger
 from cdc.lsn import LSN, Version
@@ -269,10 +270,10 @@ class WaitingRows:
         if self._first == self._end:
             return True
         try:
-            low, high = self._consumer.get_watermark_offsets(TopicPartition(self.topic, 0), timeout=_READ_SECONDS)
+            low, high = first_and_end_offset(self._consumer, self.topic, timeout_seconds=_READ_SECONDS)
         except KafkaException as error:
             raise TransientError(f"{self.topic} could not be read: {error.args[0].str()}") from error
-        return bool(low <= self._first and self._end <= high)
+        return low <= self._first and self._end <= high
 
     def next_slice(self) -> list[SnapshotRow]:
         """Read and return the next rows. An empty list: the end of the chunk."""

@@ -86,7 +86,7 @@ def judge_tables_topics(
                     place,
                     f"It already holds {facts.end} records, but capture has not started yet: rows that the source no "
                     "longer has would stay in it.",
-                    f"Delete the topic, or use another prefix: {_NEW_PREFIX}",
+                    f"Delete the topic. Or: {_NEW_PREFIX}",
                 )
             )
         yield from problems

@@ -142,7 +142,7 @@ class PipelinePart:
         state = self._state
         if not state or state["slot"] is None or state["topics_lsn"] is None:
             return "capture"
-        if state["first_copy_due"]:
+        if state["initial_snapshot_due"]:
             return "the initial snapshot"
         serving = {each["name"] for each in state["stores"] if each["lsn"] is not None}
         return ", ".join(name for name in self._stores if name not in serving) or None

@@ -9,6 +9,7 @@ from confluent_kafka import OFFSET_BEGINNING, Consumer, KafkaError, KafkaExcepti
 
 from cdc.errors import TransientError
 from cdc.kafka.failures import kafka_failure, unreachable
+from cdc.kafka.offsets import first_and_end_offset
 
 OPEN_TRANSACTION_SECONDS = 0.02
 _FIRST_LOOK_BACK = 64
@@ -46,8 +47,7 @@ def end_of_all(options: dict[str, str], topic: str, timeout_seconds: float) -> i
     """Return the offset after all records. (For committed records, Kafka returns only the first open transaction.)"""
     everything = uncommitted_reader(options)
     try:
-        _, end = everything.get_watermark_offsets(TopicPartition(topic, 0), timeout=timeout_seconds)
-        return int(end)
+        return first_and_end_offset(everything, topic, timeout_seconds=timeout_seconds)[1]
     except KafkaException as error:
         raise kafka_failure(options, f"{topic} could not be read", error.args[0]) from error
     finally:
@@ -66,9 +66,8 @@ def end_offsets(options: dict[str, str], topics: Iterable[str], timeout_seconds:
 
 
 def _ends(consumer: Consumer, topic: str, timeout_seconds: float) -> list[int]:
-    partitions = consumer.list_topics(topic, timeout=timeout_seconds).topics[topic].partitions
-    places = [TopicPartition(topic, number) for number in sorted(partitions)]
-    return [int(consumer.get_watermark_offsets(place, timeout=timeout_seconds)[1]) for place in places]
+    numbers = sorted(consumer.list_topics(topic, timeout=timeout_seconds).topics[topic].partitions)
+    return [first_and_end_offset(consumer, topic, each, timeout_seconds=timeout_seconds)[1] for each in numbers]
 
 
 def read_last(
@@ -99,7 +98,7 @@ def read_last(
 
 def _read_backwards(consumer: Consumer, topic: str, key: bytes, timeout_seconds: float) -> tuple[bytes | None, int]:
     """Return the value, and the offset at which reading ended."""
-    low, high = consumer.get_watermark_offsets(TopicPartition(topic, 0), timeout=timeout_seconds)
+    low, high = first_and_end_offset(consumer, topic, timeout_seconds=timeout_seconds)
     look_back = _FIRST_LOOK_BACK
     while True:
         start = max(low, high - look_back)

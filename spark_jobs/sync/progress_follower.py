@@ -28,6 +28,7 @@ from cdc.errors import TailraceError, TransientError
 from cdc.kafka.broker_clock import BrokerClock, append_time_ms
 from cdc.kafka.control_topics import committed_reader
 from cdc.kafka.failures import kafka_failure, unreachable
+from cdc.kafka.offsets import first_and_end_offset
 from cdc.logs import get_logger
 from cdc.names import Control, control_topic
 from cdc.positions import progress as progress_records
@@ -205,7 +206,7 @@ class Ledger:
         found = consumer.list_topics(timeout=10).topics
         if self._progress_topic not in found or self._schema_topic not in found:
             return False
-        low, high = consumer.get_watermark_offsets(TopicPartition(self._progress_topic, 0), timeout=10)
+        low, high = first_and_end_offset(consumer, self._progress_topic, timeout_seconds=10)
         self._read_to = {}
         consumer.assign(
             [

@@ -21,6 +21,7 @@ from cdc.errors import TransientError
 from cdc.kafka.broker_clock import append_time_ms
 from cdc.kafka.control_topics import committed_reader
 from cdc.kafka.failures import kafka_refusal
+from cdc.kafka.offsets import first_and_end_offset
 from cdc.monitoring.audit_summary import decode_audit, last_audits
 from cdc.monitoring.facts.log_clock import LogClock
 from cdc.monitoring.facts.published_offsets import PublishedOffsets
@@ -154,7 +155,7 @@ class KafkaFactsReader:
         self._unread = set(wanted)
 
     def _start(self, consumer: Consumer, name: str) -> int:
-        low, high = consumer.get_watermark_offsets(TopicPartition(name, 0), timeout=_ANSWER_SECONDS)
+        low, high = first_and_end_offset(consumer, name, timeout_seconds=_ANSWER_SECONDS)
         look_back = next((back for each, back in _LOOK_BACK.items() if each.value == self._controls[name]), high)
         known = self._places.get(name, 0)
         return max(low, high - look_back, known if known <= high else 0)

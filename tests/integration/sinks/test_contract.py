@@ -1,4 +1,4 @@
-"""What every store promises, on the real servers: the rules at the top of cdc/stores/contract.py, one by one."""
+"""The contract of a store (cdc/stores/contract.py) on the real servers, rule by rule."""
 
 from __future__ import annotations
 
@@ -28,8 +28,8 @@ from cdc.stores.contract import (
     TakenOverError,
     TopicPosition,
 )
-from tests.harness.proxy import Proxy
-from tests.harness.stores import DOCUMENTED, KINDS, apply, change, rows, store_of, table, truncate
+from tests.harness.network.proxy import Proxy
+from tests.harness.stores.opened_stores import DOCUMENTED, KINDS, apply, change, rows, store_of, table, truncate
 
 SOME = Position(
     topics={"t.public.orders": TopicPosition("an-id", (3, 5))}, version=Version(80, 2), lsn=80, caught_up_ms=9
@@ -71,7 +71,7 @@ def test_the_server_of_the_stack_is_good(store: Store) -> None:
 
 
 def test_rows_come_back_as_they_went_in(store: Store, generation: Generation, orders: TableSchema) -> None:
-    """A stored row has the event's bytes; a deleted one is not among the live ones, but its version is kept."""
+    """A stored row has the event's bytes; a deleted row is not returned, but its version is kept."""
     one = change(1, 5, {"note": 'é " \\ \n 😀'})
     assert apply(store, generation, orders, [one, change(2, 6, gone=True)]) == []
     assert [(each.id, each.version) for each in store.contents(generation, orders)] == [("1", one.version)]
@@ -82,8 +82,8 @@ def test_rows_come_back_as_they_went_in(store: Store, generation: Generation, or
     assert store.count(generation, orders) == 1
 
 
-def test_a_writer_factory_travels(store: Store, generation: Generation, orders: TableSchema) -> None:
-    """It can be sent to another process, and its writer works there."""
+def test_a_writer_factory_works_in_another_process(store: Store, generation: Generation, orders: TableSchema) -> None:
+    """A writer factory can be sent to another process, and its writer works there."""
     writer = pickle.loads(pickle.dumps(store.writer_factory(generation)))()  # noqa: S301 - our own bytes
     assert writer.apply(orders, [change(1, 5)]) == []
     writer.close()
@@ -91,7 +91,7 @@ def test_a_writer_factory_travels(store: Store, generation: Generation, orders: 
 
 
 def test_an_older_version_never_wins(store: Store, generation: Generation, orders: TableSchema) -> None:
-    """v5, v4, a delete at v6, v5 again: the row is gone, and stays so."""
+    """After v5, v4, a delete at v6 and v5 again, the row is absent."""
     for each in (change(1, 5), change(1, 4), change(1, 6, gone=True), change(1, 5)):
         apply(store, generation, orders, [each])
     assert rows(store, generation, orders) == {}
@@ -106,7 +106,7 @@ def test_the_same_version_again_is_harmless(store: Store, generation: Generation
 
 
 def test_a_row_comes_back_after_its_delete(store: Store, generation: Generation, orders: TableSchema) -> None:
-    """Deleted and inserted again under one key: the row is there for good, without the tombstone's end of life."""
+    """A row inserted again after its delete stays, without the tombstone's expiry."""
     for each in (change(1, 5), change(1, 6, gone=True), change(1, 7, {"note": "again"})):
         apply(store, generation, orders, [each])
     assert rows(store, generation, orders) == {"1": {"id": 1, "note": "again"}}
@@ -126,7 +126,7 @@ deliveries = st.lists(
 def test_any_order_and_any_repetition_converge(
     order: list[tuple[int, int, int, bool]], data: Any, store: Store, generation: Generation, orders: TableSchema
 ) -> None:
-    """However changes are reordered, repeated and cut into batches, the largest version of each key is what stays."""
+    """However changes are reordered, repeated and batched, the largest version of each key remains."""
     run = next(_runs)
     by_version = {(key, position, seq): gone for key, position, seq, gone in order}
     changes = [
@@ -150,10 +150,10 @@ def test_any_order_and_any_repetition_converge(
     assert found == {key: (each.version, each.row) for key, each in expected.items()}
 
 
-def test_a_truncate_kills_what_is_older_and_nothing_else(
+def test_a_truncate_removes_older_rows_of_its_table_only(
     store: Store, generation: Generation, orders: TableSchema, prefix: str
 ) -> None:
-    """Rows below the marker are dead, later ones and other tables' live; older ones that come late stay out."""
+    """A marker removes rows below its version, keeps later ones and other tables', and keeps late older ones out."""
     other = table(prefix, name="orders2")
     store.ensure_table(generation, other)
     apply(
@@ -184,7 +184,7 @@ steps = st.lists(
 def test_truncates_among_changes_converge(
     order: list[tuple[int, int, int, str]], store: Store, generation: Generation, orders: TableSchema
 ) -> None:
-    """In whatever order they come: a row lives if its last change is a row, and no marker is above it."""
+    """In any order, a row exists if its last change is a row and no marker is above it."""
     run = next(_runs)
     marker, last = Version(0, 0), dict[str, Change]()
     kinds = {(key, position, seq): kind for key, position, seq, kind in order}
@@ -204,7 +204,7 @@ def test_truncates_among_changes_converge(
 
 
 def test_a_truncate_reaches_every_row(store: Store, generation: Generation, orders: TableSchema) -> None:
-    """Also when they fill many pages."""
+    """A TRUNCATE removes rows that fill many pages."""
     apply(store, generation, orders, [change(key, 5) for key in range(6_000)])
     assert truncate(store, generation, orders, Version(48, 1)) == 6_000
     assert store.count(generation, orders) == 0
@@ -230,7 +230,7 @@ ODD_KEYS = [
 
 
 def test_every_key_is_a_row_of_its_own(store: Store, generation: Generation, orders: TableSchema) -> None:
-    """Empty, blank, 512 bytes and longer, with letters that mean something to servers: all are told apart."""
+    """Empty, blank and long keys and keys with special characters are distinct rows."""
     changes = [change(key, 5, {"note": str(place)}) for place, key in enumerate(ODD_KEYS)]
     assert apply(store, generation, orders, changes) == []
     expected = {each.id: json.loads(each.row or b"") for each in changes}
@@ -241,7 +241,7 @@ def test_every_key_is_a_row_of_its_own(store: Store, generation: Generation, ord
 
 
 def test_tables_with_odd_names_do_not_mix(store: Store, generation: Generation, prefix: str) -> None:
-    """Names that differ by case or dots only, or hold letters of a search pattern."""
+    """Tables whose names differ only by case or dots, or have wildcard characters, do not share rows."""
     names = ["Orders", "orders", "or.ders", "or-ders", "or*", "or?ers", "x" * 63, '"; drop table t;--']
     tables = [
         TableSchema("public", name, f"{prefix}.{name}", ("id",), (SchemaColumn("id", "int8", -1),)) for name in names
@@ -256,7 +256,7 @@ def test_tables_with_odd_names_do_not_mix(store: Store, generation: Generation, 
 
 
 def test_a_position_is_kept_and_given_back(store: Store, generation: Generation) -> None:
-    """What was saved is what any reader sees, with the owner and the time."""
+    """Every reader sees the saved position with its owner and time."""
     assert store.take(generation, "one").topics == {}
     saved = store.save_position(generation, SOME)
     assert saved == store.position(generation)
@@ -267,7 +267,7 @@ def test_a_position_is_kept_and_given_back(store: Store, generation: Generation)
 def test_two_drivers_on_one_store_and_one_stops(
     kind: str, address: str, prefix: str, store: Store, generation: Generation
 ) -> None:
-    """The last one to take the generation has it; the other cannot move the position any more."""
+    """The last driver that takes a generation has it; the other cannot save a position."""
     store.take(generation, "one")
     store.save_position(generation, SOME)
     second = store_of(kind, address, prefix)
@@ -281,7 +281,9 @@ def test_two_drivers_on_one_store_and_one_stops(
 
 
 def test_generations_come_serve_and_go(store: Store, generation: Generation, orders: TableSchema) -> None:
-    """Nothing serves before the first switch; the serving one cannot be dropped; a dropped one has no position."""
+    """No generation serves before the first switch, the serving one cannot be dropped, and a dropped one has no
+    position.
+    """
     assert store.serving() is None
     store.switch(generation)
     serving = store.serving()
@@ -304,8 +306,9 @@ def test_generations_come_serve_and_go(store: Store, generation: Generation, ord
 
 
 def test_rows_of_another_pipeline_neither_win_nor_stay(store: Store, orders: TableSchema) -> None:
-    """Their versions are larger, and so is their TRUNCATE's. A generation of a new pipeline holds only its own rows;
-    a larger version of the old one that comes late is turned away."""
+    """A generation of a new pipeline rejects rows and TRUNCATEs of another pipeline, although their versions are
+    larger.
+    """
     first = store.create_generation([orders], "first")
     apply(store, first, orders, [change(1, 100), change(2, 100), change(3, 101, gone=True), change(6, 102)])
     truncate(store, first, orders, Version(99 * 8, 1))
@@ -327,7 +330,7 @@ def test_rows_of_another_pipeline_neither_win_nor_stay(store: Store, orders: Tab
 
 @pytest.mark.parametrize("kind", KINDS, indirect=True)
 def test_a_prefix_belongs_to_one_store(kind: str, address: str, prefix: str, generation: Generation) -> None:
-    """A second store under the same prefix would write the same rows: refused, and the remedy said."""
+    """A second store under the same prefix is refused with the remedy."""
     other = store_of(kind, address, prefix, name="other")
     with pytest.raises(RefusedError, match="belong"):
         other.create_generation([])
@@ -340,7 +343,7 @@ def test_a_prefix_belongs_to_one_store(kind: str, address: str, prefix: str, gen
 
 
 def test_a_changed_key_needs_a_new_generation(store: Store, generation: Generation, orders: TableSchema) -> None:
-    """Under another primary key the rows have other ids, and the old ones would stay."""
+    """Under another primary key the rows have other ids, so a new generation is required."""
     assert store.ensure_table(generation, orders) is Fit.READY
     assert store.ensure_table(generation, orders._replace(key=("note",))) is Fit.NEEDS_GENERATION
     assert store.ensure_table(generation, orders) is Fit.READY
@@ -348,7 +351,9 @@ def test_a_changed_key_needs_a_new_generation(store: Store, generation: Generati
 
 @pytest.mark.parametrize("kind", KINDS, indirect=True)
 def test_a_server_that_is_away_is_transient(kind: str, address: str, prefix: str, orders: TableSchema) -> None:
-    """Cut off, every call says "again later"; back, everything works, and nothing of the cut batch is lost."""
+    """Every call on an unreachable server raises a transient error, and afterwards the interrupted batch is
+    complete.
+    """
     host, _, port = address.partition("://")[2].partition("/")[0].rpartition(":")
     with Proxy(host, int(port)) as proxy:
         store = store_of(kind, address.replace(f"{host}:{port}", proxy.address), prefix)

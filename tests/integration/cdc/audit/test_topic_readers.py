@@ -1,4 +1,4 @@
-"""The audit's two ways of reading a topic give the same rows, whatever its batches are like."""
+"""The audit's two readers of a topic give the same rows, whatever batches it has."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from cdc.audit.row_content import Content
 from spark_jobs.audit import topic_read_task
 from spark_jobs.audit.side_tasks import FAILURE, TOPIC, Hashing, SideError
 from spark_jobs.audit.topic_read_task import TopicReadTask
-from tests.harness.topics import create_topic
+from tests.harness.kafka.topics import create_topic
 
 Row = tuple[int, ...]
 
@@ -22,7 +22,7 @@ def _event(number: int) -> bytes:
 
 @pytest.fixture
 def topic(kafka_bootstrap: str, prefix: str) -> str:
-    """Of 500 records a transaction, by producers that compress otherwise; every second one is aborted."""
+    """A topic of transactions of 500 records, by producers with different compression; every second one is aborted."""
     name = f"{prefix}.public.t"
     create_topic(kafka_bootstrap, name, 1, cleanup_policy="compact")
     number = 0
@@ -60,8 +60,10 @@ def _read(kafka_bootstrap: str, topic: str, start: int, end: int) -> set[Row]:
     return found
 
 
-def test_both_ways_read_the_same(kafka_bootstrap: str, topic: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """What is committed, of any range; with a batch that the quick way cannot unpack, the other one is taken."""
+def test_both_readers_give_the_same_rows(kafka_bootstrap: str, topic: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Both readers give the committed rows of any range; a batch that the quick one cannot unpack is left to the
+    other.
+    """
     assert topic_read_task.NativeRecords is not None, "compiled by `pip install --editable .`"
     native, end = topic_read_task.NativeRecords, 4 * (500 + 1) * 2
     for codec, more in (("none", 0), ("snappy", 100)):

@@ -26,7 +26,7 @@ from cdc.config import (
 from cdc.config.toml.report import as_plain, as_toml
 from cdc.errors import ConfigError, UsageError
 from cdc.secrets import Url
-from tests.harness.command import run_command
+from tests.harness.processes.command import run_command
 
 MINIMAL = """
 [source]
@@ -324,9 +324,11 @@ def test_no_password_in_repr_report_or_problems(password: str, how: str) -> None
     """
     try:
         config = parse(text, PW=password)
+        assert how == "right"
         shown = f"{config} {config!r} {as_plain(config)} {as_toml(as_plain(config))}"
         assert config.kafka.client_options()["sasl.password"] == password
     except ConfigError as error:
+        assert how == "wrong", error
         shown = f"{error} {error!r} {error.problems}"
     assert "Zq" not in shown
     assert "qZ" not in shown
