@@ -191,7 +191,7 @@ class Topics:
             if policies.get(name) != policy:
                 raise RefusedError(
                     f"Topic {name} has cleanup.policy={policies.get(name)}, expected {policy}: rows may be missing.",
-                    remedy="Run: tailrace recover. It restores the setting and copies the rows that may be missing.",
+                    remedy="Run: tailrace recover. It restores the setting, and every table then needs a snapshot.",
                 )
 
     def _table_settings(self) -> dict[str, str]:

@@ -155,9 +155,7 @@ def wait_for_snapshot_job(
             present = copies.copies.get(copy.id, copy)
             if copies.is_complete(present):
                 return _judged(copies, present)
-    log.warning(
-        "initial_snapshot_interrupted", reason="capture stops; tables that are not copied yet become incomplete"
-    )
+    log.warning("initial_snapshot_interrupted", reason="capture stops; tables with unfinished chunks become incomplete")
     return None
 
 
@@ -272,5 +270,5 @@ class _WalWatch:
                 held_bytes=held,
                 left_bytes=left,
                 reason="the slot keeps all WAL until the initial snapshot is complete",
-                remedy="Raise max_slot_wal_keep_size (a reload is enough), or [snapshot] connections to copy faster.",
+                remedy="Raise max_slot_wal_keep_size (a reload is enough), or [snapshot] connections to read faster.",
             )

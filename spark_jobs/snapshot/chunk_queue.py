@@ -118,7 +118,7 @@ class ChunkQueue(Generic[Task]):
                         continue
                     message = attempt.message
                     if time.monotonic() - last_success > _PATIENCE_SECONDS:
-                        raise TransientError(f"No chunk could be copied for {_PATIENCE_SECONDS:.0f} seconds: {message}")
+                        raise TransientError(f"No chunk could be read for {_PATIENCE_SECONDS:.0f} seconds: {message}")
                     waiting.append((time.monotonic() + self._pause(make().chunk.number, message), make))
                 self._fill(pool, waiting, running)  # before the caller handles the ended ones, which takes a while
                 self._tick()

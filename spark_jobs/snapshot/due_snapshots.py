@@ -43,7 +43,7 @@ def take_due_snapshots(
 ) -> SnapshotReport:
     """Run the initial snapshot if it is not complete, then incremental snapshots. Returns the result.
 
-    `tables` names tables to copy again, whether that is due or not. If it is empty, the incomplete tables are copied.
+    `tables` names tables to read, complete or not. If it is empty, the incomplete tables are read.
     `where` is an SQL condition for the rows of `tables`.
     """
     with (sessions or partial(one_session, config))() as session:

@@ -52,7 +52,7 @@ _CHUNK_MB = 8
 _POLL_SECONDS = 0.2
 _COMMIT_SECONDS = 60.0
 _WHERE_TIMEOUT = "10s"
-CANCELLED = "its copy was cancelled"
+CANCELLED = "its snapshot was cancelled"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -65,7 +65,7 @@ class SnapshotReport:
 
     @property
     def incomplete(self) -> list[dict[str, Any]]:
-        """The tables that must be copied again."""
+        """The tables that need an incremental snapshot."""
         tables = [] if self.status is None else self.status["tables"]
         return [table for table in tables if not table["complete"]]
 

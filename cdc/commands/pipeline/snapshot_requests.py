@@ -82,7 +82,5 @@ def _snapshot_line(copy: Mapping[str, Any]) -> str:
     words = {"planned": "running", "open": "about to start"}.get(copy["state"], copy["state"])
     reason = f" ({copy['reason']})" if copy["reason"] else ""
     where = f" where {copy['where']}" if copy["where"] else ""
-    return (
-        f"{copy['kind']} snapshot {copy['id']} of {', '.join(copy['tables'])}{where}: {words}{reason}, "
-        f"{', '.join(parts)}"
-    )
+    kind = "initial" if copy["kind"] == "first" else "incremental"
+    return f"{kind} snapshot {copy['id']} of {', '.join(copy['tables'])}{where}: {words}{reason}, {', '.join(parts)}"
