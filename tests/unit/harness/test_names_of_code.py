@@ -34,7 +34,7 @@ _OTHER_WORDS = """
     text times values
     # Processes, threads and servers.
     allocator artifacts backoff child client clients containers daemon host images launch main output
-    parent pause poller ports process program queue registry run server servers services
+    parent pause poller ports process program queue registry run server servers services signals stop
     supervisor thread transport wait waiting worker
     # Command line, configuration and logs.
     cli commands config errors interpolation line log logs options prompt setup terminal wiring
