@@ -12,12 +12,13 @@ from collections.abc import Callable, Collection, Mapping
 from typing import Protocol, TypeVar
 
 import msgspec
-from confluent_kafka import Consumer, KafkaException, Message, TopicPartition
+from confluent_kafka import KafkaException, Message, TopicPartition
 
 from cdc.capture.event_rules import EventRules
 from cdc.config import Config, KafkaConfig
 from cdc.encoding.table_encoder import Shape
 from cdc.errors import TransientError
+from cdc.kafka.clients import open_consumer
 from cdc.kafka.offsets import first_and_end_offset
 from cdc.kafka.record import Record
 from cdc.logs import get_logger
@@ -249,16 +250,12 @@ class WaitingRows:
         self._tag = tag
         self._at = first
         self.count = 0
-        self._consumer = Consumer(
+        self._consumer = open_consumer(
+            kafka.client_options(),
             {
-                **kafka.client_options(),
-                "group.id": "tailrace-unused",
-                "enable.auto.commit": False,
-                "auto.offset.reset": "error",
-                "fetch.wait.max.ms": 20,
+                "enable.partition.eof": False,
                 "queued.max.messages.kbytes": 4096,  # limits memory: the consumer prefetches, also other chunks
-                "log_level": 0,
-            }
+            },
         )
         self._consumer.assign([TopicPartition(self.topic, 0, first)])
 

@@ -11,7 +11,7 @@ from kafka.admin import ConfigResource, ConfigResourceType
 from cdc.check.findings import Finding, fail, ok, refusal, warn
 from cdc.config import Config, KafkaConfig
 from cdc.errors import RefusedError
-from cdc.kafka.admin import Admin
+from cdc.kafka.admin import open_admin
 from cdc.kafka.topics import Topic, Topics
 from cdc.names import Control, control_topic
 from cdc.positions import continuity
@@ -176,7 +176,7 @@ def _alter(topic: str, to: str) -> str:
 
 
 def _settings(kafka: KafkaConfig, names: Iterable[str]) -> dict[str, dict[str, str]]:
-    admin = Admin(**kafka.python_options())
+    admin = open_admin(kafka)
     try:
         resources = [ConfigResource(ConfigResourceType.TOPIC, name) for name in names]
         described = admin.describe_configs(resources, config_filter="all").get("topic", {})

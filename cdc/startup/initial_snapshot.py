@@ -20,6 +20,7 @@ import msgspec
 import psycopg
 from psycopg import sql
 
+from cdc.clock import now_ms
 from cdc.config import Config, KafkaConfig
 from cdc.errors import TransientError
 from cdc.logs import get_logger
@@ -77,7 +78,7 @@ def opened(snapshot: str, point: LSN, base: int, settings: Mapping[str, str]) ->
         snapshot=snapshot,
         point=int(point),
         base=base,
-        started_ms=_now_ms(),
+        started_ms=now_ms(),
     )
 
 
@@ -179,7 +180,7 @@ def interrupted(config: Config, snapshot_id: str) -> InitialSnapshotOutcome:
         if copy is None:
             raise TransientError(f"Snapshot {snapshot_id} has no record on {kafka.prefix}.__copies.")
         if copy.state in ("open", "planned"):
-            given_up = msgspec.structs.replace(copy, state="abandoned", ended_ms=_now_ms(), reason=_INTERRUPTED)
+            given_up = msgspec.structs.replace(copy, state="abandoned", ended_ms=now_ms(), reason=_INTERRUPTED)
             driver.send(control_topic(kafka.prefix, Control.COPIES), given_up.key, given_up.encode(), [])
             driver.commit(_FENCE_SECONDS)
         unfinished = [
@@ -197,7 +198,7 @@ def ended(outcome: InitialSnapshotOutcome) -> SnapshotState:
     return msgspec.structs.replace(
         outcome.copy,
         state="complete" if outcome.is_complete else "abandoned",
-        ended_ms=_now_ms(),
+        ended_ms=now_ms(),
         reason="; ".join(sorted(set(outcome.missing.values()))),
     )
 
@@ -240,10 +241,6 @@ def _producer(kafka: KafkaConfig, transactional_id: str) -> Publisher:
         max_message_bytes=kafka.max_message_bytes,
         parked_topic=control_topic(kafka.prefix, Control.PARKED),
     )
-
-
-def _now_ms() -> int:
-    return time.time_ns() // 1_000_000
 
 
 class _WalWatch:

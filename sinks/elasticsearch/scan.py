@@ -16,6 +16,7 @@ import msgspec
 import orjson
 from elasticsearch import Elasticsearch
 
+from cdc.clock import now_ms
 from cdc.config.stores import ElasticsearchConfig as Settings
 from cdc.errors import TransientError
 from cdc.lsn import Version
@@ -172,8 +173,8 @@ class ElasticsearchScan:
         self._remember_deletes(index, "0s")
         try:
             self._send(target, [(_delete_line(hit), hit.id) for hit in found])
-            now_ms = time.time_ns() // 1_000_000
-            lines = [(documents.lines(change, now_ms), change.id) for change in again if change.row is not None]
+            written_ms = now_ms()
+            lines = [(documents.lines(change, written_ms), change.id) for change in again if change.row is not None]
             self._write_when_forgotten(index, target, lines)
         finally:
             self._remember_deletes(index, None)

@@ -19,6 +19,7 @@ from cdc.audit.audit_records import AuditRecord
 from cdc.config import Config
 from cdc.errors import TransientError
 from cdc.kafka.broker_clock import append_time_ms
+from cdc.kafka.clients import open_offset_client
 from cdc.kafka.control_topics import committed_reader
 from cdc.kafka.failures import kafka_refusal
 from cdc.kafka.offsets import first_and_end_offset
@@ -236,7 +237,7 @@ class KafkaFactsReader:
         if progress is None:
             return
         if self._admin is None:
-            self._admin = AdminClient({**self._config.kafka.client_options(), "log_level": 0})
+            self._admin = open_offset_client(self._config.kafka.client_options())
         latest = OffsetSpec.latest()  # type: ignore[no-untyped-call]
         places = {
             TopicPartition(name, number): latest

@@ -7,13 +7,13 @@ below a TRUNCATE marker.
 
 from __future__ import annotations
 
-import time
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Final
 
 from elasticsearch import Elasticsearch
 
+from cdc.clock import now_ms
 from cdc.config.stores import ElasticsearchConfig as Settings
 from cdc.lsn import Version
 from cdc.stores.contract import Change, Generation, Rejected, TableSchema
@@ -75,8 +75,8 @@ class ElasticsearchWriter:
             size=_SWEEP_ROWS,
             with_source=False,
         ):
-            now_ms, number = time.time_ns() // 1_000_000, self._numbering.number(version)
-            items = [bulk.BulkItem(tombstone_lines(hit.id, number, *version, now_ms), hit.id) for hit in page]
+            deleted_ms, number = now_ms(), self._numbering.number(version)
+            items = [bulk.BulkItem(tombstone_lines(hit.id, number, *version, deleted_ms), hit.id) for hit in page]
             for portion in bulk.requests(items, self._bulk_bytes):
                 bulk.send_bulk(self._raw, target, portion)
             swept += len(page)
@@ -91,7 +91,7 @@ class ElasticsearchWriter:
             self._markers[table] = read_marker(self._client, self._prefix, self._generation, table)
         marker = self._markers[table]
         lines = Documents(table, self._numbering).lines
-        now_ms = time.time_ns() // 1_000_000
+        written_ms = now_ms()
         for change in changes:
             if marker is None or change.version >= marker:
-                yield bulk.BulkItem(lines(change, now_ms), change)
+                yield bulk.BulkItem(lines(change, written_ms), change)

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from cdc.snapshot.initial_chunk import AttemptOutcome, run_chunk
+from cdc.snapshot.chunk_attempt import AttemptOutcome
+from cdc.snapshot.initial_chunk import run_chunk
 from tests.harness.pipeline.pipeline import Pipeline
 from tests.harness.postgres.database import Database
 from tests.harness.processes.process import StartProcess

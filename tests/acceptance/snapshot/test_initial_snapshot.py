@@ -9,7 +9,8 @@ from cdc.lsn import LSN
 from cdc.monitoring.facts.kafka import KafkaFactsReader
 from cdc.monitoring.facts.log_clock import LogClock
 from cdc.names import topic
-from cdc.snapshot.initial_chunk import AttemptOutcome, run_chunk
+from cdc.snapshot.chunk_attempt import AttemptOutcome
+from cdc.snapshot.initial_chunk import run_chunk
 from tests.harness.kafka.records import Record, read_topic
 from tests.harness.pipeline.check_runs import as_role, forget_role, role
 from tests.harness.pipeline.pipeline import MakePipeline, Pipeline

@@ -16,7 +16,8 @@ from typing import TYPE_CHECKING, Any
 import psycopg
 import pytest
 
-from cdc.snapshot.initial_chunk import AttemptOutcome, ChunkTask, run_chunk
+from cdc.snapshot.chunk_attempt import AttemptOutcome
+from cdc.snapshot.initial_chunk import ChunkTask, run_chunk
 from deploy.stack import Stack
 from tests.harness.kafka.records import Record
 from tests.harness.pipeline.pipeline import MakePipeline, Pipeline

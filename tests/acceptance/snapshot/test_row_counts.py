@@ -9,9 +9,10 @@ import msgspec
 import pytest
 
 from cdc.config import load_config
+from cdc.snapshot.chunk_attempt import AttemptOutcome
 from cdc.snapshot.incremental import chunk as beside
 from cdc.snapshot.incremental.announced import announce
-from cdc.snapshot.initial_chunk import AttemptOutcome, run_chunk
+from cdc.snapshot.initial_chunk import run_chunk
 from tests.harness.pipeline.pipeline import MakePipeline
 from tests.harness.pipeline.table_states import states
 from tests.harness.processes.command import run_command

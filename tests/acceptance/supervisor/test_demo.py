@@ -19,7 +19,7 @@ from cdc.config import Config, load_config
 from cdc.config.stores import RedisConfig as RedisSettings
 from cdc.demo import shop
 from cdc.demo.comparison import compare
-from cdc.demo.pipeline_part import STORES
+from cdc.demo.pipeline_process import STORES
 from cdc.stores.registry import open_store
 from deploy.stack import NAMES, Stack, open_stack
 from tests.harness.kafka.topics import delete_topics

@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-import msgspec
 import pytest
 from confluent_kafka import Producer
 
 from cdc.audit.row_blocks import joined
 from cdc.audit.row_content import Content
 from spark_jobs.audit import topic_read_task
-from spark_jobs.audit.side_tasks import FAILURE, TOPIC, Hashing, SideError
+from spark_jobs.audit.side_tasks import FAILURE, TOPIC, Hashing
 from spark_jobs.audit.topic_read_task import TopicReadTask
+from spark_jobs.tasks.task_errors import unpacked_error
 from tests.harness.kafka.topics import create_topic
 
 Row = tuple[int, ...]
@@ -54,7 +54,7 @@ def _read(kafka_bootstrap: str, topic: str, start: int, end: int) -> set[Row]:
     )
     found: set[Row] = set()
     for _, (side, data) in share():
-        assert side == TOPIC, msgspec.json.decode(data, type=SideError) if side == FAILURE else side
+        assert side == TOPIC, unpacked_error(data) if side == FAILURE else side
         columns = joined([data])
         found |= set(zip(*(columns.column(name).to_pylist() for name in columns.column_names), strict=True))
     return found

@@ -12,7 +12,7 @@ import psycopg
 import pytest
 
 from cdc.encoding.values import TypeInfo, built_in, encoder_for, load_types
-from cdc.postgres.session_settings import startup_options
+from cdc.postgres.connection import startup_options
 from tests.golden.documented import Example, read_examples, read_setup
 from tests.golden.inverse import to_input
 

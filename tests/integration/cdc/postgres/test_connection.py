@@ -14,8 +14,7 @@ import pytest
 from psycopg.conninfo import conninfo_to_dict, make_conninfo
 
 from cdc.errors import RefusedError, TransientError
-from cdc.postgres.connection import connect, explain
-from cdc.postgres.session_settings import SESSION_SETTINGS
+from cdc.postgres.connection import SESSION_SETTINGS, connect, explain
 from tests.harness.postgres.database import Database
 from tests.harness.servers.dedicated_postgres import OwnPostgres
 

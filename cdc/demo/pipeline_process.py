@@ -1,4 +1,4 @@
-"""The pipeline as a part of the demo: a `tailrace run --json` process, whose JSON lines give the status."""
+"""The demo's `tailrace run --json` process: starts and stops it, and takes its status from its JSON lines."""
 
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ def write_config(file: Path, addresses: Mapping[str, str], *, dsn: str, page_por
     file.write_text(text, encoding="utf-8")
 
 
-class PipelinePart:
+class PipelineProcess:
     """The pipeline. `start` returns when capture streams changes and every store serves data."""
 
     name = "pipeline"

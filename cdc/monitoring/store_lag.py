@@ -2,12 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 
-from cdc.config import Config
 from cdc.lsn import LSN
-from cdc.monitoring.observer import poll_once
 from cdc.monitoring.status_record import PipelineStatus
 
 
@@ -33,11 +30,6 @@ class StoreLags:
     source_lsn: LSN | None
     topics_lsn: LSN | None
     stores: list[StoreLag]
-
-
-def read_lag(config: Config, names: Sequence[str]) -> StoreLags:
-    """Poll every server once and return the lag of these stores."""
-    return lag_of(poll_once(config, names))
 
 
 def lag_of(record: PipelineStatus) -> StoreLags:
