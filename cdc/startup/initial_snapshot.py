@@ -155,9 +155,7 @@ def wait_for_snapshot_job(
             present = copies.copies.get(copy.id, copy)
             if copies.is_complete(present):
                 return _judged(copies, present)
-    log.warning(
-        "initial_snapshot_interrupted", reason="capture stops; tables with unfinished chunks become incomplete"
-    )
+    log.warning("initial_snapshot_interrupted", reason="capture stops; tables with unfinished chunks become incomplete")
     return None
 
 
