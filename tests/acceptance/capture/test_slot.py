@@ -7,7 +7,7 @@ import threading
 import psycopg
 import pytest
 
-from cdc.capture.loop import CaptureSession
+from cdc.capture.wiring import open_session
 from cdc.config import load_config
 from cdc.lsn import LSN
 from tests.harness.pipeline.pipeline import MakePipeline, Pipeline
@@ -110,7 +110,13 @@ def test_progress_comes_before_confirmation_on_an_idle_database(make_pipeline: M
     pipeline.assert_same("items", while_running=capture)
 
 
-@pytest.mark.parametrize("step", ["database_name", "_check_visible"])
+@pytest.mark.parametrize(
+    "step",
+    [
+        "cdc.capture.wiring.catalog.database_name",
+        "cdc.capture.visible_transactions.VisibleTransactions._query",
+    ],
+)
 def test_a_session_that_fails_at_start_releases_the_slot(
     make_pipeline: MakePipeline, monkeypatch: pytest.MonkeyPatch, step: str
 ) -> None:
@@ -121,13 +127,13 @@ def test_a_session_that_fails_at_start_releases_the_slot(
     def fail(*_: object) -> None:
         raise psycopg.errors.DeadlockDetected("just now")
 
-    if step == "database_name":
-        monkeypatch.setattr("cdc.capture.loop.catalog.database_name", fail)
-    else:
-        monkeypatch.setattr(CaptureSession, step, fail)
-    life = CaptureSession(load_config(pipeline.config), threading.Event())
-    with pytest.raises(psycopg.errors.DeadlockDetected):
-        life.run()
+    monkeypatch.setattr(step, fail)
+    with (
+        pytest.raises(psycopg.errors.DeadlockDetected),
+        open_session(load_config(pipeline.config), threading.Event()) as session,
+    ):
+        assert session is not None
+        session.run()
     sessions = "SELECT 1 FROM pg_stat_activity WHERE datname = current_database() AND pid <> pg_backend_pid()"
     eventually(lambda: not pipeline.database.execute(sessions), 30, "its sessions to end")
     assert pipeline.slot().pid is None
