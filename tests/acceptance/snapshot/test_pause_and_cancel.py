@@ -39,7 +39,9 @@ def test_pause_resume_and_cancel(make_pipeline: MakePipeline, spark: SparkSessio
     execute("INSERT INTO small VALUES (1, 'a')")
     execute("INSERT INTO t SELECT n, repeat('x', 30) FROM generate_series(1, 60000) n")
     capture = pipeline.start()
-    assert run_command("snapshot", pipeline.config, "--cancel", code=1).stdout.startswith("No snapshot is running or due")
+    assert run_command("snapshot", pipeline.config, "--cancel", code=1).stdout.startswith(
+        "No snapshot is running or due"
+    )
     execute("ALTER TABLE t ADD COLUMN w int DEFAULT 7")
     execute("ALTER TABLE small ADD COLUMN w int DEFAULT 7")
     wait_for_look(pipeline, capture)
