@@ -8,7 +8,7 @@ import psycopg
 import pytest
 
 from cdc.capture.wiring import open_session
-from cdc.config import load_config
+from cdc.config import Config, load_config
 from cdc.lsn import LSN
 from tests.harness.pipeline.pipeline import MakePipeline, Pipeline
 from tests.harness.postgres.background_writer import SCHEMA
@@ -110,6 +110,12 @@ def test_progress_comes_before_confirmation_on_an_idle_database(make_pipeline: M
     pipeline.assert_same("items", while_running=capture)
 
 
+def _run_session(config: Config) -> None:
+    with open_session(config, threading.Event()) as session:
+        assert session is not None
+        session.run()
+
+
 @pytest.mark.parametrize(
     "step",
     [
@@ -128,12 +134,8 @@ def test_a_session_that_fails_at_start_releases_the_slot(
         raise psycopg.errors.DeadlockDetected("just now")
 
     monkeypatch.setattr(step, fail)
-    with (
-        pytest.raises(psycopg.errors.DeadlockDetected),
-        open_session(load_config(pipeline.config), threading.Event()) as session,
-    ):
-        assert session is not None
-        session.run()
+    with pytest.raises(psycopg.errors.DeadlockDetected):
+        _run_session(load_config(pipeline.config))
     sessions = "SELECT 1 FROM pg_stat_activity WHERE datname = current_database() AND pid <> pg_backend_pid()"
     eventually(lambda: not pipeline.database.execute(sessions), 30, "its sessions to end")
     assert pipeline.slot().pid is None
