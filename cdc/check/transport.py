@@ -24,7 +24,7 @@ from cdc.config import (
     RedisConfig,
     SourceConfig,
 )
-from cdc.config.stores import Store
+from cdc.config.stores import SyncedStoreConfig
 from cdc.public_settings import is_public_option
 
 # libpq's modes that do not encrypt, or that fall back to no encryption if the server does not support it.
@@ -89,7 +89,7 @@ def _kafka(kafka: KafkaConfig) -> Iterator[Finding]:
     )
 
 
-def _store(place: str, store: Store, spark: Mapping[str, str]) -> Iterator[Finding]:
+def _store(place: str, store: SyncedStoreConfig, spark: Mapping[str, str]) -> Iterator[Finding]:
     if isinstance(store, ElasticsearchConfig):
         has_credentials = bool(store.username or store.api_key) or _has_login(store.url.reveal())
         what = "The user's password or the API key goes to Elasticsearch in clear text (http)."
@@ -100,7 +100,7 @@ def _store(place: str, store: Store, spark: Mapping[str, str]) -> Iterator[Findi
         what = "The password goes to Redis in clear text (redis://)."
         remedy = "Give the store a rediss:// url, and [stores.NAME.tls] with `ca` for a private certificate authority."
         yield from _judged_url(place, store.url.reveal(), what, remedy, has_credentials=has_credentials)
-    else:
+    elif isinstance(store, IcebergConfig):
         yield from _warehouse(place, store, spark)
 
 

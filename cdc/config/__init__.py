@@ -12,7 +12,7 @@ from cdc.config.monitoring import AlertsConfig, DashboardConfig, LagConfig, Slot
 from cdc.config.shape import TableShape
 from cdc.config.snapshot import SnapshotConfig
 from cdc.config.source import SourceConfig, SourceTlsConfig
-from cdc.config.stores import ElasticsearchConfig, IcebergConfig, RedisConfig, Store
+from cdc.config.stores import ElasticsearchConfig, IcebergConfig, RedisConfig, SyncedStoreConfig
 from cdc.config.tables import ColumnName, Mask, MaskKind, TableName, TableSelector
 from cdc.config.tls import TlsConfig
 from cdc.config.toml.file import load_config, parse_config
@@ -37,7 +37,7 @@ __all__ = [
     "SourceConfig",
     "SourceTlsConfig",
     "SparkConfig",
-    "Store",
+    "SyncedStoreConfig",
     "TableName",
     "TableSelector",
     "TableShape",

@@ -20,7 +20,7 @@ from cdc.config.stores import ElasticsearchConfig as Settings
 from cdc.errors import TransientError
 from cdc.lsn import Version
 from cdc.stores.contract import Generation, StoredRow, TableSchema
-from cdc.stores.scan import Forced, ReadSlice
+from cdc.stores.scan import Forced, ReadSlice, RowScan
 from sinks.elasticsearch.client import open_elasticsearch, translated_errors
 from sinks.elasticsearch.generations import Generations
 from sinks.elasticsearch.naming import index_of, writer_alias
@@ -105,7 +105,7 @@ class ElasticsearchSlice:
             client.close()
 
 
-class ElasticsearchScan:
+class ElasticsearchScan(RowScan):
     """Reads and repairs one generation of a store for the audit."""
 
     def __init__(self, name: str, settings: Settings, prefix: str, generation: Generation) -> None:
@@ -144,14 +144,6 @@ class ElasticsearchScan:
         with translated_errors():
             body = self._raw.search(index=self._index(table), query=chance, size=count, version=True).body
         return [_row(documents, self._numbering, hit) for hit in _decode_page(body).hits.hits]
-
-    def is_cheap(self, table: TableSchema, ids: Sequence[str]) -> bool:  # noqa: ARG002
-        """Always true: Elasticsearch finds each document by its id."""
-        return True
-
-    def spelled(self, table: TableSchema) -> frozenset[str]:  # noqa: ARG002
-        """Return no columns: rows are stored as they are in the topic."""
-        return frozenset()
 
     def force(self, table: TableSchema, forced: Sequence[Forced]) -> None:
         """Delete each existing document, then write the new document at its own version.
