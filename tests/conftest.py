@@ -28,6 +28,8 @@ from tests.harness.topics import delete_topics
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
+pytest.register_assert_rewrite("cdc.stores.testing")
+
 _FIXTURES = {
     "postgres": "postgres_url",
     "kafka": "kafka_bootstrap",
