@@ -34,6 +34,7 @@ _FIXTURES = {
     "postgres": "postgres_url",
     "kafka": "kafka_bootstrap",
     "elasticsearch": "elasticsearch_url",
+    "opensearch": "opensearch_url",
     "redis": "redis_url",
 }
 _PROCESSES = pytest.StashKey[list[Process]]()
@@ -80,6 +81,11 @@ def elasticsearch_url(servers: Servers) -> str:
 
 
 @pytest.fixture(scope="session")
+def opensearch_url(servers: Servers) -> str:
+    return servers.server("opensearch").address
+
+
+@pytest.fixture(scope="session")
 def redis_url(servers: Servers) -> str:
     return servers.server("redis").address
 
@@ -107,6 +113,7 @@ def prefix(servers: Servers, request: pytest.FixtureRequest) -> Iterator[str]:
     for name, delete in (
         ("kafka", delete_topics),
         ("elasticsearch", cleanup.delete_indices),
+        ("opensearch", cleanup.delete_indices),
         ("redis", cleanup.delete_keys),
     ):
         if _FIXTURES[name] in request.fixturenames:

@@ -22,6 +22,7 @@ from cdc.config import (
     IcebergConfig,
     KafkaConfig,
     RedisConfig,
+    SearchConfig,
     SourceConfig,
 )
 from cdc.config.stores import SyncedStoreConfig
@@ -90,9 +91,10 @@ def _kafka(kafka: KafkaConfig) -> Iterator[Finding]:
 
 
 def _store(place: str, store: SyncedStoreConfig, spark: Mapping[str, str]) -> Iterator[Finding]:
-    if isinstance(store, ElasticsearchConfig):
-        has_credentials = bool(store.username or store.api_key) or _has_login(store.url.reveal())
-        what = "The user's password or the API key goes to Elasticsearch in clear text (http)."
+    if isinstance(store, SearchConfig):
+        api_key = store.api_key if isinstance(store, ElasticsearchConfig) else None
+        has_credentials = bool(store.username or api_key) or _has_login(store.url.reveal())
+        what = "The user's password or the API key goes to the search server in clear text (http)."
         remedy = "Give the store an https:// url, and [stores.NAME.tls] with `ca` for a private certificate authority."
         yield from _judged_url(place, store.url.reveal(), what, remedy, has_credentials=has_credentials)
     elif isinstance(store, RedisConfig):

@@ -51,12 +51,12 @@ class SyncedStoreConfig(Shaped):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class ElasticsearchConfig(SyncedStoreConfig):
-    kind: Literal["elasticsearch"] = field(default="elasticsearch", metadata=about("Kind of store"))
+class SearchConfig(SyncedStoreConfig):
+    """Keys of Elasticsearch and OpenSearch."""
+
     url: Url = field(metadata=about("Address of the server", scheme("http", "https")))
     username: str | None = field(default=None, metadata=about("User name for basic authentication"))
     password: Secret | None = field(default=None, metadata=about("Password of that user"))
-    api_key: Secret | None = field(default=None, metadata=about("API key, instead of a user (base64 form)"))
     tls: TlsConfig | None = field(default=None, metadata=about("Certificates; only for https"))
     prefix: str | None = field(
         default=None, metadata=about("Prefix of its index names, instead of `kafka.prefix`", _PREFIX)
@@ -81,8 +81,6 @@ class ElasticsearchConfig(SyncedStoreConfig):
 
     def problems(self) -> Iterator[Problem]:
         yield from shape_problems(self)
-        if self.api_key is not None and self.username is not None:
-            yield "api_key", "set either `api_key` or `username`, not both"
         if (self.username is None) != (self.password is None):
             yield "username", "`username` and `password` must be set together"
         if self.tls is not None and not self.url.reveal().startswith("https:"):
@@ -92,6 +90,22 @@ class ElasticsearchConfig(SyncedStoreConfig):
                 yield "mapping", f"{column} needs a `type`"
             elif options["type"] in _OBJECT_TYPES and options.get("enabled") != "false":
                 yield "mapping", f"{column} cannot have type {options['type']}: its values are not JSON objects"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ElasticsearchConfig(SearchConfig):
+    kind: Literal["elasticsearch"] = field(default="elasticsearch", metadata=about("Kind of store"))
+    api_key: Secret | None = field(default=None, metadata=about("API key, instead of a user (base64 form)"))
+
+    def problems(self) -> Iterator[Problem]:
+        yield from SearchConfig.problems(self)
+        if self.api_key is not None and self.username is not None:
+            yield "api_key", "set either `api_key` or `username`, not both"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OpenSearchConfig(SearchConfig):
+    kind: Literal["opensearch"] = field(default="opensearch", metadata=about("Kind of store"))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -158,6 +172,7 @@ class IcebergConfig(SyncedStoreConfig):
 
 BUILT_IN: Final[Mapping[str, type[SyncedStoreConfig]]] = {
     "elasticsearch": ElasticsearchConfig,
+    "opensearch": OpenSearchConfig,
     "redis": RedisConfig,
     "iceberg": IcebergConfig,
 }

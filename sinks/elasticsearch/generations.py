@@ -14,7 +14,7 @@ from typing import Any, Final
 from elastic_transport import TransportError
 from elasticsearch import ApiError, Elasticsearch
 
-from cdc.config.stores import ElasticsearchConfig as Settings
+from cdc.config.stores import SearchConfig as Settings
 from cdc.errors import RefusedError, TransientError
 from cdc.stores.contract import Generation, Position, PositionLostError, refuse_newer
 from sinks.elasticsearch import identities

@@ -8,7 +8,7 @@ from typing import Any, ClassVar, Final
 
 import orjson
 
-from cdc.config.stores import ElasticsearchConfig as Settings
+from cdc.config.stores import SearchConfig as Settings
 from cdc.lsn import Version
 from cdc.stores.contract import Fit, Generation, Position, RowStore, StoreCheck, StoredRow, TableSchema, WriterFactory
 from sinks.elasticsearch import checks

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from cdc.config.stores import ElasticsearchConfig, RedisConfig
+from cdc.config.stores import ElasticsearchConfig, OpenSearchConfig, RedisConfig
 from cdc.secrets import Url
 from cdc.stores.contract import RowStore
 from cdc.stores.registry import open_row_store
@@ -19,5 +19,5 @@ KINDS = ("elasticsearch", "redis")
 def store_of(
     kind: str, address: str, prefix: str, name: str = "store", settings: Mapping[str, Any] | None = None
 ) -> RowStore:
-    kinds: dict[str, Any] = {"elasticsearch": ElasticsearchConfig, "redis": RedisConfig}
+    kinds: dict[str, Any] = {"elasticsearch": ElasticsearchConfig, "opensearch": OpenSearchConfig, "redis": RedisConfig}
     return open_row_store(name, kinds[kind](url=Url(address), **settings or {}), prefix)

@@ -12,15 +12,14 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Final
 
-from elasticsearch import Elasticsearch
-
-from cdc.config.stores import ElasticsearchConfig as Settings
+from cdc.config.stores import SearchConfig as Settings
 from cdc.lsn import Version
 from cdc.stores.contract import Change, Generation, Rejected, TableSchema
 from sinks.elasticsearch.client import open_elasticsearch
 from sinks.elasticsearch.markers import read_marker, write_marker
 from sinks.elasticsearch.naming import index_of, writer_alias
 from sinks.elasticsearch.pages import pages
+from sinks.elasticsearch.search_client import SearchClient
 from sinks.elasticsearch.writing import bulk
 from sinks.elasticsearch.writing.documents import Documents, live, older_than, tombstone_lines
 from sinks.elasticsearch.writing.external_versions import Numbering
@@ -49,8 +48,8 @@ class ElasticsearchWriter:
         self._generation = generation
         self._numbering = numbering
         self._bulk_bytes = settings.bulk_bytes
-        self._client: Elasticsearch = open_elasticsearch(settings)
-        self._raw: Elasticsearch = open_elasticsearch(settings, raw=True)
+        self._client: SearchClient = open_elasticsearch(settings)
+        self._raw: SearchClient = open_elasticsearch(settings, raw=True)
         self._markers: dict[TableSchema, Version | None] = {}
 
     def apply(self, table: TableSchema, changes: Sequence[Change]) -> list[Rejected]:

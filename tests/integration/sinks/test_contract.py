@@ -20,11 +20,11 @@ from tests.harness.stores import KINDS, apply, change, rows, store_of, table, tr
 
 
 @pytest.fixture
-def address(kind: str, elasticsearch_url: str, redis_url: str) -> str:
-    return {"elasticsearch": elasticsearch_url, "redis": redis_url}[kind]
+def address(kind: str, elasticsearch_url: str, opensearch_url: str, redis_url: str) -> str:
+    return {"elasticsearch": elasticsearch_url, "opensearch": opensearch_url, "redis": redis_url}[kind]
 
 
-@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("kind", [*KINDS, "opensearch"])
 class TestRowStores(RowStoreContract):
     """The kinds that Tailrace writes row by row."""
 
@@ -59,7 +59,7 @@ def generation(store: RowStore, orders: TableSchema) -> Generation:
     return store.create_generation([orders])
 
 
-@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("kind", [*KINDS, "opensearch"])
 def test_a_prefix_belongs_to_one_store(kind: str, address: str, prefix: str, generation: Generation) -> None:
     """A second store under the same prefix would write the same rows: refused, and the remedy said."""
     other = store_of(kind, address, prefix, name="other")
@@ -73,7 +73,7 @@ def test_a_prefix_belongs_to_one_store(kind: str, address: str, prefix: str, gen
     elsewhere.close()
 
 
-@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("kind", [*KINDS, "opensearch"])
 def test_a_server_that_is_away_is_transient(kind: str, address: str, prefix: str, orders: TableSchema) -> None:
     """Cut off, every call says "again later"; back, everything works, and nothing of the cut batch is lost."""
     host, _, port = address.partition("://")[2].partition("/")[0].rpartition(":")

@@ -184,7 +184,10 @@ def test_reasons_quote_no_values() -> None:
         reason='Document contains at least one immense term in field="note" (whose UTF8 is longer ...): [65, 65]',
     )
     assert bulk.reason_of(immense) == "field note has a value too long for one term (illegal_argument_exception)"
-    assert bulk.reason_of(bulk.BulkError(type="odd", reason="Ada")) == "not a document that Elasticsearch accepts (odd)"
+    assert (
+        bulk.reason_of(bulk.BulkError(type="odd", reason="Ada"))
+        == "not a document that the search server accepts (odd)"
+    )
 
 
 @given(sizes=st.lists(st.integers(1, 50), max_size=30), limit=st.integers(10, 60))
