@@ -11,7 +11,7 @@ from cdc.stores.contract import RowStore
 from cdc.stores.registry import open_row_store
 from cdc.stores.testing.rows import apply, change, rows, table, truncate
 
-__all__ = ["KINDS", "apply", "change", "rows", "store_of", "table", "truncate"]
+__all__ = ["KINDS", "apply", "change", "rows", "settings_of", "store_of", "table", "truncate"]
 
 KINDS = ("elasticsearch", "redis")
 
@@ -19,5 +19,9 @@ KINDS = ("elasticsearch", "redis")
 def store_of(
     kind: str, address: str, prefix: str, name: str = "store", settings: Mapping[str, Any] | None = None
 ) -> RowStore:
+    return open_row_store(name, settings_of(kind, address, settings or {}), prefix)
+
+
+def settings_of(kind: str, address: str, settings: Mapping[str, Any]) -> Any:
     kinds: dict[str, Any] = {"elasticsearch": ElasticsearchConfig, "opensearch": OpenSearchConfig, "redis": RedisConfig}
-    return open_row_store(name, kinds[kind](url=Url(address), **settings or {}), prefix)
+    return kinds[kind](url=Url(address), **settings)
