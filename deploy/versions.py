@@ -50,6 +50,10 @@ ELASTICSEARCH: Final = Coordinates(
     "org.elasticsearch.distribution.integ-test-zip", "elasticsearch", ELASTICSEARCH_VERSION
 )
 
+# An optional server of the stack. OpenSearch 3 needs Java 21.
+OPENSEARCH_VERSION: Final = "2.19.6"
+OPENSEARCH: Final = Coordinates("org.opensearch.distribution.integ-test-zip", "opensearch", OPENSEARCH_VERSION)
+
 # The same servers as containers.
 POSTGRES_IMAGE: Final = "postgres:{major}"
 KAFKA_IMAGE: Final = f"apache/kafka:{KAFKA_VERSION}"

@@ -29,10 +29,13 @@ from tests.harness.servers.shared_servers import Servers
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
+pytest.register_assert_rewrite("cdc.stores.testing")
+
 _FIXTURES = {
     "postgres": "postgres_url",
     "kafka": "kafka_bootstrap",
     "elasticsearch": "elasticsearch_url",
+    "opensearch": "opensearch_url",
     "redis": "redis_url",
 }
 _PROCESSES = pytest.StashKey[list[Process]]()
@@ -79,6 +82,11 @@ def elasticsearch_url(servers: Servers) -> str:
 
 
 @pytest.fixture(scope="session")
+def opensearch_url(servers: Servers) -> str:
+    return servers.server("opensearch").address
+
+
+@pytest.fixture(scope="session")
 def redis_url(servers: Servers) -> str:
     return servers.server("redis").address
 
@@ -106,6 +114,7 @@ def prefix(servers: Servers, request: pytest.FixtureRequest) -> Iterator[str]:
     for name, delete in (
         ("kafka", delete_topics),
         ("elasticsearch", cleanup.delete_indices),
+        ("opensearch", cleanup.delete_indices),
         ("redis", cleanup.delete_keys),
     ):
         if _FIXTURES[name] in request.fixturenames:

@@ -15,12 +15,12 @@ from cdc.audit.audit_records import TOPIC
 from cdc.audit.difference_rules import RowCase, RowState
 from cdc.audit.recheck import Audited, RowVerdict
 from cdc.config import Config
-from cdc.errors import TransientError
+from cdc.errors import RefusedError, TransientError
 from cdc.lsn import Version
 from cdc.snapshot.incremental.keys import snapshot_keys
 from cdc.stores.contract import Change, StoredRow
-from cdc.stores.registry import open_store
-from cdc.stores.scan import Forced
+from cdc.stores.registry import open_row_store
+from cdc.stores.scan import Forced, RowScan
 
 Wrong = Mapping[str, tuple[RowCase, RowVerdict]]
 
@@ -60,7 +60,13 @@ def repair_store(config: Config, audited: Audited, name: str, wrong: Wrong, mark
     _apply(config, audited, name, plain)
     forced += _refused(audited, name, plain)
     if forced:
-        audited.scans[name].force(audited.schema_in(name), forced)
+        scan = audited.scans[name]
+        if not isinstance(scan, RowScan):
+            raise RefusedError(
+                f"{audited.schema}: {len(forced)} rows in {name} cannot be repaired, because its scan has no `force`.",
+                remedy=f"Rebuild the store: tailrace bootstrap {name}",
+            )
+        scan.force(audited.schema_in(name), forced)
     return written
 
 
@@ -88,7 +94,7 @@ def _refused(audited: Audited, name: str, changes: Sequence[Change]) -> list[For
 def _apply(config: Config, audited: Audited, name: str, changes: Sequence[Change]) -> None:
     if not changes:
         return
-    with closing(open_store(name, config.stores[name], config.kafka.prefix)) as store:
+    with closing(open_row_store(name, config.stores[name], config.kafka.prefix)) as store:
         serving = store.serving()
         if serving is None:
             raise TransientError(f"Store {name} no longer has a serving generation.")

@@ -39,9 +39,9 @@ from cdc.snapshot.rows_by_key import key_of_id
 from cdc.snapshot.source_reader import Readable, at_snapshot, lines, lock
 from cdc.snapshot.table_description import DescribedTable, describe_tables
 from cdc.stores.contract import StoredRow, TableSchema
-from cdc.stores.registry import is_auditable, open_scan, open_store
+from cdc.stores.registry import is_auditable, is_table_kind, open_scan, open_store
 from cdc.stores.row_ids import row_id_of
-from cdc.stores.scan import BY_SPARK, StoreScan
+from cdc.stores.scan import StoreScan
 from cdc.tables.state_reader import read_recorded_states
 
 log = get_logger("audit")
@@ -123,7 +123,7 @@ class ContinuousAudit:
             is_shaped = settings.shape_of(table.schema, table.table) is not None
             if (
                 not is_auditable(settings.kind)
-                or (settings.kind in BY_SPARK) != self._warehouses
+                or is_table_kind(settings.kind) != self._warehouses
                 or is_shaped
                 or not settings.gets(table.schema, table.table)
             ):

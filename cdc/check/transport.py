@@ -22,9 +22,10 @@ from cdc.config import (
     IcebergConfig,
     KafkaConfig,
     RedisConfig,
+    SearchConfig,
     SourceConfig,
 )
-from cdc.config.stores import Store
+from cdc.config.stores import SyncedStoreConfig
 from cdc.public_settings import is_public_option
 
 # libpq's modes that do not encrypt, or that fall back to no encryption if the server does not support it.
@@ -89,10 +90,11 @@ def _kafka(kafka: KafkaConfig) -> Iterator[Finding]:
     )
 
 
-def _store(place: str, store: Store, spark: Mapping[str, str]) -> Iterator[Finding]:
-    if isinstance(store, ElasticsearchConfig):
-        has_credentials = bool(store.username or store.api_key) or _has_login(store.url.reveal())
-        what = "The user's password or the API key goes to Elasticsearch in clear text (http)."
+def _store(place: str, store: SyncedStoreConfig, spark: Mapping[str, str]) -> Iterator[Finding]:
+    if isinstance(store, SearchConfig):
+        api_key = store.api_key if isinstance(store, ElasticsearchConfig) else None
+        has_credentials = bool(store.username or api_key) or _has_login(store.url.reveal())
+        what = "The user's password or the API key goes to the search server in clear text (http)."
         remedy = "Give the store an https:// url, and [stores.NAME.tls] with `ca` for a private certificate authority."
         yield from _judged_url(place, store.url.reveal(), what, remedy, has_credentials=has_credentials)
     elif isinstance(store, RedisConfig):
@@ -100,7 +102,7 @@ def _store(place: str, store: Store, spark: Mapping[str, str]) -> Iterator[Findi
         what = "The password goes to Redis in clear text (redis://)."
         remedy = "Give the store a rediss:// url, and [stores.NAME.tls] with `ca` for a private certificate authority."
         yield from _judged_url(place, store.url.reveal(), what, remedy, has_credentials=has_credentials)
-    else:
+    elif isinstance(store, IcebergConfig):
         yield from _warehouse(place, store, spark)
 
 

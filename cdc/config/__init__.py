@@ -12,7 +12,14 @@ from cdc.config.monitoring import AlertsConfig, DashboardConfig, LagConfig, Slot
 from cdc.config.shape import TableShape
 from cdc.config.snapshot import SnapshotConfig
 from cdc.config.source import SourceConfig, SourceTlsConfig
-from cdc.config.stores import ElasticsearchConfig, IcebergConfig, RedisConfig, Store
+from cdc.config.stores import (
+    ElasticsearchConfig,
+    IcebergConfig,
+    OpenSearchConfig,
+    RedisConfig,
+    SearchConfig,
+    SyncedStoreConfig,
+)
 from cdc.config.tables import ColumnName, Mask, MaskKind, TableName, TableSelector
 from cdc.config.tls import TlsConfig
 from cdc.config.toml.file import load_config, parse_config
@@ -30,14 +37,16 @@ __all__ = [
     "LagConfig",
     "Mask",
     "MaskKind",
+    "OpenSearchConfig",
     "RedisConfig",
     "SaslConfig",
+    "SearchConfig",
     "SlotConfig",
     "SnapshotConfig",
     "SourceConfig",
     "SourceTlsConfig",
     "SparkConfig",
-    "Store",
+    "SyncedStoreConfig",
     "TableName",
     "TableSelector",
     "TableShape",

@@ -12,7 +12,7 @@ from cdc.config.monitoring import AlertsConfig, DashboardConfig, LagConfig, Slot
 from cdc.config.settings import Problem, about, at_least, between, matching, not_empty
 from cdc.config.snapshot import SnapshotConfig
 from cdc.config.source import SourceConfig
-from cdc.config.stores import Store
+from cdc.config.stores import SyncedStoreConfig
 from cdc.config.tables import ALL_COLUMNS, ColumnName, Mask, MaskKind, TableName
 from cdc.secrets import Secret, SecretOptions
 
@@ -92,7 +92,7 @@ class Config:
     columns: Mapping[TableName, tuple[str, ...]] = field(
         default_factory=dict, metadata=about("Columns of a table that Tailrace publishes; it publishes no others")
     )
-    stores: Mapping[str, Store] = field(
+    stores: Mapping[str, SyncedStoreConfig] = field(
         default_factory=dict,
         metadata=about(
             "The derived stores, by name",

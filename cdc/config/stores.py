@@ -1,10 +1,15 @@
-"""`[stores.NAME]`: one dataclass for each kind of store, chosen by its `kind`."""
+"""`[stores.NAME]`: one dataclass for each kind of store, chosen by its `kind`.
+
+A package of its own adds a kind by a subclass of `SyncedStoreConfig`, under the kind's name in the entry-point group
+`tailrace.settings`. The built-in kinds are listed here.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
-from typing import Literal
+from importlib.metadata import entry_points
+from typing import Final, Literal, cast
 
 from cdc.config.settings import Location, Problem, about, at_least, between, matching, not_empty, scheme
 from cdc.config.shape import Shaped, shape_problems
@@ -13,6 +18,7 @@ from cdc.config.tls import TlsConfig
 from cdc.names import PREFIX_PATTERN, PREFIX_RULE
 from cdc.secrets import Secret, SecretOptions, Url
 
+_GROUP = "tailrace.settings"
 _PREFIX = matching(PREFIX_PATTERN, PREFIX_RULE)
 # Elasticsearch types for JSON objects. A row's values are numbers, texts, booleans and arrays of them.
 _OBJECT_TYPES = ("flattened", "nested", "object")
@@ -20,8 +26,9 @@ _OBJECT_TYPES = ("flattened", "nested", "object")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SyncedStoreConfig(Shaped):
-    """Keys of every kind of store: how `tailrace sync` writes to it."""
+    """Keys of every kind of store: how `tailrace sync` writes to it. A kind restricts `kind` to its own name."""
 
+    kind: str = field(metadata=about("Kind of store"))
     trigger_milliseconds: int = field(
         default=100, metadata=about("Shortest interval between the starts of two batches", between(0, 3_600_000))
     )
@@ -30,14 +37,26 @@ class SyncedStoreConfig(Shaped):
         default=2, metadata=about("Most tasks that write to the store in parallel", between(1, 1000))
     )
 
+    @classmethod
+    def kinds(cls) -> list[str]:
+        """Return the names of all kinds, including those of installed packages."""
+        return list(dict.fromkeys([*BUILT_IN, *entry_points(group=_GROUP).names]))
+
+    @classmethod
+    def of_kind(cls, kind: str) -> type[SyncedStoreConfig]:
+        """Return the settings of one of `kinds()`. Imports the package that has it."""
+        if kind in BUILT_IN:
+            return BUILT_IN[kind]
+        return cast("type[SyncedStoreConfig]", entry_points(group=_GROUP)[kind].load())
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class ElasticsearchConfig(SyncedStoreConfig):
-    kind: Literal["elasticsearch"] = field(default="elasticsearch", metadata=about("Kind of store"))
+class SearchConfig(SyncedStoreConfig):
+    """Keys of Elasticsearch and OpenSearch."""
+
     url: Url = field(metadata=about("Address of the server", scheme("http", "https")))
     username: str | None = field(default=None, metadata=about("User name for basic authentication"))
     password: Secret | None = field(default=None, metadata=about("Password of that user"))
-    api_key: Secret | None = field(default=None, metadata=about("API key, instead of a user (base64 form)"))
     tls: TlsConfig | None = field(default=None, metadata=about("Certificates; only for https"))
     prefix: str | None = field(
         default=None, metadata=about("Prefix of its index names, instead of `kafka.prefix`", _PREFIX)
@@ -62,8 +81,6 @@ class ElasticsearchConfig(SyncedStoreConfig):
 
     def problems(self) -> Iterator[Problem]:
         yield from shape_problems(self)
-        if self.api_key is not None and self.username is not None:
-            yield "api_key", "set either `api_key` or `username`, not both"
         if (self.username is None) != (self.password is None):
             yield "username", "`username` and `password` must be set together"
         if self.tls is not None and not self.url.reveal().startswith("https:"):
@@ -73,6 +90,22 @@ class ElasticsearchConfig(SyncedStoreConfig):
                 yield "mapping", f"{column} needs a `type`"
             elif options["type"] in _OBJECT_TYPES and options.get("enabled") != "false":
                 yield "mapping", f"{column} cannot have type {options['type']}: its values are not JSON objects"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ElasticsearchConfig(SearchConfig):
+    kind: Literal["elasticsearch"] = field(default="elasticsearch", metadata=about("Kind of store"))
+    api_key: Secret | None = field(default=None, metadata=about("API key, instead of a user (base64 form)"))
+
+    def problems(self) -> Iterator[Problem]:
+        yield from SearchConfig.problems(self)
+        if self.api_key is not None and self.username is not None:
+            yield "api_key", "set either `api_key` or `username`, not both"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OpenSearchConfig(SearchConfig):
+    kind: Literal["opensearch"] = field(default="opensearch", metadata=about("Kind of store"))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -137,4 +170,9 @@ class IcebergConfig(SyncedStoreConfig):
             yield "catalog_uri", "needed when `path` is a URI: a SQLite catalog needs a local folder"
 
 
-Store = ElasticsearchConfig | RedisConfig | IcebergConfig
+BUILT_IN: Final[Mapping[str, type[SyncedStoreConfig]]] = {
+    "elasticsearch": ElasticsearchConfig,
+    "opensearch": OpenSearchConfig,
+    "redis": RedisConfig,
+    "iceberg": IcebergConfig,
+}

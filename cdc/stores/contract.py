@@ -1,6 +1,14 @@
-"""The contract between the sync and a store. Every store implements `Store` and `Writer`.
+"""The contract between the sync and a store.
 
-This module contains no code for any single kind of store. The contract rests on these rules:
+Every store is a `RowStore` or a `TableStore`. Both add one member to the core, `Store`:
+
+- `RowStore.writer_factory`: Tailrace's tasks write rows one by one, each guarded by its version. The author implements
+  a `Writer`. Most kinds of stores are row stores, and need no code for Spark.
+- `TableStore.spark_writing`: Spark writes whole tables. The author also implements
+  `spark_jobs.writing.contract.StoreWriting`.
+
+`cdc.stores.testing` holds the tests of this contract, for authors of sinks. This module contains no code for any single
+kind of store. The contract rests on these rules:
 
 - The sync delivers changes at least once, and the changes of one key in version order. A batch holds only the last
   change of each key.
@@ -16,6 +24,7 @@ Nothing in `sinks` imports Spark or depends on Postgres: rows arrive as the byte
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from enum import Enum
 from typing import Any, ClassVar, Literal, NamedTuple, Protocol
@@ -204,23 +213,30 @@ class Writer(Protocol):
 WriterFactory = Callable[[], Writer]
 
 
-class Store(Protocol):
-    """One configured store. One thread of the driver uses it."""
+class Store(ABC):
+    """One configured store: its generations, its positions, and how to read it. One thread of the driver uses it.
+
+    A sink implements `RowStore` or `TableStore`. The last methods have defaults that are right for most stores.
+    """
 
     kind: ClassVar[str]
     #: True: a new generation overwrites the rows that readers see, by version, and `delete_stale_rows` completes it.
     #: False: a new generation is built separately, and readers do not see it until `switch`.
-    rebuilds_in_place: ClassVar[bool]
+    rebuilds_in_place: ClassVar[bool] = False
 
+    @abstractmethod
     def check(self) -> list[StoreCheck]:
         """Check reachability, privileges and settings. Changes nothing. Raises TransientError if no server answers."""
 
+    @abstractmethod
     def serving(self) -> Generation | None:
         """Return the generation that readers see. None: none was built yet, or it is lost. Then build a new one."""
 
+    @abstractmethod
     def list_generations(self) -> list[Generation]:
         """Return all generations, oldest first, including the serving one."""
 
+    @abstractmethod
     def create_generation(self, tables: Iterable[TableSchema], pipeline_id: str = "") -> Generation:
         """Create an empty generation in state "loading", whose position holds only the `pipeline_id`.
 
@@ -228,21 +244,26 @@ class Store(Protocol):
         change replaces such a row whatever its version, and none of these rows is left after `switch`.
         """
 
+    @abstractmethod
     def ensure_table(self, generation: Generation, table: TableSchema) -> Fit:
         """Prepare the generation for a table that is new or whose columns changed. Has no effect if nothing changed.
 
         In the serving generation, readers see a new table immediately.
         """
 
+    @abstractmethod
     def settle(self, generation: Generation) -> Generation:
         """End the bulk load: apply the settings for serving, make all writes visible. `switch` does so if needed."""
 
+    @abstractmethod
     def switch(self, generation: Generation) -> None:
         """Switch readers to this generation, all tables at once. The old generation stays until `drop`."""
 
+    @abstractmethod
     def drop(self, generation: Generation) -> None:
         """Remove a generation that does not serve. No effect if it is gone. Its writers raise PositionLostError."""
 
+    @abstractmethod
     def position(self, generation: Generation) -> Position | None:
         """Read the stored position. None: the position is lost, or the generation is gone.
 
@@ -251,19 +272,14 @@ class Store(Protocol):
         driver compares the result with the position that it saved last before each batch.
         """
 
+    @abstractmethod
     def take(self, generation: Generation, owner: str) -> Position:
         """Become the owner, and return the stored position with this owner in it. The most recent caller is the owner.
 
         Raises PositionLostError if the generation does not exist (any more).
         """
 
-    def publish(self, generation: Generation, tables: Iterable[TableSchema]) -> None:
-        """Make the applied changes of these tables visible to readers, if the store does not do so by itself.
-
-        The driver calls this before `save_position`, so that `wait` does not return before a search finds the row. A
-        bulk load does not need it.
-        """
-
+    @abstractmethod
     def save_position(self, generation: Generation, position: Position) -> Position:
         """Replace the position that this object took or saved last. This call sets `owner` and `written_ms`.
 
@@ -271,29 +287,58 @@ class Store(Protocol):
         PositionLostError if the store may have lost data since `take` or the last save. In both cases it saves nothing.
         """
 
-    def writer_factory(self, generation: Generation) -> WriterFactory:
-        """Return a factory for tasks. It contains the store's secrets, so pass it to tasks only."""
-
-    def reap(self, generation: Generation, below: Version, grace_seconds: float | None = None) -> int:
-        """Remove tombstones that are smaller than `below` (a durable version) and older than the grace time.
-
-        The default grace time is the config's. Returns how many were removed; 0 if the store removes them by itself.
-        """
-
-    def delete_stale_rows(self, generation: Generation, table: TableSchema, below: Version) -> int:
-        """In-place rebuilds only: delete rows with versions up to `below` that no writer of `generation` was given.
-
-        `below` is inclusive: the rebuild is complete as of this version. Call it once all changes up to it are applied.
-        """
-
-    def count(self, generation: Generation, table: TableSchema) -> int:
-        """Return the number of live rows that are applied. May read the whole table."""
-
+    @abstractmethod
     def contents(self, generation: Generation, table: TableSchema, *, tombstones: bool = False) -> Iterator[StoredRow]:
         """Yield every live row in no order, and the tombstones too if `tombstones`. For tests and the audit."""
 
+    @abstractmethod
     def close(self) -> None:
         """Close the connections."""
+
+    # -- optional ----------------------------------------------------------------------------------------------
+
+    def count(self, generation: Generation, table: TableSchema) -> int:
+        """Return the number of live rows that are applied. May read the whole table, and does so by default."""
+        return sum(1 for _ in self.contents(generation, table))
+
+    def publish(self, generation: Generation, tables: Iterable[TableSchema]) -> None:  # noqa: B027 - optional
+        """Make the applied changes of these tables visible to readers, if the store does not do so by itself.
+
+        The driver calls this before `save_position`, so that `wait` does not return before a search finds the row. A
+        bulk load does not need it. By default: nothing to do, because readers see each write immediately.
+        """
+
+    def reap(self, generation: Generation, below: Version, grace_seconds: float | None = None) -> int:  # noqa: ARG002
+        """Remove tombstones that are smaller than `below` (a durable version) and older than the grace time.
+
+        The default grace time is the config's. Returns how many were removed. By default 0: the store keeps no
+        tombstones, or removes them by itself.
+        """
+        return 0
+
+    def delete_stale_rows(self, generation: Generation, table: TableSchema, below: Version) -> int:  # noqa: ARG002
+        """In-place rebuilds only: delete rows with versions up to `below` that no writer of `generation` was given.
+
+        `below` is inclusive: the rebuild is complete as of this version. Call it once all changes up to it are applied.
+        Returns how many were deleted. By default 0: a generation that is built separately starts empty.
+        """
+        return 0
+
+
+class RowStore(Store):
+    """A store that Tailrace's tasks write row by row."""
+
+    @abstractmethod
+    def writer_factory(self, generation: Generation) -> WriterFactory:
+        """Return a factory for tasks. It contains the store's secrets, so pass it to tasks only."""
+
+
+class TableStore(Store):
+    """A store whose tables Spark writes, typed and in bulk. Its rows do not pass through Python."""
+
+    #: The class that writes it, as `module:name`: an implementation of `spark_jobs.writing.contract.StoreWriting`. It
+    #: is a name because a sink does not import Spark. Only Spark jobs load the class.
+    spark_writing: ClassVar[str]
 
 
 class StoreKind(Protocol):

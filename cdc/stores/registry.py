@@ -1,7 +1,8 @@
 """The kinds of stores, found through the entry points of installed packages. Opening a store imports its kind.
 
-A package registers a kind by its name in the group `tailrace.stores`, with a class that implements `contract.Store`. A
-kind that can be audited is also in the group `tailrace.scans`, with a class that implements `scan.StoreScan`.
+A package registers a kind by its name in the group `tailrace.stores`, with a class that implements
+`contract.RowStore` or `contract.TableStore`. A kind that can be audited is also in the group `tailrace.scans`, with a
+class that implements `scan.RowScan` or `scan.StoreScan`. `cdc.config.stores` finds the settings of a kind.
 """
 
 from __future__ import annotations
@@ -11,7 +12,7 @@ from importlib.metadata import EntryPoint, entry_points
 from typing import Any, cast
 
 from cdc.errors import UsageError
-from cdc.stores.contract import Generation, Store, StoreKind
+from cdc.stores.contract import Generation, RowStore, Store, StoreKind, TableStore
 from cdc.stores.scan import ScanKind, StoreScan
 
 _STORES = "tailrace.stores"
@@ -28,6 +29,18 @@ def is_auditable(kind: str) -> bool:
     return kind in _kinds(_SCANS)
 
 
+def is_table_kind(kind: str) -> bool:
+    """Whether Spark writes the tables of stores of this kind (`contract.TableStore`). Imports the kind."""
+    return is_store_kind(kind) and issubclass(_kinds(_STORES)[kind].load(), TableStore)
+
+
+def spark_writing(kind: str) -> str | None:
+    """Return the name of the class with which Spark writes stores of this kind. None: they are written row by row."""
+    if not is_table_kind(kind):
+        return None
+    return cast("type[TableStore]", _kinds(_STORES)[kind].load()).spark_writing
+
+
 def store_module(kind: str) -> str:
     """Return the name of the module of this kind's store. Spark's workers import it before they get tasks."""
     return _kinds(_STORES)[kind].module
@@ -41,6 +54,13 @@ def scan_module(kind: str) -> str:
 def open_store(name: str, settings: Any, prefix: str) -> Store:
     """Return the store of `[stores.NAME]`. `prefix` is the pipeline's. The store connects when it is first used."""
     return cast("StoreKind", _load(_STORES, name, settings.kind))(name, settings, prefix)
+
+
+def open_row_store(name: str, settings: Any, prefix: str) -> RowStore:
+    """Return the store of `[stores.NAME]`, which must be written row by row."""
+    if is_table_kind(settings.kind):
+        raise UsageError(f"Store `{name}` has kind {settings.kind}: its rows cannot be written one by one.")
+    return cast("RowStore", open_store(name, settings, prefix))
 
 
 def open_scan(name: str, settings: Any, prefix: str, generation: Generation) -> StoreScan:

@@ -1,15 +1,17 @@
 """The contract between the audit and a store: read a table in slices, read rows by id, and overwrite rows by force.
 
-Each kind of store that can be audited implements `StoreScan` and is in the registry. See `cdc.stores.contract` too.
+Each kind of store that can be audited implements a scan and is in the registry: a `RowStore` has a `RowScan`, and a
+`TableStore` has a `StoreScan`, because Spark repairs its rows. See `cdc.stores.contract` too.
 A scan must return what readers of the store see, including rows that Tailrace did not write. A row that cannot be
 decoded has version 0.
 """
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager
-from typing import Any, Final, NamedTuple, Protocol
+from typing import Any, NamedTuple, Protocol
 
 from cdc.stores.contract import Change, Generation, StoredRow, TableSchema
 
@@ -28,47 +30,53 @@ class Forced(NamedTuple):
     change: Change
 
 
-class StoreScan(Protocol):
-    """Reads one table of one generation for the audit, and repairs rows by force."""
+class StoreScan(ABC):
+    """Reads the tables of one generation for the audit."""
 
+    @abstractmethod
     def slices(self, table: TableSchema, count: int) -> AbstractContextManager[list[ReadSlice]]:
         """Open at most `count` slices that together cover every live row.
 
         They show the table at about one point in time, and stay valid inside the `with` block.
         """
 
+    @abstractmethod
     def rows(self, table: TableSchema, ids: Sequence[str]) -> dict[str, StoredRow]:
         """Return the current rows, tombstones included. Ids that the store does not hold are absent from the result.
 
         The version is the one by which the store decides what may replace the row, however the store keeps it.
         """
 
+    @abstractmethod
     def sample(self, table: TableSchema, count: int) -> list[StoredRow]:
         """Return about `count` random live rows, different ones on each call."""
 
-    def is_cheap(self, table: TableSchema, ids: Sequence[str]) -> bool:
-        """Whether `rows` reads little more than these rows. If not, a sampled audit skips them."""
+    def is_cheap(self, table: TableSchema, ids: Sequence[str]) -> bool:  # noqa: ARG002
+        """Whether `rows` reads little more than these rows. If not, a sampled audit skips them. By default, it does."""
+        return True
 
-    def spelled(self, table: TableSchema) -> frozenset[str]:
-        """Return the columns that the store holds as the text of the value, such as `"7"` for 7."""
+    def spelled(self, table: TableSchema) -> frozenset[str]:  # noqa: ARG002
+        """Return the columns that the store holds as the text of the value, such as `"7"` for 7. By default none."""
+        return frozenset()
 
+    @abstractmethod
+    def close(self) -> None:
+        """Close the connections."""
+
+
+class RowScan(StoreScan):
+    """Also repairs rows by force."""
+
+    @abstractmethod
     def force(self, table: TableSchema, forced: Sequence[Forced]) -> None:
         """Replace or remove rows whatever their version, each only if it is still the row that the audit found.
 
         A row that arrives in the meantime with a larger version than the change stays. Repair needs this for a row
-        whose version is larger than any future version, because such a row would otherwise stay for ever. The kinds
-        in `BY_SPARK` refuse it.
+        whose version is larger than any future version, because such a row would otherwise stay for ever.
         """
-
-    def close(self) -> None:
-        """Close the connections."""
 
 
 class ScanKind(Protocol):
     """Opens a scan of one generation. `name` is the store's, `settings` its section of the config."""
 
     def __call__(self, name: str, settings: Any, prefix: str, generation: Generation) -> StoreScan: ...
-
-
-#: Kinds whose rows Spark writes, typed and in bulk. Spark repairs them too; they have no `force`.
-BY_SPARK: Final = frozenset({"iceberg"})

@@ -15,10 +15,10 @@ from deploy.stack.containers import KIND as CONTAINERS
 from deploy.stack.containers import ContainerStack, engine_answers
 from deploy.stack.local import KIND as PROCESSES
 from deploy.stack.local import LocalStack
-from deploy.stack.model import NAMES, Server, Stack
+from deploy.stack.model import ALL_NAMES, NAMES, Server, Stack
 from deploy.stack.state import load_state
 
-__all__ = ["CONTAINERS", "NAMES", "PROCESSES", "ProgressDisplay", "Server", "Stack", "open_stack"]
+__all__ = ["ALL_NAMES", "CONTAINERS", "NAMES", "PROCESSES", "ProgressDisplay", "Server", "Stack", "open_stack"]
 
 
 def open_stack(

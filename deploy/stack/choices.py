@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import TypeVar
 
 from cdc.errors import UsageError
-from deploy.stack.model import NAMES
+from deploy.stack.model import ALL_NAMES, NAMES
 from deploy.stack.ports import choose_port, is_free
 from deploy.stack.state import StackState
 from deploy.versions import POSTGRES, POSTGRES_DEFAULT_MAJOR
@@ -59,9 +59,9 @@ def settle(
                 f"{name} runs on port {state.ports[name]} in {folder}, and {port} is asked for.", remedy=DOWN_FIRST
             )
         state.ports[name] = port
-    for name in NAMES:
+    for name in (*NAMES, *(name for name in names if name not in NAMES)):
         _choose_ports(state.ports, name, running)
-    state.asked = [name for name in NAMES if name in {*state.asked, *names}]
+    state.asked = [name for name in ALL_NAMES if name in {*state.asked, *names}]
 
 
 def _choose_ports(ports: dict[str, int], name: str, running: Callable[[str], bool]) -> None:
@@ -75,10 +75,10 @@ def _choose_ports(ports: dict[str, int], name: str, running: Callable[[str], boo
 
 def checked(names: Sequence[str]) -> list[str]:
     """The names in the usual order, once each; raises on one that is no server's."""
-    unknown = [name for name in names if name not in NAMES]
+    unknown = [name for name in names if name not in ALL_NAMES]
     if unknown:
-        raise UsageError(f"There is no server {', '.join(unknown)}.", remedy=f"Known are {', '.join(NAMES)}.")
-    return [name for name in NAMES if name in names]
+        raise UsageError(f"There is no server {', '.join(unknown)}.", remedy=f"Known are {', '.join(ALL_NAMES)}.")
+    return [name for name in ALL_NAMES if name in names]
 
 
 def known(name: str, state: StackState | None, folder: Path) -> StackState:

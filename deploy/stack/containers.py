@@ -20,7 +20,7 @@ from deploy.progress import ProgressDisplay
 from deploy.stack.choices import Wishes, checked, in_parallel, known, settle
 from deploy.stack.health import probe
 from deploy.stack.images import images
-from deploy.stack.model import HOST, NAMES, Server, address_of
+from deploy.stack.model import HOST, NAMES, OPTIONAL_NAMES, Server, address_of
 from deploy.stack.ports import check_free
 from deploy.stack.state import StackState, load_state, locked, save_state
 
@@ -63,6 +63,9 @@ class ContainerStack:
     def up(self, names: Sequence[str] = NAMES) -> None:
         """Starts what does not run yet, in parallel, and waits until all of it is healthy."""
         wanted = checked(names)
+        for name in wanted:
+            if name in OPTIONAL_NAMES:
+                raise UsageError(f"There is no container of {name} here.", remedy="Run with --kind processes.")
         with locked(self.folder):
             state = load_state(self.folder) or StackState(kind=KIND)
             settle(state, self._wishes, wanted, running=self._running, folder=self.folder)

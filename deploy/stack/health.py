@@ -14,7 +14,7 @@ from redis.backoff import NoBackoff
 from redis.retry import Retry
 
 from deploy.stack.model import HOST, address_of
-from deploy.versions import ELASTICSEARCH_VERSION, KAFKA_VERSION
+from deploy.versions import ELASTICSEARCH_VERSION, KAFKA_VERSION, OPENSEARCH_VERSION
 
 TIMEOUT_SECONDS = 2
 
@@ -60,6 +60,14 @@ def _exactly(source: socket.socket, count: int) -> bytes:
 
 def _elasticsearch(port: int) -> str | None:
     """Cluster health; `GET /` is no use, the small distribution answers 405 to it."""
+    return ELASTICSEARCH_VERSION if _is_cluster_healthy(port) else None
+
+
+def _opensearch(port: int) -> str | None:
+    return OPENSEARCH_VERSION if _is_cluster_healthy(port) else None
+
+
+def _is_cluster_healthy(port: int) -> bool:
     client = http.client.HTTPConnection(HOST, port, timeout=TIMEOUT_SECONDS)
     try:
         client.request("GET", "/_cluster/health")
@@ -67,7 +75,7 @@ def _elasticsearch(port: int) -> str | None:
         status = json.loads(answer.read()).get("status")
     finally:
         client.close()
-    return ELASTICSEARCH_VERSION if status in {"green", "yellow"} else None
+    return status in {"green", "yellow"}
 
 
 def _redis(port: int) -> str | None:
@@ -90,5 +98,6 @@ _PROBES: Mapping[str, Callable[[int], str | None]] = {
     "postgres": _postgres,
     "kafka": _kafka,
     "elasticsearch": _elasticsearch,
+    "opensearch": _opensearch,
     "redis": _redis,
 }

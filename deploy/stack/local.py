@@ -23,10 +23,11 @@ from deploy.stack import process
 from deploy.stack.account import Account, unprivileged_account
 from deploy.stack.choices import Wishes, checked, in_parallel, known, settle
 from deploy.stack.health import probe
-from deploy.stack.model import HOST, NAMES, Server, address_of
+from deploy.stack.model import ALL_NAMES, HOST, NAMES, Server, address_of
 from deploy.stack.ports import check_free
 from deploy.stack.servers.elasticsearch import Elasticsearch
 from deploy.stack.servers.kafka import Kafka
+from deploy.stack.servers.opensearch import OpenSearch
 from deploy.stack.servers.postgres import Postgres
 from deploy.stack.servers.program import Program, Site
 from deploy.stack.servers.redis import Redis
@@ -69,7 +70,7 @@ class LocalStack:
         if not self.folder.exists():
             return
         with locked(self.folder):
-            in_parallel(self._end, NAMES)
+            in_parallel(self._end, ALL_NAMES)
             if wipe:
                 self._wipe()
 
@@ -78,7 +79,7 @@ class LocalStack:
         state = self._load()
         if state is None:
             return []
-        asked = [name for name in NAMES if name in state.asked]
+        asked = [name for name in ALL_NAMES if name in state.asked]
         return list(in_parallel(lambda name: self._describe(name, state), asked).values())
 
     def server(self, name: str) -> Server:
@@ -139,7 +140,7 @@ class LocalStack:
 
     def _programs(self, state: StackState) -> dict[str, Program]:
         postgres = Postgres(self._wishes.major(state), self._wishes.settings(state))
-        programs: tuple[Program, ...] = (postgres, Kafka(), Elasticsearch(), Redis())
+        programs: tuple[Program, ...] = (postgres, Kafka(), Elasticsearch(), OpenSearch(), Redis())
         return {program.name: program for program in programs}
 
     # ---- one server

@@ -9,6 +9,9 @@ from pathlib import Path
 from typing import Final, Protocol
 
 NAMES: Final = ("postgres", "kafka", "elasticsearch", "redis")
+#: Servers that start only by name.
+OPTIONAL_NAMES: Final = ("opensearch",)
+ALL_NAMES: Final = (*NAMES, *OPTIONAL_NAMES)
 HOST: Final = "127.0.0.1"
 
 
@@ -63,5 +66,6 @@ def address_of(name: str, port: int) -> str:
         "postgres": f"postgresql://postgres@{HOST}:{port}/postgres",
         "kafka": f"{HOST}:{port}",
         "elasticsearch": f"http://{HOST}:{port}",
+        "opensearch": f"http://{HOST}:{port}",
         "redis": f"redis://{HOST}:{port}/0",
     }[name]

@@ -5,14 +5,14 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Final
 
-from elasticsearch import ApiError, Elasticsearch
+from elasticsearch import ApiError
 
 from cdc.errors import RefusedError, TransientError
 from cdc.stores.contract import StoreCheck
 from sinks.elasticsearch.client import error_type, translated_errors
 from sinks.elasticsearch.generations import Generations
+from sinks.elasticsearch.search_client import SearchClient
 
-OLDEST: Final = (8, 0)
 _NEEDED: Final = (
     "create_index",
     "delete_index",
@@ -24,7 +24,7 @@ _NEEDED: Final = (
 )
 
 
-def check_elasticsearch(client: Elasticsearch, prefix: str) -> Iterator[StoreCheck]:
+def check_elasticsearch(client: SearchClient, prefix: str) -> Iterator[StoreCheck]:
     """Yield the result of every check of the cluster. Changes nothing."""
     try:
         yield from _health(client)
@@ -53,7 +53,7 @@ def check_serving(generations: Generations) -> Iterator[StoreCheck]:
         )
 
 
-def _health(client: Elasticsearch) -> Iterator[StoreCheck]:
+def _health(client: SearchClient) -> Iterator[StoreCheck]:
     with translated_errors():
         health = client.cluster.health().body
     what = f"cluster {health['cluster_name']} answers and is {health['status']}"
@@ -63,7 +63,7 @@ def _health(client: Elasticsearch) -> Iterator[StoreCheck]:
         yield StoreCheck("ok", what)
 
 
-def _version(client: Elasticsearch) -> Iterator[StoreCheck]:
+def _version(client: SearchClient) -> Iterator[StoreCheck]:
     try:
         nodes = client.nodes.info(filter_path="nodes.*.version").body.get("nodes", {})
     except ApiError as error:
@@ -75,15 +75,21 @@ def _version(client: Elasticsearch) -> Iterator[StoreCheck]:
         return
     for version in sorted({node["version"] for node in nodes.values()}):
         number = tuple(int(part) for part in version.split(".")[:2])
-        if number >= OLDEST:
+        if number >= client.oldest:
             yield StoreCheck("ok", f"version {version}")
         else:
-            yield StoreCheck("fail", f"version {version} is too old", "Use Elasticsearch 8 or later.")
+            yield StoreCheck(
+                "fail",
+                f"version {version} is too old",
+                f"Use {client.product} {client.oldest[0]}.{client.oldest[1]} or later.",
+            )
 
 
-def _privileges(client: Elasticsearch, prefix: str) -> Iterator[StoreCheck]:
+def _privileges(client: SearchClient, prefix: str) -> Iterator[StoreCheck]:
     """Check the index privileges. A server without security does not support the request, and needs no privileges."""
     pattern = f"{prefix}.*"
+    if not client.has_privileges_api:
+        return
     try:
         answer = client.security.has_privileges(index=[{"names": [pattern], "privileges": list(_NEEDED)}]).body
     except ApiError as error:
@@ -105,7 +111,7 @@ def _privileges(client: Elasticsearch, prefix: str) -> Iterator[StoreCheck]:
         yield StoreCheck("ok", f"all privileges on {pattern}")
 
 
-def _blocks(client: Elasticsearch, prefix: str) -> Iterator[StoreCheck]:
+def _blocks(client: SearchClient, prefix: str) -> Iterator[StoreCheck]:
     with translated_errors():
         found = client.indices.get_settings(
             index=f"{prefix}.*",

@@ -12,14 +12,16 @@ from typing import Any, Final
 from urllib.parse import urlsplit, urlunsplit
 
 import msgspec
-from elastic_transport import NodeConfig, TlsError, TransportError, Urllib3HttpNode
-from elasticsearch import ApiError, Elasticsearch
+from elastic_transport import TlsError, TransportError
+from elasticsearch import ApiError
 from elasticsearch.serializer import JsonSerializer
 
-from cdc.config.stores import ElasticsearchConfig as Settings
+from cdc.config.stores import ElasticsearchConfig, OpenSearchConfig
+from cdc.config.stores import SearchConfig as Settings
 from cdc.errors import RefusedError, TailraceError, TransientError
 from cdc.secrets import redact
 from cdc.stores.contract import PositionLostError
+from sinks.elasticsearch.search_client import OpenSearchClient, SearchClient
 
 REQUEST_SECONDS: Final = 60
 _PORTS: Final = {"http": 80, "https": 443}
@@ -32,31 +34,24 @@ class RawJson(JsonSerializer):
         return data if isinstance(data, bytes) else bytes(data)
 
 
-class _AnyNameNode(Urllib3HttpNode):
-    """A node without a check of the host name. urllib3 would otherwise check it even if the TLS context does not."""
-
-    def __init__(self, config: NodeConfig) -> None:
-        super().__init__(config)
-        self.pool.assert_hostname = False  # type: ignore[attr-defined]
-
-
-def open_elasticsearch(settings: Settings, *, raw: bool = False) -> Elasticsearch:
+def open_elasticsearch(settings: Settings, *, raw: bool = False) -> SearchClient:
     """Return a client, which connects on first use. It returns response bodies as bytes if `raw`.
 
     The client retries nothing by itself. Callers decide which requests they may repeat.
     """
-    options: dict[str, Any] = {}
+    client = OpenSearchClient if isinstance(settings, OpenSearchConfig) else SearchClient
+    options: dict[str, Any] = {"node_class": client.node}
     if settings.username is not None and settings.password is not None:
         options["basic_auth"] = (settings.username, settings.password.reveal())
-    if settings.api_key is not None:
+    if isinstance(settings, ElasticsearchConfig) and settings.api_key is not None:
         options["api_key"] = settings.api_key.reveal()
     if settings.url.reveal().startswith("https:"):
         options["ssl_context"] = _ssl_context(settings)
         if settings.tls is not None and not settings.tls.verify_hostname:
-            options["node_class"] = _AnyNameNode
+            options["node_class"] = client.any_name_node
     if raw:
         options["serializer"] = RawJson()
-    return Elasticsearch(
+    return client(
         _with_port(settings.url.reveal()),
         request_timeout=REQUEST_SECONDS,
         max_retries=0,
@@ -101,10 +96,10 @@ def transport_error(error: TransportError) -> TailraceError:
     """Return the error for a request without a response: refused for wrong certificates, otherwise transient."""
     if isinstance(error, TlsError):
         return RefusedError(
-            f"Elasticsearch's certificate was not accepted: {redact(str(error.message))}.",
+            f"The search server's certificate was not accepted: {redact(str(error.message))}.",
             remedy="Check the store's url and [stores.NAME.tls].",
         )
-    return TransientError(f"Elasticsearch does not answer: {redact(str(error.message))}.")
+    return TransientError(f"The search server does not answer: {redact(str(error.message))}.")
 
 
 def api_error(error: ApiError) -> TailraceError:
@@ -116,24 +111,24 @@ def problem(status: int, kind: str) -> TailraceError:
     """Return the Tailrace error for a status and an error type. Omits the server's text, because it may quote rows."""
     if 300 <= status < 400:
         return RefusedError(
-            f"Elasticsearch's address answers with a redirect (status {status}). Tailrace does not follow redirects.",
+            f"The search server's address answers with a redirect (status {status}). Tailrace does not follow them.",
             remedy="Set the store's url to the address of the server itself.",
         )
     if status == 404:
-        return PositionLostError(f"Elasticsearch does not have the requested index, alias or document ({kind}).")
+        return PositionLostError(f"The search server does not have the requested index, alias or document ({kind}).")
     if kind == "invalid_alias_name_exception":
         return RefusedError(
-            "Elasticsearch has an index under a name that must be an alias.",
+            "The search server has an index under a name that must be an alias.",
             remedy="Remove that index (it has a table's name without -gN), or set a different `prefix` for the store.",
         )
     if status in (401, 403) and kind != "cluster_block_exception":
         return RefusedError(
-            f"Elasticsearch denies access (status {status}, {kind}).",
+            f"The search server denies access (status {status}, {kind}).",
             remedy="Grant the store's user or API key the privileges listed in docs/reference/stores.md.",
         )
     if status in (403, 408, 429) or status >= 500:
-        return TransientError(f"Elasticsearch cannot process the request now (status {status}, {kind}).")
-    return RefusedError(f"Elasticsearch rejects the request (status {status}, {kind}).")
+        return TransientError(f"The search server cannot process the request now (status {status}, {kind}).")
+    return RefusedError(f"The search server rejects the request (status {status}, {kind}).")
 
 
 def error_type(body: object) -> str:

@@ -6,9 +6,9 @@ from collections.abc import Iterator
 from typing import Any, Final
 
 import msgspec
-from elasticsearch import Elasticsearch
 
 from sinks.elasticsearch.client import translated_errors
+from sinks.elasticsearch.search_client import SearchClient
 
 _KEEP_ALIVE: Final = "5m"
 
@@ -29,20 +29,14 @@ class _Hits(msgspec.Struct):
 
 class _Page(msgspec.Struct):
     hits: _Hits
-    pit_id: str
     timed_out: bool = False
 
 
-class _Opened(msgspec.Struct):
-    id: str
-
-
 _decode_page = msgspec.json.Decoder(_Page).decode
-_decode_opened = msgspec.json.Decoder(_Opened).decode
 
 
 def pages(
-    client: Elasticsearch, index: str, query: dict[str, Any], *, size: int, with_source: bool
+    client: SearchClient, index: str, query: dict[str, Any], *, size: int, with_source: bool
 ) -> Iterator[list[Hit]]:
     """Yield all matching documents at the time of the call, including the most recent writes.
 
@@ -50,27 +44,33 @@ def pages(
     """
     with translated_errors():
         client.indices.refresh(index=index)
-        point = _decode_opened(client.open_point_in_time(index=index, keep_alive=_KEEP_ALIVE).body).id
+        points = client.open_points(index, _KEEP_ALIVE)
     try:
-        after: list[Any] | None = None
-        while True:
-            with translated_errors():
-                body = client.search(
-                    pit={"id": point, "keep_alive": _KEEP_ALIVE},
-                    query=query,
-                    sort=["_shard_doc"],
-                    search_after=after,
-                    size=size,
-                    source=with_source,
-                    seq_no_primary_term=True,
-                    track_total_hits=False,
-                    allow_partial_search_results=False,
-                ).body
-            page = _decode_page(body)
-            point = page.pit_id
-            if not page.hits.hits:
-                return
-            yield page.hits.hits
-            after = page.hits.hits[-1].sort
+        for point in points:
+            yield from _pages_of(client, point, query, size=size, with_source=with_source)
     finally:
-        client.options(ignore_status=404).close_point_in_time(id=point)
+        client.close_points(points)
+
+
+def _pages_of(
+    client: SearchClient, point: str, query: dict[str, Any], *, size: int, with_source: bool
+) -> Iterator[list[Hit]]:
+    after: list[Any] | None = None
+    while True:
+        with translated_errors():
+            body = client.search(
+                pit={"id": point, "keep_alive": _KEEP_ALIVE},
+                query=query,
+                sort=[client.point_order],
+                search_after=after,
+                size=size,
+                source=with_source,
+                seq_no_primary_term=True,
+                track_total_hits=False,
+                allow_partial_search_results=False,
+            ).body
+        page = _decode_page(body)
+        if not page.hits.hits:
+            return
+        yield page.hits.hits
+        after = page.hits.hits[-1].sort

@@ -14,20 +14,20 @@ from typing import Any, Final
 
 import msgspec
 import orjson
-from elasticsearch import Elasticsearch
 
 from cdc.clock import now_ms
-from cdc.config.stores import ElasticsearchConfig as Settings
+from cdc.config.stores import SearchConfig as Settings
 from cdc.errors import TransientError
 from cdc.lsn import Version
 from cdc.stores.contract import Generation, StoredRow, TableSchema
-from cdc.stores.scan import Forced, ReadSlice
+from cdc.stores.scan import Forced, ReadSlice, RowScan
 from sinks.elasticsearch.client import open_elasticsearch, translated_errors
 from sinks.elasticsearch.generations import Generations
 from sinks.elasticsearch.naming import index_of, writer_alias
+from sinks.elasticsearch.search_client import SearchClient
 from sinks.elasticsearch.writing import bulk
 from sinks.elasticsearch.writing.documents import Documents, live
-from sinks.elasticsearch.writing.external_versions import Numbering
+from sinks.elasticsearch.writing.external_versions import VersionScheme
 
 _KEEP_ALIVE: Final = "10m"
 _PAGE_ROWS: Final = 5000
@@ -58,63 +58,62 @@ class _Docs(msgspec.Struct):
     docs: list[_Hit] = []
 
 
-class _Opened(msgspec.Struct):
-    id: str
-
-
 _decode_page = msgspec.json.Decoder(_Page).decode
 _decode_docs = msgspec.json.Decoder(_Docs).decode
-_decode_opened = msgspec.json.Decoder(_Opened).decode
 
 
 @dataclass(frozen=True, slots=True)
 class ElasticsearchSlice:
-    """Reads one slice of a point in time. Picklable."""
+    """Reads one slice of each point in time. Picklable."""
 
     settings: Settings
     table: TableSchema
-    point: str
+    points: tuple[str, ...]
     number: int
     count: int
-    numbering: Numbering
+    numbering: VersionScheme
 
     def __call__(self) -> Iterator[list[StoredRow]]:
         client = open_elasticsearch(self.settings, raw=True)
-        documents = Documents(self.table)
-        own = {"slice": {"id": self.number, "max": self.count}} if self.count > 1 else {}
-        after: list[Any] | None = None
         try:
-            while True:
-                with translated_errors():
-                    body = client.search(
-                        pit={"id": self.point, "keep_alive": _KEEP_ALIVE},
-                        query=live(),
-                        sort=["_shard_doc"],
-                        search_after=after,
-                        size=_PAGE_ROWS,
-                        version=True,
-                        track_total_hits=False,
-                        allow_partial_search_results=False,
-                        **own,  # type: ignore[arg-type]  # one option, or none
-                    ).body
-                hits = _decode_page(body).hits.hits
-                if not hits:
-                    return
-                yield [_row(documents, self.numbering, hit) for hit in hits]
-                after = hits[-1].sort
+            for point in self.points:
+                yield from self._pages(client, point)
         finally:
             client.close()
 
+    def _pages(self, client: SearchClient, point: str) -> Iterator[list[StoredRow]]:
+        documents = Documents(self.table)
+        own = {"slice": {"id": self.number, "max": self.count}} if self.count > 1 else {}
+        after: list[Any] | None = None
+        while True:
+            with translated_errors():
+                body = client.search(
+                    pit={"id": point, "keep_alive": _KEEP_ALIVE},
+                    query=live(),
+                    sort=[client.point_order],
+                    search_after=after,
+                    size=_PAGE_ROWS,
+                    version=True,
+                    track_total_hits=False,
+                    allow_partial_search_results=False,
+                    **own,  # type: ignore[arg-type]  # one option, or none
+                ).body
+            hits = _decode_page(body).hits.hits
+            if not hits:
+                return
+            yield [_row(documents, self.numbering, hit) for hit in hits]
+            after = hits[-1].sort
 
-class ElasticsearchScan:
+
+class ElasticsearchScan(RowScan):
     """Reads and repairs one generation of a store for the audit."""
 
     def __init__(self, name: str, settings: Settings, prefix: str, generation: Generation) -> None:
         self._settings = settings
         self._prefix = settings.prefix or prefix
         self._generation = generation
-        self._client: Elasticsearch = open_elasticsearch(settings)
-        self._raw: Elasticsearch = open_elasticsearch(settings, raw=True)
+        self._client: SearchClient = open_elasticsearch(settings)
+        self._raw: SearchClient = open_elasticsearch(settings, raw=True)
         self._numbering = Generations(self._client, settings, self._prefix, name).numbering(generation)
 
     @contextmanager
@@ -123,15 +122,14 @@ class ElasticsearchScan:
         index = self._index(table)
         with translated_errors():
             self._client.indices.refresh(index=index)
-            opened = self._raw.open_point_in_time(index=index, keep_alive=_KEEP_ALIVE).body
-        point = _decode_opened(opened).id
+            points = self._raw.open_points(index, _KEEP_ALIVE)
         try:
             yield [
-                ElasticsearchSlice(self._settings, table, point, number, count, self._numbering)
+                ElasticsearchSlice(self._settings, table, tuple(points), number, count, self._numbering)
                 for number in range(count)
             ]
         finally:
-            self._client.options(ignore_status=404).close_point_in_time(id=point)
+            self._raw.close_points(points)
 
     def rows(self, table: TableSchema, ids: Sequence[str]) -> dict[str, StoredRow]:
         """Return the current documents, including writes since the last refresh."""
@@ -145,14 +143,6 @@ class ElasticsearchScan:
         with translated_errors():
             body = self._raw.search(index=self._index(table), query=chance, size=count, version=True).body
         return [_row(documents, self._numbering, hit) for hit in _decode_page(body).hits.hits]
-
-    def is_cheap(self, table: TableSchema, ids: Sequence[str]) -> bool:  # noqa: ARG002
-        """Always true: Elasticsearch finds each document by its id."""
-        return True
-
-    def spelled(self, table: TableSchema) -> frozenset[str]:  # noqa: ARG002
-        """Return no columns: rows are stored as they are in the topic."""
-        return frozenset()
 
     def force(self, table: TableSchema, forced: Sequence[Forced]) -> None:
         """Delete each existing document, then write the new document at its own version.
@@ -213,7 +203,7 @@ class ElasticsearchScan:
             left = [each for each in left if each[1] not in done]
             if left and time.monotonic() > give_up_at:
                 raise TransientError(
-                    f"{index}: Elasticsearch rejects {len(left)} documents, because it still remembers their deletes.",
+                    f"{index}: The search server rejects {len(left)} documents: it still remembers their deletes.",
                     remedy="Repair again after the time index.gc_deletes, which is one minute by default.",
                 )
             if left:
@@ -229,7 +219,7 @@ class ElasticsearchScan:
             self._client.indices.put_settings(index=index, settings={"index.gc_deletes": time_value})
 
 
-def _row(documents: Documents, numbering: Numbering, hit: _Hit) -> StoredRow:
+def _row(documents: Documents, numbering: VersionScheme, hit: _Hit) -> StoredRow:
     source = bytes(hit.source)
     try:
         version, row = documents.row_of(source)

@@ -1,4 +1,4 @@
-"""Elasticsearch as a store. Implements `cdc.stores.contract.Store`. docs/reference/stores.md describes the indices."""
+"""Elasticsearch as a store: a `cdc.stores.contract.RowStore`. docs/reference/stores.md describes the indices."""
 
 from __future__ import annotations
 
@@ -8,9 +8,9 @@ from typing import Any, ClassVar, Final
 import orjson
 
 from cdc.clock import now_ms
-from cdc.config.stores import ElasticsearchConfig as Settings
+from cdc.config.stores import SearchConfig as Settings
 from cdc.lsn import Version
-from cdc.stores.contract import Fit, Generation, Position, StoreCheck, StoredRow, TableSchema, WriterFactory
+from cdc.stores.contract import Fit, Generation, Position, RowStore, StoreCheck, StoredRow, TableSchema, WriterFactory
 from sinks.elasticsearch import checks
 from sinks.elasticsearch.client import open_elasticsearch, translated_errors
 from sinks.elasticsearch.generations import Generations
@@ -27,11 +27,10 @@ _LONGEST_LIST: Final = 3000  # characters; the server limits a request's first l
 _EVERYTHING: Final[dict[str, Any]] = {"match_all": {}}
 
 
-class ElasticsearchStore:
+class ElasticsearchStore(RowStore):
     """One configured Elasticsearch store."""
 
     kind: ClassVar[str] = "elasticsearch"
-    rebuilds_in_place: ClassVar[bool] = False
 
     def __init__(self, name: str, settings: Settings, prefix: str) -> None:
         self._settings = settings
@@ -114,10 +113,6 @@ class ElasticsearchStore:
                     bulk.send_bulk(self._raw, writers_of(index, generation), portion)
                 reaped += len(page)
         return reaped
-
-    def delete_stale_rows(self, generation: Generation, table: TableSchema, below: Version) -> int:  # noqa: ARG002
-        """Do nothing: a new generation starts with empty indices, so it has no stale rows."""
-        return 0
 
     def count(self, generation: Generation, table: TableSchema) -> int:
         index = index_of(self._prefix, table, generation.number)

@@ -7,7 +7,7 @@ from typing import Any
 
 from elasticsearch import Elasticsearch
 
-from cdc.config.stores import ElasticsearchConfig as Settings
+from cdc.config.stores import SearchConfig as Settings
 from cdc.stores.contract import Fit, Generation, PositionLostError, TableSchema, refuse_newer
 from sinks.elasticsearch import mapping
 from sinks.elasticsearch.client import translated_errors

@@ -18,11 +18,11 @@ import msgspec
 import orjson
 
 from cdc.config import IcebergConfig
-from cdc.errors import RefusedError, TransientError
+from cdc.errors import TransientError
 from cdc.lsn import Version
 from cdc.stores.contract import Generation, StoredRow, TableSchema
 from cdc.stores.row_ids import row_id_of
-from cdc.stores.scan import Forced, ReadSlice
+from cdc.stores.scan import ReadSlice, StoreScan
 from sinks.iceberg import naming
 from sinks.iceberg.catalog import iceberg_errors
 from sinks.iceberg.contents import json_row
@@ -120,7 +120,7 @@ class IcebergSlice:
                 yield from scan.to_record_batches([task])
 
 
-class IcebergScan:
+class IcebergScan(StoreScan):
     """Reads one generation of the warehouse for the audit."""
 
     def __init__(self, name: str, settings: IcebergConfig, prefix: str, generation: Generation) -> None:
@@ -181,13 +181,6 @@ class IcebergScan:
             for column, stored in zip(table.columns, columns, strict=True)
             if (kinds[stored.name] == STRING and _TEXTS.fullmatch(column.type) is None)
             or kinds[stored.name] != stored.type
-        )
-
-    def force(self, table: TableSchema, forced: Sequence[Forced]) -> None:
-        """Always raise RefusedError: only Spark writes rows of the warehouse."""
-        raise RefusedError(
-            f"{table}: {len(forced)} rows in {self._name} cannot be repaired one by one.",
-            remedy=f"Rebuild the warehouse: tailrace bootstrap {self._name}",
         )
 
     def close(self) -> None:

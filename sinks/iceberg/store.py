@@ -18,18 +18,16 @@ from cdc.backoff import Backoff
 from cdc.clock import now_ms
 from cdc.config import IcebergConfig
 from cdc.errors import RefusedError, TransientError
-from cdc.lsn import Version
 from cdc.stores.contract import (
     Fit,
     Generation,
     Position,
     PositionLostError,
-    Store,
     StoreCheck,
     StoredRow,
     TableSchema,
+    TableStore,
     TakenOverError,
-    WriterFactory,
 )
 from sinks.iceberg import naming
 from sinks.iceberg.catalog import open_catalog
@@ -48,11 +46,11 @@ _HELD_PAUSE_SECONDS = 0.25
 _FIRST_PAUSE_SECONDS, _LONGEST_PAUSE_SECONDS = 0.02, 1.0
 
 
-class IcebergStore(Store):
+class IcebergStore(TableStore):
     """One configured warehouse."""
 
     kind: ClassVar[str] = "iceberg"
-    rebuilds_in_place: ClassVar[bool] = False
+    spark_writing: ClassVar[str] = "spark_jobs.kinds.warehouse:WarehouseWriting"
 
     def __init__(self, name: str, settings: IcebergConfig, prefix: str) -> None:
         self.name = name
@@ -303,9 +301,6 @@ class IcebergStore(Store):
         while self.state().held_until_ms > now_ms():
             time.sleep(_HELD_PAUSE_SECONDS)
 
-    def publish(self, _generation: Generation, _tables: Iterable[TableSchema]) -> None:
-        """Do nothing: readers see each commit immediately."""
-
     def change(self, change: Callable[[WarehouseState], WarehouseState]) -> WarehouseState:
         """Read the state, apply `change`, and write the result. Retries if another process writes at the same time."""
         backoff = Backoff(_FIRST_PAUSE_SECONDS, _LONGEST_PAUSE_SECONDS)
@@ -321,21 +316,6 @@ class IcebergStore(Store):
         raise TransientError("Other processes keep changing the warehouse's state.")
 
     # -- rows --------------------------------------------------------------------------------------------------
-
-    def writer_factory(self, _generation: Generation) -> WriterFactory:
-        """Always raise RefusedError: only Spark writes rows of the warehouse."""
-        raise RefusedError(
-            f"Only Spark writes rows of the warehouse {self.name}. They cannot be written one by one.",
-            remedy=f"To deliver parked rows again, bootstrap the store: tailrace bootstrap {self.name}",
-        )
-
-    def reap(self, _generation: Generation, _below: Version, _grace_seconds: float | None = None) -> int:
-        """Do nothing: deletes are versions of the history, and stay."""
-        return 0
-
-    def delete_stale_rows(self, _generation: Generation, _table: TableSchema, _below: Version) -> int:
-        """Always raise RefusedError: the warehouse is not rebuilt in place."""
-        raise RefusedError("The warehouse is not rebuilt in place.")
 
     def count(self, generation: Generation, table: TableSchema) -> int:
         found = self.tables.load(self.table_name(generation, table))

@@ -18,7 +18,7 @@ import redis
 from cdc.config.stores import RedisConfig as Settings
 from cdc.lsn import Version
 from cdc.stores.contract import Generation, StoredRow, TableSchema
-from cdc.stores.scan import Forced, ReadSlice
+from cdc.stores.scan import Forced, ReadSlice, RowScan
 from sinks.redis.client import Script, open_redis, translated
 from sinks.redis.naming import row_pattern, row_prefix
 from sinks.redis.writer import SCAN_KEYS, scan
@@ -61,7 +61,7 @@ class RedisSlice:
             client.close()
 
 
-class RedisScan:
+class RedisScan(RowScan):
     """Reads one store's rows for the audit."""
 
     def __init__(self, name: str, settings: Settings, prefix: str, generation: Generation) -> None:  # noqa: ARG002
@@ -98,14 +98,6 @@ class RedisScan:
             if len(keys) >= count or cursor == 0:
                 break
         return [row for row in _read(self._client, keys[:count], len(before.encode())) if row.row is not None]
-
-    def is_cheap(self, table: TableSchema, ids: Sequence[str]) -> bool:  # noqa: ARG002
-        """Always true: Redis finds each row by its key."""
-        return True
-
-    def spelled(self, table: TableSchema) -> frozenset[str]:  # noqa: ARG002
-        """Return no columns: rows are stored as they are in the topic."""
-        return frozenset()
 
     def force(self, table: TableSchema, forced: Sequence[Forced]) -> None:
         """Replace or remove each row that still has the version that the audit found."""

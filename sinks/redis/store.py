@@ -1,4 +1,4 @@
-"""Redis as a store. Implements `cdc.stores.contract.Store`. docs/reference/stores.md describes the keys.
+"""Redis as a store. Implements `cdc.stores.contract.RowStore`. docs/reference/stores.md describes the keys.
 
 A row always has the same key, so a new generation overwrites the old one in place. The scripts compare versions, so no
 row goes back to an older state. Each row that a writer of the new generation writes or confirms gets the generation's
@@ -12,7 +12,7 @@ from typing import Any, ClassVar
 
 from cdc.config.stores import RedisConfig as Settings
 from cdc.lsn import Version
-from cdc.stores.contract import Fit, Generation, Position, StoreCheck, StoredRow, TableSchema, WriterFactory
+from cdc.stores.contract import Fit, Generation, Position, RowStore, StoreCheck, StoredRow, TableSchema, WriterFactory
 from sinks.redis import checks, scripts
 from sinks.redis.client import Script, open_redis, translated
 from sinks.redis.naming import every_row_pattern, markers_key, row_pattern, row_prefix
@@ -20,7 +20,7 @@ from sinks.redis.state import RedisState
 from sinks.redis.writer import RedisWriterFactory, scan, sweep
 
 
-class RedisStore:
+class RedisStore(RowStore):
     """One configured Redis store."""
 
     kind: ClassVar[str] = "redis"
@@ -70,9 +70,6 @@ class RedisStore:
     def take(self, generation: Generation, owner: str) -> Position:
         return self._state.take(generation, owner)
 
-    def publish(self, generation: Generation, tables: Iterable[TableSchema]) -> None:
-        """Do nothing: readers see each write immediately."""
-
     def save_position(self, generation: Generation, position: Position) -> Position:
         return self._state.save(generation, position)
 
@@ -81,10 +78,6 @@ class RedisStore:
         pipeline_id = position.pipeline_id if position is not None else ""
         server = self._state.server_of(generation)
         return RedisWriterFactory(self._settings, self._prefix, generation.number, pipeline_id, server)
-
-    def reap(self, generation: Generation, below: Version, grace_seconds: float | None = None) -> int:  # noqa: ARG002
-        """Do nothing: tombstones expire."""
-        return 0
 
     def delete_stale_rows(self, generation: Generation, table: TableSchema, below: Version) -> int:
         arguments: list[str | bytes | int] = [generation.number, str(below), self._settings.tombstone_hours * 3600]

@@ -6,13 +6,13 @@ import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, closing
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, NamedTuple, Protocol
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
 from cdc.audit.audit_log import keep
 from cdc.audit.audit_records import TOPIC, AuditRecord, Difference, Verdict
 from cdc.audit.difference_rules import RowCase
 from cdc.audit.recheck import Audited, ChangedMeanwhileError, Recheck, RecheckOutcome, content_of, read_schemas_of
-from cdc.audit.repair import Wrong, repair_store, repair_topic
+from cdc.audit.repair import Wrong, repair_topic
 from cdc.audit.source_rows import read_source_rows
 from cdc.audit.topic_records import TopicTail, fetch_records, id_of
 from cdc.config import Config
@@ -25,15 +25,16 @@ from cdc.positions.wait import is_of
 from cdc.secrets import SecretOptions as SparkOptions
 from cdc.stores.contract import Position, TableSchema
 from cdc.stores.registry import is_auditable, open_scan, open_store, scan_module
-from cdc.stores.scan import BY_SPARK, StoreScan
+from cdc.stores.scan import StoreScan
 from cdc.tables.event_settings import name_of, recorded_settings_mismatch
 from cdc.tables.recorded_state import TableStates
 from cdc.tables.state_reader import incomplete, read_recorded_states
 from spark_jobs.audit.known_differences import KnownDifferences
 from spark_jobs.audit.shapes import ExpectedRows, takes
 from spark_jobs.audit.table_pass import TablePass, TablePassResult
-from spark_jobs.audit.warehouse_repair import repair_warehouse
 from spark_jobs.shape.store_tables import StoreTables, build_store_tables
+from spark_jobs.writing.choice import writing_of
+from spark_jobs.writing.contract import UNREPAIRED, StoreWriting
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -176,7 +177,7 @@ class _TableAudit:
             schemas=schemas,
             expected={name: ExpectedRows(store_tables, schema.topic) for name, store_tables in feds.items()},
             spelled=self._spelled(scans, schema, schemas),
-            by_schema=any(map(self._is_by_spark, scans)),
+            by_schema=any(self._writing(name).in_spark for name in scans),
             timeout_seconds=self.options.timeout_seconds,
         )
         return audited, feds
@@ -193,12 +194,12 @@ class _TableAudit:
         for name, scan in scans.items():
             seen = schemas.get(name, schema)
             found |= scan.spelled(seen)
-            if self._is_by_spark(name):
+            if self._writing(name).in_spark:
                 found |= {column.name for column in seen.columns if own.get(column.name) != column}
         return frozenset(found)
 
-    def _is_by_spark(self, name: str) -> bool:
-        return self.config.stores[name].kind in BY_SPARK
+    def _writing(self, name: str) -> StoreWriting[Any, Any]:
+        return writing_of(self.config.stores[name].kind)
 
     def _judged(self, audited: Audited, passed: TablePassResult) -> list[AuditRecord]:
         cases = self._cases(audited, passed)
@@ -257,10 +258,7 @@ class _TableAudit:
         for _ in range(_MOST_REPAIRS):
             repair_topic(self.config, audited, outcome.wrong)
             for name in audited.scans:
-                if self._is_by_spark(name):
-                    repair_warehouse(self.config, self.spark(), audited, name, outcome.wrong, passed.marker)
-                else:
-                    repair_store(self.config, audited, name, outcome.wrong, passed.marker)
+                self._writing(name).repair(self.config, self.spark, audited, name, outcome.wrong, passed.marker)
             outcome = excuses.taken(recheck.settle({name: case for name, (case, _) in outcome.wrong.items()}))
             log.info("audit_repaired", table=str(audited.schema), rows=before, left=len(outcome.wrong))
             if not outcome.wrong:
@@ -270,14 +268,9 @@ class _TableAudit:
     def _reason(self, side: str, outcome: RecheckOutcome, wrong: Wrong) -> str:
         if outcome.moving and not wrong:
             return f"{outcome.moving} rows kept changing during the audit"
-        if wrong and self.options.repair and side != TOPIC and self._is_by_spark(side):
-            return f"the warehouse's history contradicts the repair; rebuild the tables: tailrace bootstrap {side}"
-        if wrong and self.options.repair:
-            return (
-                "rows still differ after the repair: another program writes them, or the sync is not running;"
-                " repair again"
-            )
-        return ""
+        if not (wrong and self.options.repair):
+            return ""
+        return UNREPAIRED if side == TOPIC else self._writing(side).unrepaired.format(store=side)
 
     def _record(
         self,
@@ -403,7 +396,7 @@ def _tuning(config: Config, stores: Sequence[str]) -> dict[str, str]:
     of a processor for the first minute.
     """
     settings = [config.stores[name] for name in stores if name in config.stores]
-    if any(each.kind in BY_SPARK or each.shape for each in settings):
+    if any(writing_of(each.kind).in_spark or each.shape for each in settings):
         return {}
     modules = [*_TASK_MODULES, *sorted({scan_module(each.kind) for each in settings if is_auditable(each.kind)})]
     return {

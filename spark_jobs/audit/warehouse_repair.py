@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import closing
 from datetime import datetime, timezone
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, cast
 
 import msgspec
 import orjson
@@ -22,12 +22,11 @@ from cdc.audit.recheck import Audited, RowVerdict
 from cdc.audit.repair import Wrong
 from cdc.audit.row_blocks import split_place
 from cdc.audit.topic_records import fetch_messages
-from cdc.config import Config
+from cdc.config import Config, IcebergConfig
 from cdc.errors import TransientError
 from cdc.logs import get_logger
 from cdc.lsn import Version
 from cdc.stores.contract import Generation, Position
-from cdc.stores.registry import open_store
 from sinks.iceberg import row_repair
 from sinks.iceberg.store import IcebergStore
 from sinks.iceberg.tables import types_of
@@ -63,10 +62,11 @@ def repair_warehouse(
     chosen = [each for each in wrong.values() if name in each[1].kinds and TOPIC not in each[1].kinds]
     if not chosen:
         return 0
-    with closing(open_store(name, config.stores[name], config.kafka.prefix)) as store:
+    settings = cast("IcebergConfig", config.stores[name])
+    with closing(IcebergStore(name, settings, config.kafka.prefix)) as store:
         serving = store.serving()
         position = store.position(serving) if serving is not None else None
-        if serving is None or position is None or not isinstance(store, IcebergStore):
+        if serving is None or position is None:
             raise TransientError(f"Store {name} has no serving generation any more.")
         topic = audited.schema.topic
         store_tables = build_store_tables(

@@ -11,7 +11,7 @@ import time
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from cdc.config import Config, IcebergConfig
+from cdc.config import Config
 from cdc.errors import RefusedError, UsageError
 from cdc.logs import get_logger
 from cdc.names import Control, control_topic
@@ -22,11 +22,12 @@ from cdc.stores.registry import open_store
 from spark_jobs.bootstrap.completeness import Completeness
 from spark_jobs.bootstrap.generation_build import BuildOptions, GenerationBuild, Show
 from spark_jobs.bootstrap.topic_state import TopicState
-from spark_jobs.session.spark_session import spark_session, start_workers, warehouse_session
+from spark_jobs.session.spark_session import spark_session, start_workers
 from spark_jobs.shape.store_tables import build_store_tables
 from spark_jobs.sync.progress_follower import Ledger
 from spark_jobs.sync.store_sync import checked_store
-from spark_jobs.sync.sync import chosen_stores, driver_config, sync_config
+from spark_jobs.sync.sync import chosen_stores, driver_config, sync_config, sync_settings
+from spark_jobs.writing.choice import writing_of
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -90,15 +91,15 @@ def run_bootstrap(
                 remedy="Repair this first, or use --anyway.",
             )
         session = spark or spark_session(_spark_config(config, name).spark, f"tailrace-bootstrap {name}")
-        settings = config.stores[name]
-        if not isinstance(settings, IcebergConfig):  # a warehouse's rows never pass through Python
+        settings = sync_settings(config, name)
+        writing = writing_of(settings.kind)
+        if not writing.in_spark:
             start_workers(session)
         store = open_store(name, settings, config.kafka.prefix)
         try:
-            own = warehouse_session(session, settings) if isinstance(settings, IcebergConfig) else session
-            store_tables = build_store_tables(config, name, own, sources.tables)
+            store_tables = build_store_tables(config, name, writing.session(session, settings), sources.tables)
             checked_store(name, store)
-            build = GenerationBuild(config, name, store, ledger, sources, store_tables, show)
+            build = GenerationBuild(config, name, store, ledger, sources, store_tables, writing, show)
             verdict, switched = build.run(options)
         finally:
             store.close()

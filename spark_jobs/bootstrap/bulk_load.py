@@ -1,12 +1,16 @@
-"""A Spark job that writes an offset range of every topic into a generation, and counts the rows that must result."""
+"""A Spark job that writes an offset range of every topic into a generation, and counts the rows that must result.
+
+`BulkLoad` runs and watches the job. `RowBulkLoad` is the job of stores that tasks write row by row.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Generic
 
 from cdc.config import Config
 from spark_jobs.shape.store_tables import StoreTables
@@ -18,12 +22,10 @@ from spark_jobs.tasks.range_tasks import RangeTask
 from spark_jobs.tasks.task_errors import spark_errors
 from spark_jobs.tasks.task_results import Answers
 from spark_jobs.tasks.topic_range import cut
-from spark_jobs.warehouse.apply import WarehouseBatches
+from spark_jobs.writing.contract import ApplierT, Loaded, LoadProgress, Offsets
 
 if TYPE_CHECKING:
     from pyspark import RDD
-
-Offsets = Mapping[str, Sequence[int]]
 
 # Limits of offsets per task: enough to be worth starting a task, few enough that progress is visible and that all tasks
 # end at about the same time.
@@ -34,24 +36,7 @@ _KEYS_PER_GROUP = 1_000_000
 _POLL_SECONDS = 1.0
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class LoadProgress:
-    """Progress of a running load. `events`: number of offsets that the whole load reads."""
-
-    tasks_done: int
-    tasks: int
-    events: int
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Loaded:
-    """The result of a load. `rows`: number of live rows by topic, counted by key from the records that tasks read."""
-
-    answers: Answers
-    rows: dict[str, int]
-
-
-class BulkLoad:
+class BulkLoad(ABC, Generic[ApplierT]):
     """Loads offset ranges into one generation. It calls `between` about every second while a job runs."""
 
     def __init__(self, store_tables: StoreTables, config: Config, between: Callable[[LoadProgress], None]) -> None:
@@ -62,7 +47,7 @@ class BulkLoad:
 
     def load(
         self,
-        applying: Applying | WarehouseBatches,
+        applying: ApplierT,
         start: Offsets,
         end: Offsets,
         markers: Mapping[str, bytes],
@@ -84,17 +69,46 @@ class BulkLoad:
             self._watch(job, events)
             return job.result()
 
+    @abstractmethod
     def _run(
         self,
-        applying: Applying | WarehouseBatches,
+        applying: ApplierT,
         start: Offsets,
         end: Offsets,
         markers: Mapping[str, bytes],
         events: int,
         count: bool,
     ) -> Loaded:
-        if not isinstance(applying, Applying):
-            raise TypeError("a warehouse is loaded by WarehouseLoading")
+        """Run the job. `events`: number of offsets from `start` to `end`."""
+
+    def _watch(self, job: Future[Loaded], events: int) -> None:
+        tracker = self._spark.sparkContext.statusTracker()
+        most = 0
+        while not job.done():
+            stages = [
+                info for stage in tracker.getActiveStageIds() if (info := tracker.getStageInfo(stage)) is not None
+            ]
+            tasks = sum(info.numTasks for info in stages)
+            if tasks >= most:  # the stage that counts keys afterwards has fewer tasks, and is short
+                most, done = tasks, sum(info.numCompletedTasks for info in stages)
+                self._between(LoadProgress(tasks_done=done, tasks=tasks, events=events))
+            else:
+                self._between(LoadProgress(tasks_done=most, tasks=most, events=events))
+            _wait(job)
+
+
+class RowBulkLoad(BulkLoad[Applying]):
+    """Loads offset ranges with tasks that write rows one by one."""
+
+    def _run(
+        self,
+        applying: Applying,
+        start: Offsets,
+        end: Offsets,
+        markers: Mapping[str, bytes],
+        events: int,
+        count: bool,
+    ) -> Loaded:
         groups = -(-events // _KEYS_PER_GROUP) if count else 0
         applying = replace(applying, key_groups=groups, ahead_of_markers=True)
         with spark_errors("The Spark job of the load failed"):
@@ -132,21 +146,6 @@ class BulkLoad:
         )
         answers = self._store_tables.evaluated(source).mapInArrow(applying, ANSWER)  # type: ignore[arg-type]
         return answers.rdd.map(lambda row: row.asDict()).flatMap(partial(grouped, applying.key_groups))
-
-    def _watch(self, job: Future[Loaded], events: int) -> None:
-        tracker = self._spark.sparkContext.statusTracker()
-        most = 0
-        while not job.done():
-            stages = [
-                info for stage in tracker.getActiveStageIds() if (info := tracker.getStageInfo(stage)) is not None
-            ]
-            tasks = sum(info.numTasks for info in stages)
-            if tasks >= most:  # the stage that counts keys afterwards has fewer tasks, and is short
-                most, done = tasks, sum(info.numCompletedTasks for info in stages)
-                self._between(LoadProgress(tasks_done=done, tasks=tasks, events=events))
-            else:
-                self._between(LoadProgress(tasks_done=most, tasks=most, events=events))
-            _wait(job)
 
 
 def _task_offsets(events: int) -> int:

@@ -12,7 +12,7 @@ import time
 import uuid
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import Any
 
 import msgspec
 
@@ -20,29 +20,19 @@ from cdc.config import Config
 from cdc.errors import TransientError
 from cdc.logs import get_logger
 from cdc.lsn import LSN, Version
-from cdc.names import Control, control_topic
 from cdc.positions.offset_index import Point
 from cdc.positions.store_notes import BuildNotes, end_refusal
 from cdc.stores.contract import Generation, Position, Store, TableSchema, TopicPosition, caught_up_at
 from cdc.tables.state_reader import read_recorded_states
-from sinks.iceberg.store import IcebergStore
-from spark_jobs.bootstrap.bulk_load import BulkLoad, LoadProgress
 from spark_jobs.bootstrap.completeness import Completeness, reasons_after, why_too_slow
-from spark_jobs.bootstrap.history_continuation import continue_history
 from spark_jobs.bootstrap.topic_state import TopicState, ends_for
-from spark_jobs.bootstrap.warehouse_load import WarehouseBulkLoad
 from spark_jobs.shape.store_tables import StoreTables
 from spark_jobs.sync.progress_follower import Ledger
 from spark_jobs.sync.start_position import of_this_pipeline
 from spark_jobs.sync.store_sync import BOOTSTRAP_OWNER, drop_lost
-from spark_jobs.sync.sync_session import applying_for
 from spark_jobs.sync.topic_facts import read_topic_facts
-from spark_jobs.tasks.apply_tasks import Applying
 from spark_jobs.tasks.parked_rows import read_parked
-from spark_jobs.warehouse.apply import WarehouseBatches
-
-if TYPE_CHECKING:
-    pass
+from spark_jobs.writing.contract import LoadProgress, StoreWriting
 
 log = get_logger("bootstrap")
 
@@ -78,6 +68,7 @@ class GenerationBuild:
         ledger: Ledger,
         sources: TopicState,
         store_tables: StoreTables,
+        writing: StoreWriting[Any, Any],
         show: Show,
     ) -> None:
         self._config = config
@@ -88,8 +79,8 @@ class GenerationBuild:
         self._show = show
         self._markers: dict[str, bytes] = {}
         self._store_tables = store_tables
-        loading = WarehouseBulkLoad if isinstance(store, IcebergStore) else BulkLoad
-        self._loading = loading(store_tables, config, self._between)
+        self._writing = writing
+        self._loading = writing.loading(store_tables, config, self._between)
         self._saved_at = time.monotonic()
         self._parked: dict[str, int] = {}
         self._notes: BuildNotes | None = None
@@ -116,7 +107,15 @@ class GenerationBuild:
             self._delete_stale_rows()
         switch = options.switch and too_slow is None
         if switch:
-            self._hand_over_history(before)
+            self._writing.before_switch(
+                self._store,
+                self.generation,
+                self._batches(),
+                self._store_tables,
+                before=before,
+                point=self._sources.point,
+                began_ms=self._sources.began_ms,
+            )
             self._switch(old, keep_old=options.keep_old)
             if self._store.rebuilds_in_place:
                 self._delete_rows_of_removed_tables(before)
@@ -160,33 +159,18 @@ class GenerationBuild:
         log.info("loaded", store=self._name, lsn=str(LSN(point.lsn)), rows=sum(rows.values()))
         return rows
 
-    def _applying(self) -> Applying | WarehouseBatches:
-        parked_topic = control_topic(self._config.kafka.prefix, Control.PARKED)
-        return applying_for(self._name, self._config, self._store, self.generation, self._store_tables, parked_topic)
-
-    def _hand_over_history(self, before: Position | None) -> None:
-        """Continue the history with the new generation. Only a warehouse has a history; all generations share it."""
-        if isinstance(self._store, IcebergStore):
-            continue_history(self._store, self.generation, self._applying(), self._store_tables, before, self._sources)
+    def _batches(self) -> Any:
+        return self._writing.batches(self._config, self._name, self._store, self.generation, self._store_tables)
 
     def _load(self, start: dict[str, list[int]], end: dict[str, list[int]], *, count: bool) -> dict[str, int]:
-        loaded = self._loading.load(self._applying(), start, end, self._markers, count=count)
+        batches = self._batches()
+        loaded = self._loading.load(batches, start, end, self._markers, count=count)
         for topic, each in loaded.answers.counts.items():
             self._parked[topic] = self._parked.get(topic, 0) + each.parked
-        self._sweep(loaded.answers.markers)
+        if loaded.answers.markers:  # a task may have written rows below a TRUNCATE before another read its marker
+            batches.truncate(loaded.answers.markers)
+            self._markers |= loaded.answers.markers
         return {topic: loaded.rows.get(topic, 0) for topic in start}
-
-    def _sweep(self, markers: dict[str, bytes]) -> None:
-        """Remove the rows below a TRUNCATE that tasks wrote before another task read its marker."""
-        if not markers:
-            return
-        writer = self._store.writer_factory(self.generation)()
-        try:
-            for topic, stamp in markers.items():
-                writer.truncate(self._sources.tables[topic], Version.parse(stamp.decode()))
-                self._markers[topic] = stamp
-        finally:
-            writer.close()
 
     def _catch_up(self) -> None:
         """Load what capture published meanwhile, until few records are left.

@@ -13,14 +13,13 @@ from typing import Final
 from cdc.clock import now_ms
 from cdc.logs import get_logger
 from cdc.lsn import Version
+from cdc.positions.offset_index import Point
 from cdc.stores.contract import Generation, Position, TableSchema
 from sinks.iceberg import naming, statements
 from sinks.iceberg.state import Gap
 from sinks.iceberg.statements import Marker
 from sinks.iceberg.store import IcebergStore
-from spark_jobs.bootstrap.topic_state import TopicState
 from spark_jobs.shape.store_tables import StoreTables
-from spark_jobs.tasks.apply_tasks import Applying
 from spark_jobs.warehouse.apply import WarehouseBatches, run_in
 
 log = get_logger("bootstrap")
@@ -32,23 +31,22 @@ _RECENT_MS: Final = 10 * 60_000
 def continue_history(
     store: IcebergStore,
     generation: Generation,
-    applying: Applying | WarehouseBatches,
+    applying: WarehouseBatches,
     store_tables: StoreTables,
+    *,
     before: Position | None,
-    sources: TopicState,
+    point: Point,
+    began_ms: int,
 ) -> None:
     """Continue the history, or bring it to the state of the new generation and record the gap.
 
-    `before`: the serving generation's position when the build began, if this pipeline built it. `sources`: the topics'
-    state that the new generation was loaded from.
+    `before`: the serving generation's position when the build began, if this pipeline built it. `point`: the topics'
+    state that the new generation was loaded from, read at `began_ms`.
     """
-    if not isinstance(applying, WarehouseBatches):
-        return
     _begin_history(store, generation, store_tables, before)
-    if before is not None and before.topics and 0 <= sources.began_ms - before.caught_up_broker_ms < _RECENT_MS:
+    if before is not None and before.topics and 0 <= began_ms - before.caught_up_broker_ms < _RECENT_MS:
         store.resume_history(generation)
         return
-    point = sources.point
     markers = store.state().markers
     end = Marker(point.version.position, point.version.seq, point.commit_time_us)
     gaps = []

@@ -20,7 +20,7 @@ from cdc.errors import RefusedError, TailraceError, UsageError
 from cdc.logs import get_logger
 from cdc.lsn import Version
 from cdc.stores.contract import Change, Position, TableSchema, TopicPosition, WriterFactory
-from cdc.stores.registry import open_store
+from cdc.stores.registry import open_row_store
 from cdc.stores.row_ids import row_id_of
 from sinks.iceberg import naming, statements
 from sinks.iceberg.contents import json_row
@@ -108,7 +108,7 @@ def run_replay(
         tables = ledger.tables()
     with (
         closing(IcebergStore(warehouse, settings, config.kafka.prefix)) as source,
-        closing(open_store(name, config.stores[name], config.kafka.prefix)) as store,
+        closing(open_row_store(name, config.stores[name], config.kafka.prefix)) as store,
     ):
         checked_store(name, store)
         old = store.serving()

@@ -9,14 +9,15 @@ from cdc.lsn import Version
 from sinks.iceberg import naming, statements
 from sinks.iceberg.schemas import CURRENT_OWN, WarehouseColumn
 from sinks.iceberg.statements import Marker
-from spark_jobs.bootstrap.bulk_load import BulkLoad, Loaded, Offsets
+from spark_jobs.bootstrap.bulk_load import BulkLoad
 from spark_jobs.shape.typed_rows import events_of, quoted, typed_events
 from spark_jobs.sync.topic_stream import offsets_json, read_topic_stream
-from spark_jobs.tasks.apply_tasks import Applying, Count
+from spark_jobs.tasks.apply_tasks import Count
 from spark_jobs.tasks.task_errors import spark_errors
 from spark_jobs.tasks.task_results import Answers
 from spark_jobs.warehouse.apply import WarehouseBatches, require_all, run_statement
 from spark_jobs.warehouse.batch import FIT, loaded, newest, typed
+from spark_jobs.writing.contract import Loaded, Offsets
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, Observation
@@ -25,20 +26,18 @@ _TASK_OFFSETS = 200_000
 _THERE = f"{naming.OP} <> 'd'"
 
 
-class WarehouseBulkLoad(BulkLoad):
+class WarehouseBulkLoad(BulkLoad[WarehouseBatches]):
     """Loads offset ranges into the Iceberg tables of one generation."""
 
     def _run(
         self,
-        applying: Applying | WarehouseBatches,
+        applying: WarehouseBatches,
         start: Offsets,
         end: Offsets,
         markers: Mapping[str, bytes],  # noqa: ARG002 - a load applies its markers before it returns
         events: int,  # noqa: ARG002 - each topic is read separately
         count: bool,
     ) -> Loaded:
-        if not isinstance(applying, WarehouseBatches):
-            raise TypeError("WarehouseLoading needs WarehouseBatches")
         # If a topic is empty, adaptive execution may change the running plan and lose the observed counts.
         self._spark.conf.set("spark.sql.adaptive.enabled", "false")
         with spark_errors("The Spark job of the load failed"):

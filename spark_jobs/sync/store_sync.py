@@ -15,11 +15,10 @@ from typing import TYPE_CHECKING
 
 from cdc.backoff import Backoff
 from cdc.config import Config
-from cdc.config.stores import IcebergConfig, SyncedStoreConfig
+from cdc.config.stores import SyncedStoreConfig
 from cdc.errors import RefusedError, TailraceError, TransientError, UsageError
 from cdc.logs import get_logger
 from cdc.lsn import LSN
-from cdc.names import Control, control_topic
 from cdc.positions.progress import Progress
 from cdc.positions.store_notes import end_refusal, note_refusal
 from cdc.stores.contract import (
@@ -33,15 +32,15 @@ from cdc.stores.contract import (
     caught_up_at,
 )
 from cdc.stores.registry import open_store
-from spark_jobs.session.spark_session import warehouse_session
 from spark_jobs.shape.store_tables import StoreTables, build_store_tables, chosen_tables
 from spark_jobs.sync.batches import Reading
 from spark_jobs.sync.past_points import appended_ms
 from spark_jobs.sync.progress_follower import Ledger
 from spark_jobs.sync.start_position import starting_position
-from spark_jobs.sync.sync_session import Feeding, TablesChangedError, applying_for
+from spark_jobs.sync.sync_session import Feeding, TablesChangedError
 from spark_jobs.sync.topic_facts import read_topic_facts
 from spark_jobs.sync.topic_stream import TopicStream
+from spark_jobs.writing.choice import writing_of
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -86,7 +85,8 @@ class StoreSync:
         self.refused: RefusedError | None = None
         self._config = config
         self._settings = settings
-        self._spark = warehouse_session(spark, settings) if isinstance(settings, IcebergConfig) else spark
+        self._writing = writing_of(settings.kind)
+        self._spark = self._writing.session(spark, settings)
         self._ledger = ledger
         self._stop = stop
         self._number = number
@@ -206,8 +206,7 @@ class StoreSync:
         now_ms = self._ledger.broker_ms()
         facts = read_topic_facts(self._config, store_tables.source)
         position = starting_position(self.name, self._with_evidence(taken), facts, progress, now_ms=now_ms)
-        parked_topic = control_topic(self._config.kafka.prefix, Control.PARKED)
-        applying = applying_for(self.name, self._config, store, generation, store_tables, parked_topic)
+        applying = self._writing.batches(self._config, self.name, store, generation, store_tables)
         feeding = Feeding(
             name=self.name,
             config=self._config,

@@ -12,7 +12,7 @@ from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING
 
-from cdc.config import Config, IcebergConfig
+from cdc.config import Config
 from cdc.config.stores import SyncedStoreConfig
 from cdc.errors import TransientError, UsageError
 from cdc.logs import get_logger
@@ -23,6 +23,7 @@ from spark_jobs.session.spark_session import spark_session, start_workers
 from spark_jobs.shape.store_tables import refuse_bad_shapes
 from spark_jobs.sync.progress_follower import Ledger
 from spark_jobs.sync.store_sync import StoreSync
+from spark_jobs.writing.choice import writing_of
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -60,7 +61,7 @@ def run_sync(config: Config, names: Sequence[str], stop: threading.Event, *, gen
         raise UsageError("--generation needs exactly one store.")
     log = get_logger("sync")
     spark = spark_session(driver_config(config, chosen).spark, "tailrace-sync " + " ".join(chosen))
-    if not all(isinstance(config.stores[name], IcebergConfig) for name in chosen):
+    if not all(writing_of(config.stores[name].kind).in_spark for name in chosen):
         start_workers(spark)
     try:
         with Ledger(config) as ledger, PauseWatch(config) as pauses:
@@ -154,7 +155,7 @@ def sync_config(config: Config, names: Sequence[str]) -> Config:
 def _worker_modules(config: Config, names: Sequence[str]) -> dict[str, str]:
     """Return the setting that preloads the tasks' modules. Warehouses and shapes need none: Spark evaluates them."""
     settings = [config.stores[name] for name in names]
-    if any(isinstance(each, IcebergConfig) or each.shape for each in settings):
+    if any(writing_of(each.kind).in_spark or each.shape for each in settings):
         return {}
     stores = sorted({store_module(each.kind) for each in settings if is_store_kind(each.kind)})
     return {f"spark.executorEnv.{_MODULES}": " ".join([*_TASK_MODULES, *stores])}
@@ -163,7 +164,7 @@ def _worker_modules(config: Config, names: Sequence[str]) -> dict[str, str]:
 def driver_config(config: Config, names: Sequence[str]) -> Config:
     """Return the config of a driver that runs small batches for a long time."""
     config = sync_config(config, names)
-    if any(isinstance(config.stores[name], IcebergConfig) for name in names):
+    if any(writing_of(config.stores[name].kind).in_spark for name in names):
         return config
     java = f"{_QUICK_JAVA} {config.spark.options.get(_JAVA_OPTIONS, '')}".strip()
     return replace(

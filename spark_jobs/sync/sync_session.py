@@ -8,30 +8,21 @@ difference ends the session, and the next session starts from the position that 
 from __future__ import annotations
 
 import time
-import uuid
-from typing import TYPE_CHECKING
 
 import msgspec
 
 from cdc.config import Config
 from cdc.errors import TransientError
 from cdc.logs import get_logger
-from cdc.lsn import LSN, Version
+from cdc.lsn import LSN
 from cdc.stores.contract import Fit, Generation, Position, PositionLostError, Store, caught_up_at, displaced
-from sinks.iceberg.store import IcebergStore
-from spark_jobs.session.spark_session import use_warehouse
 from spark_jobs.shape.store_tables import StoreTables, chosen_tables
 from spark_jobs.sync.batches import Ends, StoreBatch
 from spark_jobs.sync.delete_retention import DeleteRetention
 from spark_jobs.sync.progress_follower import Ledger
 from spark_jobs.sync.topic_facts import committed_ends
-from spark_jobs.tasks.apply_tasks import Applying
-from spark_jobs.tasks.parking import Parking
 from spark_jobs.tasks.task_results import Answers
-from spark_jobs.warehouse.apply import WarehouseBatches
-
-if TYPE_CHECKING:
-    pass
+from spark_jobs.writing.contract import BatchApplier
 
 # When heartbeats have moved the LSN, the driver saves an idle store's position, at most this often.
 _IDLE_SAVE_SECONDS = 0.5
@@ -51,7 +42,7 @@ class Feeding:
         position: Position,
         ledger: Ledger,
         store_tables: StoreTables,
-        applying: Applying | WarehouseBatches,
+        applying: BatchApplier,
         retention_ms: int,
     ) -> None:
         self._name = name
@@ -161,18 +152,13 @@ class Feeding:
         result = batch.apply(self._markers)
         if not result.markers:
             return result
-        self._sweep(result.markers)
+        self._truncate(result.markers)
         return batch.apply(self._markers)
 
-    def _sweep(self, markers: dict[str, bytes]) -> None:
-        writer = self._store.writer_factory(self.generation)()
-        try:
-            for topic, stamp in markers.items():
-                swept = writer.truncate(self.tables[topic], Version.parse(stamp.decode()))
-                self._markers[topic] = stamp
-                self._log.info("truncate_applied", table=str(self.tables[topic]), rows=swept)
-        finally:
-            writer.close()
+    def _truncate(self, markers: dict[str, bytes]) -> None:
+        for topic, rows in self._applying.truncate(markers).items():
+            self._log.info("truncate_applied", table=str(self.tables[topic]), rows=rows)
+        self._markers |= markers
 
     def _moved(self, ends: Ends) -> Position:
         point = self._ledger.covered(ends, self._left_out())
@@ -206,22 +192,3 @@ class Feeding:
 
 class TablesChangedError(TransientError):
     """A table was added, removed or changed its columns. The next session starts at once, with the new tables."""
-
-
-def applying_for(
-    name: str, config: Config, store: Store, generation: Generation, store_tables: StoreTables, parked_topic: str
-) -> Applying | WarehouseBatches:
-    """Return what applies batches to the store: merges for a warehouse, tasks with writers for any other store."""
-    if isinstance(store, IcebergStore):
-        use_warehouse(store_tables.spark, store.settings)
-        return WarehouseBatches(store, generation, store_tables, Parking(config.kafka.client_options(), parked_topic))
-    return Applying(
-        # A writer is bound to the state in which this session found the store, so sessions do not share writers.
-        id=f"{name} {generation.number} {uuid.uuid4().hex}",
-        store=name,
-        tables=store_tables.schemas,
-        shapes=store_tables.rows,
-        writer_factory=store.writer_factory(generation),
-        kafka_options=config.kafka.client_options(),
-        parked_topic=parked_topic,
-    )

@@ -12,6 +12,7 @@ from itertools import repeat
 from typing import TYPE_CHECKING, Any, Final
 
 from cdc.errors import TailraceError
+from cdc.lsn import Version
 from cdc.stores.contract import TableSchema, Writer, WriterFactory
 from spark_jobs.shape.shaped_rows import FailedRow, RowShape, shaped_row
 from spark_jobs.tasks.latest_per_key import Held, Record, Reduction, changes_of
@@ -80,6 +81,17 @@ class Applying:
         """
         for answer in self.answers(map(_records, batches), _markers()):
             yield _as_batch(answer)
+
+    def truncate(self, markers: Mapping[str, bytes]) -> dict[str, int]:
+        """Delete the rows below these TRUNCATE markers. Returns how many rows, by topic. Runs in the driver."""
+        writer = self.writer_factory()
+        try:
+            return {
+                topic: writer.truncate(self.tables[topic], Version.parse(stamp.decode()))
+                for topic, stamp in markers.items()
+            }
+        finally:
+            writer.close()
 
     def answers(self, batches: Iterable[Iterable[Record]], markers: Mapping[str, bytes]) -> Iterator[Answer]:
         """Apply all batches and yield the task's result rows.

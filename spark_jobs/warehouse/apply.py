@@ -105,6 +105,10 @@ class WarehouseBatches:
         """Return a copy that does not write the history, for a generation that is built while another one writes it."""
         return WarehouseBatches(self._store, self._generation, self._store_tables, self._parking, with_history=False)
 
+    def truncate(self, markers: Mapping[str, bytes]) -> dict[str, int]:  # noqa: ARG002 - `apply` returns no markers
+        """Do nothing: `apply` deletes truncated rows itself, so it never returns markers."""
+        return {}
+
     def target(self, table: TableSchema, least_position: int = 0) -> tuple[Target, list[WarehouseColumn]]:
         """Return the warehouse tables to write for this table, and their columns."""
         columns = self._store.tables.columns(table)

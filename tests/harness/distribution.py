@@ -19,7 +19,7 @@ import pytest
 from xdist.scheduler import LoadScopeScheduling
 
 # The group of everything that needs the fixture; the first that fits.
-DEAR: Final = {"run_spark": "spark", "elasticsearch_url": "elasticsearch"}
+DEAR: Final = {"run_spark": "spark", "elasticsearch_url": "elasticsearch", "opensearch_url": "elasticsearch"}
 _FILE: Final = "tailrace_groups"
 
 

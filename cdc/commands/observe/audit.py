@@ -83,13 +83,13 @@ def audit(
 
 def _run_continuously(config: Config, timeout: float) -> int:
     from cdc.audit.sampled_audit import ContinuousAudit  # noqa: PLC0415 - the stores' clients import slowly
-    from cdc.stores.scan import BY_SPARK  # noqa: PLC0415 - as above
+    from cdc.stores.registry import is_table_kind  # noqa: PLC0415 - as above
     from spark_jobs.tasks.parked_rows import read_parked  # noqa: PLC0415 - as above
 
     if not config.audit.rows_per_second:
         raise UsageError("[audit] rows_per_second is 0.", remedy="Set it to the rows per second to compare.")
     stop = event_on()
-    kinds = {store.kind in BY_SPARK for store in config.stores.values()} or {False}
+    kinds = {is_table_kind(store.kind) for store in config.stores.values()} or {False}
     audits = [
         ContinuousAudit(
             config,

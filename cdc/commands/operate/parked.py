@@ -16,7 +16,7 @@ from cdc.lsn import LSN, Version
 
 if TYPE_CHECKING:
     from cdc.publishing.parked import Parked
-    from spark_jobs.sync.retry import Retried
+    from spark_jobs.writing.contract import Retried
 
 
 @click.group()

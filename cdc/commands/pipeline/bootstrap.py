@@ -19,7 +19,7 @@ from cdc.lsn import LSN
 
 if TYPE_CHECKING:
     from spark_jobs.bootstrap.bootstrap import BootstrapPlan, BootstrapReport
-    from spark_jobs.bootstrap.bulk_load import LoadProgress
+    from spark_jobs.writing.contract import LoadProgress
 
 
 @click.command()

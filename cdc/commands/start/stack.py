@@ -20,7 +20,7 @@ from cdc.commands.options import json_option
 from cdc.errors import TailraceError
 from deploy.progress import ProgressDisplay, Terminal, lines_on_stderr
 from deploy.sql_prompt import WIDE, SqlPrompt
-from deploy.stack import CONTAINERS, NAMES, PROCESSES, Server, Stack, open_stack
+from deploy.stack import ALL_NAMES, CONTAINERS, NAMES, PROCESSES, Server, Stack, open_stack
 from deploy.versions import POSTGRES, POSTGRES_DEFAULT_MAJOR
 
 _Function = TypeVar("_Function", bound=Callable[..., Any])
@@ -48,8 +48,8 @@ def _pairs(_: click.Context, parameter: click.Parameter, values: Sequence[str]) 
 def _ports(context: click.Context, parameter: click.Parameter, values: Sequence[str]) -> dict[str, int]:
     ports: dict[str, int] = {}
     for name, text in _pairs(context, parameter, values).items():
-        if name not in NAMES:
-            raise click.BadParameter(f"there is no server {name}; the servers are {', '.join(NAMES)}.")
+        if name not in ALL_NAMES:
+            raise click.BadParameter(f"there is no server {name}; the servers are {', '.join(ALL_NAMES)}.")
         if not text.isdecimal() or not 0 < int(text) < 65536:
             raise click.BadParameter(f"{text!r} is not a port number.")
         ports[name] = int(text)
@@ -66,7 +66,7 @@ def stack() -> None:
 
 
 @stack.command()
-@click.argument("names", nargs=-1, type=click.Choice(NAMES))
+@click.argument("names", nargs=-1, type=click.Choice(ALL_NAMES))
 @_folder_option
 @click.option(
     "--postgres-major",
@@ -95,7 +95,7 @@ def up(
     kind: str | None,
     as_json: bool,
 ) -> None:
-    """Start all servers, or only those in NAMES, and wait until they are healthy.
+    """Start the servers, or only those in NAMES, and wait until they are healthy. OpenSearch starts only by name.
 
     Servers that already run are left running. The first start on a machine downloads about 170 MB; later starts take
     seconds. Without --port, the stack chooses free ports once and keeps them.
@@ -135,7 +135,7 @@ def status(context: click.Context, folder: Path, as_json: bool) -> None:
 
 
 @stack.command()
-@click.argument("name", type=click.Choice(NAMES))
+@click.argument("name", type=click.Choice(ALL_NAMES))
 @_folder_option
 @click.option("-f", "--follow", is_flag=True, help="Print new lines as they are written, until Ctrl-C.")
 @click.option(

@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any, Literal, Union, get_args, get_origin
 
 from cdc.config.settings import Check, Location, is_setting, problems_of
+from cdc.config.stores import SyncedStoreConfig
 from cdc.config.toml.interpolation import UNRESOLVED, Interpolated
 from cdc.secrets import MASK, Secret, SecretOptions, redact
 
@@ -84,29 +85,29 @@ class ConfigReader:
             return BAD
         origin = get_origin(hint)
         if origin in (Union, types.UnionType):
-            return self._union([kind for kind in get_args(hint) if kind is not types.NoneType], raw, place)
+            return self._value(next(kind for kind in get_args(hint) if kind is not types.NoneType), raw, place)
         if origin is Literal:
             return self._choice(get_args(hint), raw, place)
         if origin is tuple:
             return self._array(get_args(hint)[0], raw, place)
         if origin is not None:
             return self._named(get_args(hint), raw, place, names)
+        if hint is SyncedStoreConfig:
+            return self._store(raw, place)
         if dataclasses.is_dataclass(hint) and not hasattr(hint, "parse"):
             return self.section(typing.cast(type, hint), raw, place)
         if hint is SecretOptions:
             return self._options(raw, place)
         return self._scalar(hint, raw, place)
 
-    def _union(self, kinds: list[Any], raw: object, place: Place) -> Any:
-        if len(kinds) == 1:
-            return self._value(kinds[0], raw, place)
+    def _store(self, raw: object, place: Place) -> Any:
         if not isinstance(raw, dict):
             return self._wrong(place, "a table", raw)
-        by_name = {get_args(typing.get_type_hints(kind)["kind"])[0]: kind for kind in kinds}
+        kinds = SyncedStoreConfig.kinds()
         if "kind" not in raw:
-            return self._bad((*place, "kind"), f"missing (one of {', '.join(by_name)})")
-        chosen = self._value(Literal[tuple(by_name)], raw["kind"], (*place, "kind"))
-        return BAD if chosen is BAD else self.section(by_name[chosen], raw, place)
+            return self._bad((*place, "kind"), f"missing (one of {', '.join(kinds)})")
+        chosen = self._value(Literal[tuple(kinds)], raw["kind"], (*place, "kind"))
+        return BAD if chosen is BAD else self.section(SyncedStoreConfig.of_kind(chosen), raw, place)
 
     def _choice(self, choices: tuple[str, ...], raw: object, place: Place) -> Any:
         if not isinstance(raw, str):

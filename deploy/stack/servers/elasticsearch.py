@@ -50,7 +50,7 @@ class Elasticsearch:
 
     def install(self, fetch: Fetch) -> Path:
         """The unpacked distribution; read only, everything that changes is under the home."""
-        return fetch(Artifact(label=self.name, coordinates=(versions.ELASTICSEARCH,), unpack=_unpack))
+        return fetch(Artifact(label=self.name, coordinates=(versions.ELASTICSEARCH,), unpack=unpack))
 
     def prepare(self, install: Path, site: Site) -> None:  # noqa: ARG002  # the seam's signature
         """Writes the configuration."""
@@ -87,7 +87,7 @@ class Elasticsearch:
         return Launch(argv=argv, environ=environ, folder=site.home, account=site.account)
 
 
-def _unpack(files: Path, target: Path) -> None:
+def unpack(files: Path, target: Path) -> None:
     """Python's zip module forgets modes; the scripts must stay executable, and all of it readable by another user."""
     (packed,) = files.glob("*.zip")
     with zipfile.ZipFile(packed) as outer:

@@ -95,7 +95,9 @@ def send_bulk(client: Elasticsearch, target: str, portion: Sequence[BulkItem]) -
             return refused
         pause_seconds = backoff.next_delay()
         if time.monotonic() + pause_seconds > give_up_at:
-            raise TransientError(f"Elasticsearch is too busy: {len(waiting)} documents for {target} are not written.")
+            raise TransientError(
+                f"The search server is too busy: {len(waiting)} documents are not written to {target}."
+            )
         time.sleep(pause_seconds)
 
 
@@ -163,4 +165,4 @@ def reason_of(error: BulkError) -> str:
         term = _TERM.search(text)
         if term is not None:
             return f"field {term[1]} has a value too long for one term ({error.type})"
-    return f"not a document that Elasticsearch accepts ({error.type})"
+    return f"not a document that the search server accepts ({error.type})"

@@ -11,19 +11,18 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Final
 
-from elasticsearch import Elasticsearch
-
 from cdc.clock import now_ms
-from cdc.config.stores import ElasticsearchConfig as Settings
+from cdc.config.stores import SearchConfig as Settings
 from cdc.lsn import Version
 from cdc.stores.contract import Change, Generation, Rejected, TableSchema
 from sinks.elasticsearch.client import open_elasticsearch
 from sinks.elasticsearch.markers import read_marker, write_marker
 from sinks.elasticsearch.naming import index_of, writer_alias
 from sinks.elasticsearch.pages import pages
+from sinks.elasticsearch.search_client import SearchClient
 from sinks.elasticsearch.writing import bulk
 from sinks.elasticsearch.writing.documents import Documents, live, older_than, tombstone_lines
-from sinks.elasticsearch.writing.external_versions import Numbering
+from sinks.elasticsearch.writing.external_versions import VersionScheme
 
 _SWEEP_ROWS: Final = 5000
 
@@ -35,7 +34,7 @@ class ElasticsearchWriterFactory:
     settings: Settings
     prefix: str
     generation: Generation
-    numbering: Numbering
+    numbering: VersionScheme
 
     def __call__(self) -> ElasticsearchWriter:
         return ElasticsearchWriter(self.settings, self.prefix, self.generation, self.numbering)
@@ -44,13 +43,13 @@ class ElasticsearchWriterFactory:
 class ElasticsearchWriter:
     """Writes the rows of one generation."""
 
-    def __init__(self, settings: Settings, prefix: str, generation: Generation, numbering: Numbering) -> None:
+    def __init__(self, settings: Settings, prefix: str, generation: Generation, numbering: VersionScheme) -> None:
         self._prefix = prefix
         self._generation = generation
         self._numbering = numbering
         self._bulk_bytes = settings.bulk_bytes
-        self._client: Elasticsearch = open_elasticsearch(settings)
-        self._raw: Elasticsearch = open_elasticsearch(settings, raw=True)
+        self._client: SearchClient = open_elasticsearch(settings)
+        self._raw: SearchClient = open_elasticsearch(settings, raw=True)
         self._markers: dict[TableSchema, Version | None] = {}
 
     def apply(self, table: TableSchema, changes: Sequence[Change]) -> list[Rejected]:

@@ -11,7 +11,7 @@ import pytest
 from cdc.positions.store_notes import Notes
 from cdc.stores.registry import open_store
 from spark_jobs.bootstrap.bootstrap import BuildOptions, plan_bootstrap, run_bootstrap, switch_generation
-from spark_jobs.bootstrap.bulk_load import LoadProgress
+from spark_jobs.writing.contract import LoadProgress
 from tests.acceptance.bootstrap.test_compaction import _compact
 from tests.harness.kafka.raw_records import read_raw
 from tests.harness.pipeline.pipeline import MakePipeline, Pipeline

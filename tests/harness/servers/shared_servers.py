@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Final
 
 from deploy.progress import lines_on_stderr
-from deploy.stack import NAMES, Server, Stack, open_stack
+from deploy.stack import ALL_NAMES, Server, Stack, open_stack
 
 # Names the folder of a stack that runs already and is left running: quick when tests are run again and again.
 # It cannot be shared, so that of several workers only the first uses it.
@@ -44,7 +44,7 @@ class Servers:
             folder.chmod(0o755)  # as root, servers run as somebody else
             self._guardian = _guard(folder)
         self.stack: Stack = open_stack(folder, postgres_settings=POSTGRES_SETTINGS, progress=lines_on_stderr())
-        self._starters = ThreadPoolExecutor(max_workers=len(NAMES))
+        self._starters = ThreadPoolExecutor(max_workers=len(ALL_NAMES))
         self._starting: dict[str, Future[None]] = {}
         for name in expected:
             self._start(name)

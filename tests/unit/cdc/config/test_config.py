@@ -155,8 +155,8 @@ path = "s3://bucket/x"
         "line 15, [mask] email: expected \"schema.table.column\", all of it in quotes, got 'email'",
         "line 16, [mask] public.customers.name: expected hash, null, fixed:TEXT or none, got 'blank'",
         "line 17, [stores] Search: a store's name is made of a-z, 0-9, _ and -, a letter first, got 'Search'",
-        "line 20, [stores.cache] kind: missing (one of elasticsearch, redis, iceberg)",
-        "line 23, [stores.lake] kind: must be one of elasticsearch, redis, iceberg, got 'icebreg'",
+        "line 20, [stores.cache] kind: missing (one of elasticsearch, opensearch, redis, iceberg)",
+        "line 23, [stores.lake] kind: must be one of elasticsearch, opensearch, redis, iceberg, got 'icebreg'",
         "line 24, [stores.warehouse] catalog_uri: needed when `path` is a URI: a SQLite catalog needs a local folder",
         "line 27, [sparks]: unknown section; did you mean `spark`?",
     ]

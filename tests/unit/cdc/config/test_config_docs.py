@@ -10,6 +10,7 @@ from typing import Any, Literal, get_args, get_origin
 
 from cdc.config import ColumnName, Config, Mask, TableName, TableSelector, TableShape, parse_config
 from cdc.config.settings import Location
+from cdc.config.stores import BUILT_IN
 from cdc.config.toml.reader import settings_of
 from cdc.config.toml.report import plain_value, toml_value
 from cdc.secrets import Dsn, Secret, SecretOptions, Url, WebhookUrl
@@ -51,8 +52,7 @@ def declared_rows(kind: type = Config, section: str = "", note: str = "") -> Ite
         elif wanted == Mapping[TableName, TableShape]:
             yield from declared_rows(TableShape, f'{inner}."schema.table"')
         elif get_origin(wanted) is Mapping and wanted not in _TYPES:
-            for store in get_args(get_args(wanted)[1]):
-                store_kind = get_args(settings_of(store)["kind"][1])[0]
+            for store_kind, store in BUILT_IN.items():
                 yield from declared_rows(store, f"{inner}.NAME", f" with kind = {store_kind}")
         elif dataclasses.is_dataclass(wanted):
             yield from declared_rows(wanted, inner)  # type: ignore[arg-type]

@@ -1,0 +1,1 @@
+"""OpenSearch: the Elasticsearch sink, with a client for OpenSearch."""
