@@ -46,7 +46,7 @@ class PresentStateReader(DataSourceReader):
                 ' Or read what is there: .option("allowIncomplete", "true")',
             )
         ends = _ends(published, table.topic, facts)
-        slices = plan(table.topic, facts.starts, ends, self._options.max_records_per_task, is_complete=not reasons)
+        slices = plan(table.topic, facts, ends, self._options.max_records_per_task, is_complete=not reasons)
         return [InputPartition(each) for each in slices]
 
     def read(self, partition: InputPartition | None) -> Iterator[pa.RecordBatch]:
@@ -55,13 +55,14 @@ class PresentStateReader(DataSourceReader):
             yield from present_rows(self._options.kafka, partition.value, self._columns)
 
 
-def plan(topic: str, starts: Sequence[int], ends: Sequence[int], most: int, *, is_complete: bool) -> list[TopicSlice]:
+def plan(topic: str, facts: TopicFacts, ends: Sequence[int], most: int, *, is_complete: bool) -> list[TopicSlice]:
     """Divide each partition into slices of its keys, so that a task notes about `most` records at the most."""
     found = []
-    for partition, (start, end) in enumerate(zip(starts, ends, strict=True)):
+    for partition, (start, end) in enumerate(zip(facts.starts, ends, strict=True)):
         count = -(-(end - start) // most)
         whole = TopicRange(topic, partition, start, end)
-        found += [TopicSlice(whole, number, count, is_complete) for number in range(count)]
+        retention_ms = facts.delete_retention_ms
+        found += [TopicSlice(whole, number, count, retention_ms, is_complete) for number in range(count)]
     return found
 
 

@@ -10,26 +10,27 @@
 from __future__ import annotations
 
 import gc
+import time
 from collections.abc import Generator, Iterator, Sequence
 from contextlib import closing
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
-import msgspec
 from confluent_kafka import KafkaException, TopicPartition
 
 from cdc.errors import RefusedError, TransientError
 from cdc.kafka.control_topics import committed_reader
 from cdc.kafka.failures import kafka_failure
+from cdc.publishing.parked import HEADER as PARKED_HEADER
+from cdc.publishing.parked import MARKER_KEY
 from spark_jobs.source.columns import SourceColumn
 from spark_jobs.source.latest_records import LatestRecords
-from spark_jobs.source.record_batches import RawRecord, RecordBatches
+from spark_jobs.source.record_batches import RawRecord, RecordBatches, op_of
 from spark_jobs.tasks.topic_range import TopicRange, read_ranges
 
 if TYPE_CHECKING:
     import pyarrow as pa
 
-MARKER: Final = b'{"__truncate":'
 #: How many bytes of records a task keeps between its two steps.
 KEPT_BYTES: Final = 128_000_000
 _OBJECT_BYTES: Final = 200
@@ -42,19 +43,16 @@ _ANSWER_SECONDS: Final = 30.0
 
 @dataclass(frozen=True, slots=True)
 class TopicSlice:
-    """The keys of a range whose hashes belong to slice `number` of `count`. `is_complete`: check for compaction."""
+    """The keys of a range whose hashes belong to slice `number` of `count`.
+
+    `is_complete`: the topic is a complete copy of its table, so check that compaction did not disturb the read.
+    """
 
     range: TopicRange
     number: int
     count: int
-    is_complete: bool
-
-
-class _Event(msgspec.Struct):
-    op: str
-
-
-_decode_event: Final = msgspec.json.Decoder(_Event).decode
+    delete_retention_ms: int
+    is_complete: bool = True
 
 
 def present_rows(
@@ -62,12 +60,18 @@ def present_rows(
 ) -> Iterator[pa.RecordBatch]:
     """Yield the rows of the slice. `kafka`: librdkafka's options."""
     gc.set_threshold(*_GC_THRESHOLDS)
+    began = time.monotonic()
     batches = RecordBatches(part.range.topic, columns, deletes=False)
     reading = _Reading(kafka, part, kept_bytes)
     for records in reading.last_records():
         batch = batches.batch(records)
         if batch.num_rows:
             yield batch
+    if (time.monotonic() - began) * 1000 >= part.delete_retention_ms:
+        raise RefusedError(
+            f"The read of {part.range.topic} took longer than the topic keeps deletes: it may have deleted rows.",
+            remedy="Read with more partitions or more cores, or raise [kafka] delete_retention_hours.",
+        )
     if part.is_complete:
         reading.refuse_if_compacted()
 
@@ -99,10 +103,10 @@ class _Reading:
 
     def _note(self, messages: list[Any]) -> None:
         keys, offsets = [message.key() for message in messages], [message.offset() for message in messages]
-        markers = [place for place, key in enumerate(keys) if key.startswith(MARKER)]
+        markers = [place for place, key in enumerate(keys) if key.startswith(MARKER_KEY)]
         for place in reversed(markers):
             value = messages[place].value()
-            if value is not None and _decode_event(value).op == "t":
+            if value is not None and op_of(value) == "t":
                 self._marker = max(self._marker, version_of(messages[place]))
                 self._marker_keys.add(keys[place])
                 del keys[place], offsets[place], messages[place]
@@ -152,10 +156,10 @@ class _Reading:
                     if key in seen:
                         continue
                     seen.add(key)
-                    op = "d" if value is None else _decode_event(value).op
+                    op = "d" if value is None else op_of(value)
                     if op == "t" and key not in self._marker_keys:
                         raise self._compacted()
-                    if op in _EXISTED:
+                    if op in _EXISTED and not _is_parked(message):
                         changed.append(key)
                 if changed and self._latest.missing(changed):
                     raise self._compacted()
@@ -176,6 +180,11 @@ class _Reading:
             f"{self._part.range.topic} was compacted during the read, so rows of the state that is read may be gone.",
             remedy="Read it again; if that recurs, set min.compaction.lag.ms of the topic above a read's duration.",
         )
+
+
+def _is_parked(message: Any) -> bool:
+    """Whether the delete stands for a row that is too large. That row may be a new one."""
+    return any(name == PARKED_HEADER for name, _ in message.headers() or ())
 
 
 def read_messages(kafka: dict[str, str], part: TopicRange) -> Generator[list[Any], None, None]:

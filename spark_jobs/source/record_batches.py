@@ -33,6 +33,18 @@ _PLAIN: Final[dict[str, Any]] = {
 }
 
 
+class _Op(msgspec.Struct):
+    op: str
+
+
+_decode_op: Final = msgspec.json.Decoder(_Op).decode
+
+
+def op_of(value: bytes) -> str:
+    """Return the operation of an event."""
+    return _decode_op(value).op
+
+
 class _Form(NamedTuple):
     """Decoders that are made for a table: of events, and of keys."""
 

@@ -13,15 +13,15 @@ from contextlib import closing
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Final
 
-import msgspec
 from pyspark.sql.datasource import DataSourceStreamReader, InputPartition
 
 from cdc.errors import TransientError
+from cdc.publishing.parked import MARKER_KEY
 from spark_jobs.source.columns import SourceColumn
 from spark_jobs.source.options import LATEST, SourceOptions
-from spark_jobs.source.present_state import MARKER, read_messages, version_of
+from spark_jobs.source.present_state import read_messages, version_of
 from spark_jobs.source.progress_ends import ProgressEnds
-from spark_jobs.source.record_batches import RawRecord, RecordBatches
+from spark_jobs.source.record_batches import RawRecord, RecordBatches, op_of
 from spark_jobs.source.stream_offsets import StreamOffset, refuse_lost
 from spark_jobs.source.table_topic import TopicFacts, TopicReader
 from spark_jobs.tasks.topic_range import TopicRange
@@ -32,13 +32,6 @@ if TYPE_CHECKING:
 # An idle stream must move its offset before a restart could take it for one that was away for the delete retention.
 _QUIET_SHARE: Final = 4
 _FACTS_SECONDS: Final = 1.0
-
-
-class _Event(msgspec.Struct):
-    op: str
-
-
-_decode_event: Final = msgspec.json.Decoder(_Event).decode
 
 
 class ChangesReader(DataSourceStreamReader):
@@ -140,7 +133,7 @@ def _records(messages: Sequence[Any], partition: int) -> Iterator[RawRecord]:
     """Yield the records. Of the markers of a TRUNCATE, one per partition, only the first partition's is a row."""
     for message in messages:
         key, value = message.key(), message.value()
-        if partition and value is not None and key.startswith(MARKER) and _decode_event(value).op == "t":
+        if partition and value is not None and key.startswith(MARKER_KEY) and op_of(value) == "t":
             continue
         yield key, version_of(message), value
 

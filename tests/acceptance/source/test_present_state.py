@@ -148,7 +148,7 @@ def test_big_partitions_are_read_twice(make_pipeline: MakePipeline) -> None:
     table = find_table(options, read_published(options))
     end = read_facts(options, table.topic).ends[0]
     for kept_bytes in (1_000, 1 << 30):
-        part = TopicSlice(TopicRange(table.topic, 0, 0, end), 0, 1, True)
+        part = TopicSlice(TopicRange(table.topic, 0, 0, end), 0, 1, 3_600_000)
         batches = list(present_rows(options.kafka, part, source_columns(table), kept_bytes))
         rows = [row for batch in batches for row in batch.to_pylist()]
         assert {row["id"]: row["v"] for row in rows} == {n: "new" if n <= 6000 else "old" for n in range(1001, 12001)}
@@ -165,7 +165,7 @@ def test_a_row_that_compaction_takes_away_is_not_left_out(make_pipeline: MakePip
     options = SourceOptions.read({"config": str(pipeline.config), "table": "public.t"})
     table = find_table(options, read_published(options))
     end = read_facts(options, table.topic).ends[0]
-    part = TopicSlice(TopicRange(table.topic, 0, 0, end), 0, 1, True)
+    part = TopicSlice(TopicRange(table.topic, 0, 0, end), 0, 1, 3_600_000)
     compacted = {"segment.ms": "200", "min.cleanable.dirty.ratio": "0.001", "max.compaction.lag.ms": "200"}
     alter_topic(pipeline.bootstrap, table.topic, compacted)
     pipeline.database.execute("UPDATE t SET v = 'later' WHERE id = 1")

@@ -9,6 +9,7 @@ import pytest
 from cdc.errors import UsageError
 from spark_jobs.source.batch_reader import plan
 from spark_jobs.source.options import SourceOptions
+from spark_jobs.source.table_topic import TopicFacts
 
 PLACE = {"table": "public.t", "bootstrap": "broker:9092", "prefix": "shop"}
 
@@ -54,7 +55,8 @@ def test_no_secret_is_shown() -> None:
 
 def test_big_partitions_are_divided_by_keys() -> None:
     """A task has at most so many records to note; an empty partition has no task."""
-    slices = plan("t", [0, 0, 5], [10, 0, 26], 10, is_complete=True)
+    facts = TopicFacts(topic_id="a", starts=[0, 0, 5], ends=[], cleanup_policy="compact", delete_retention_ms=1)
+    slices = plan("t", facts, [10, 0, 26], 10, is_complete=True)
     assert [(each.range.partition, each.number, each.count) for each in slices] == [
         (0, 0, 1),
         (2, 0, 3),
