@@ -53,7 +53,10 @@ class ChangesReader(DataSourceStreamReader):
     def initialOffset(self) -> dict[str, Any]:  # noqa: N802 - Spark's name
         """Return the offset that a new query starts from."""
         now_ms, facts = _now_ms(), self._facts()
-        offsets = self._published_ends(facts) if self._options.starting_offsets == LATEST else facts.starts
+        offsets = facts.starts
+        if self._options.starting_offsets == LATEST:
+            # A progress record may become visible before the last records that it covers.
+            offsets = [min(each) for each in zip(self._published_ends(facts), facts.ends, strict=True)]
         self._planned = StreamOffset(topic_id=facts.topic_id, offsets=tuple(offsets), caught_up_ms=now_ms)
         return self._planned.to_json()
 
