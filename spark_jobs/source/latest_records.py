@@ -42,7 +42,8 @@ class LatestRecords:
         self._parts = []
         order = np.lexsort((second, first))  # stable: the records of a key stay in offset order
         first, second, offsets = first[order], second[order], offsets[order]
-        is_last = np.append((first[1:] != first[:-1]) | (second[1:] != second[:-1]), True)
+        is_last = np.ones(len(first), bool)
+        is_last[:-1] = (first[1:] != first[:-1]) | (second[1:] != second[:-1])
         self._first = first[is_last]
         self._offsets = np.sort(offsets[is_last])
 

@@ -1,8 +1,8 @@
 """The stream read of the data source: the changes of a table.
 
-Spark makes one reader in the driver, and one in each task. Spark 4.0 does not tell the reader from where a batch will
-start, so the driver's reader remembers it: from `initialOffset` in a new query, from `partitions` otherwise. (After a
-restart, Spark first asks for the partitions between the last offset and itself.)
+Spark makes one reader in the driver, and one in each task. Spark 4.0 asks for the end of a batch without telling its
+start, so the driver's reader remembers it from `partitions`. (After a restart, Spark first asks for the partitions
+between the checkpoint's last offset and itself.) A new query asks for the end of its first batch before anything else.
 """
 
 from __future__ import annotations
@@ -15,7 +15,6 @@ from typing import TYPE_CHECKING, Any, Final
 
 from pyspark.sql.datasource import DataSourceStreamReader, InputPartition
 
-from cdc.errors import TransientError
 from cdc.publishing.parked import MARKER_KEY
 from spark_jobs.source.columns import SourceColumn
 from spark_jobs.source.options import LATEST, SourceOptions
@@ -41,6 +40,7 @@ class ChangesReader(DataSourceStreamReader):
         self._options = options
         self._topic_name = topic
         self._columns = columns
+        self._initial: StreamOffset | None = None
         self._planned: StreamOffset | None = None
         # The time at which the planned offset was the end of what is published; Spark's offset may have an earlier one.
         self._caught_up_ms = 0
@@ -52,20 +52,23 @@ class ChangesReader(DataSourceStreamReader):
 
     def initialOffset(self) -> dict[str, Any]:  # noqa: N802 - Spark's name
         """Return the offset that a new query starts from."""
+        self._initial = self._initial or self._start()
+        return self._initial.to_json()
+
+    def _start(self) -> StreamOffset:
         now_ms, facts = _now_ms(), self._facts()
         offsets = facts.starts
         if self._options.starting_offsets == LATEST:
             # A progress record may become visible before the last records that it covers.
             offsets = [min(each) for each in zip(self._published_ends(facts), facts.ends, strict=True)]
-        self._planned = StreamOffset(topic_id=facts.topic_id, offsets=tuple(offsets), caught_up_ms=now_ms)
-        return self._planned.to_json()
+        return StreamOffset(topic_id=facts.topic_id, offsets=tuple(offsets), caught_up_ms=now_ms)
 
     def latestOffset(self) -> dict[str, Any]:  # noqa: N802 - Spark's name
         """Return the offset that the next batch goes to."""
         now_ms, facts = _now_ms(), self._recent_facts()
+        if self._planned is None:
+            self._initial = self._planned = self._start()
         planned = self._planned
-        if planned is None:
-            raise TransientError("Spark asked for the end of a batch before its start.")
         if planned.topic_id != facts.topic_id or len(planned.offsets) != len(facts.ends):
             refuse_lost(planned, facts, self._options.table, now_ms)
         ends = self._published_ends(facts)

@@ -20,7 +20,7 @@ from confluent_kafka.admin import AdminClient, ConfigResource, OffsetSpec  # typ
 
 from cdc.config import TableName
 from cdc.errors import RefusedError, TailraceError, TransientError, UsageError
-from cdc.kafka.control_topics import read_to_end
+from cdc.kafka.control_topics import committed_reader, read_to_end
 from cdc.kafka.failures import kafka_failure, unreachable
 from cdc.lsn import LSN
 from cdc.names import Control, control_topic, topic
@@ -60,15 +60,26 @@ class _SchemaKey(msgspec.Struct):
 
 def read_published(options: SourceOptions) -> Published:
     """Read capture's progress and the tables' schemas."""
+    name = control_topic(options.prefix, Control.PROGRESS)
     try:
-        progress = read_progress(
-            options.kafka, control_topic(options.prefix, Control.PROGRESS), timeout_seconds=_ANSWER_SECONDS
+        progress = (
+            read_progress(options.kafka, name, timeout_seconds=_ANSWER_SECONDS) if _exists(options, name) else None
         )
         if progress is None:
             raise _nothing_published(options)
         return _with_schemas(options, progress)
     except TransientError as error:
         raise _no_answer(options, error) from None
+
+
+def _exists(options: SourceOptions, name: str) -> bool:
+    consumer = committed_reader(options.kafka)
+    try:
+        return name in consumer.list_topics(timeout=_ANSWER_SECONDS).topics
+    except KafkaException as error:
+        raise kafka_failure(options.kafka, name, error.args[0]) from None
+    finally:
+        consumer.close()
 
 
 def _with_schemas(options: SourceOptions, progress: Progress) -> Published:

@@ -34,6 +34,8 @@ CREATE TABLE wide (
     tza timestamptz[],
     ba bytea[], pa point[], ma mood[], "Odd.Name" int, "ID" int, _op text, "row" text
 );
+"""
+_VALUES = """
 INSERT INTO wide VALUES
  (1, -5, 2147483647, 4294967295, 5, 1.0000000001, 1e30, 1.1, 0.1, true, E'a"b\\\\c\\nd\\té', 'ab', 'ab', '\\x00ff10',
   '2024-02-29', '2024-02-29 12:34:56.789012', '2024-02-29 12:34:56.7+02', '2024-02-29 12:34:56.7+00', '24:00:00',
@@ -98,9 +100,9 @@ def _text(value: Any) -> str | None:
 def test_the_types_are_the_warehouses(make_pipeline: MakePipeline, spark: SparkSession) -> None:
     """One wide table: types and values are those of the warehouse, and what does not fit is NULL; `string` has it."""
     pipeline = make_pipeline()
-    pipeline.database.execute("CREATE TABLE before (id int PRIMARY KEY)")
-    pipeline.start()
     pipeline.database.execute(_WIDE)
+    pipeline.start()
+    pipeline.database.execute(_VALUES)
     pipeline.fence()
     frame = _read(spark, pipeline, "wide")
     options = SourceOptions.read({"config": str(pipeline.config), "table": "public.wide"})

@@ -41,3 +41,7 @@ def test_keys_without_a_record_are_found() -> None:
     empty.finish()
     assert empty.missing(keys) == keys
     assert empty.between(0, 10) == set()
+    others = LatestRecords(7, 1000)
+    others.add(keys[:2], range(2))
+    others.finish()
+    assert len(others) == 0
