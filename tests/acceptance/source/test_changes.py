@@ -27,7 +27,8 @@ class Changes:
     """What a stream of a table gives, batch by batch, with a checkpoint that outlives its queries."""
 
     def __init__(self, pipeline: Pipeline, spark: SparkSession, folder: Path) -> None:
-        self.batches: list[list[Row]] = []
+        #: By Spark's number: a batch that is interrupted is taken again.
+        self.batches: dict[int, list[Row]] = {}
         self._pipeline = pipeline
         self._spark = spark
         self._folder = folder
@@ -50,12 +51,14 @@ class Changes:
         finally:
             query.stop()
 
-    def _take(self, frame: DataFrame, _: int) -> None:
-        self.batches.append([tuple(row) for row in frame.collect()])
+    def _take(self, frame: DataFrame, number: int) -> None:
+        rows = [tuple(row) for row in frame.collect()]
+        assert sorted(self.batches.get(number, rows), key=str) == sorted(rows, key=str), "a repeated batch differs"
+        self.batches[number] = rows
 
     @property
     def rows(self) -> list[Row]:
-        return [row for batch in self.batches for row in batch]
+        return [row for batch in self.batches.values() for row in batch]
 
     def read_all(self, **options: object) -> None:
         """Run a query until it has read everything that is published now."""
@@ -120,7 +123,7 @@ def test_a_limited_batch_continues_after_a_restart(pipeline: Pipeline, spark: Sp
         query.stop()
     changes.read_all(maxRecordsPerBatch=4)
     changes.read_all(maxRecordsPerBatch=4)
-    assert max(map(len, changes.batches)) <= 4
+    assert max(map(len, changes.batches.values())) <= 4
     assert _seen(changes.rows) == _published(pipeline)
 
 
@@ -142,7 +145,7 @@ def test_a_batch_has_whole_transactions(pipeline: Pipeline, spark: SparkSession,
             pipeline.database.execute(f"UPDATE t SET v = 'round {number}'")
         pipeline.fence()
         query.processAllAvailable()
-    transactions = [{version.partition(".")[0] for _, _, _, version, _ in batch} for batch in changes.batches]
+    transactions = [{version.partition(".")[0] for _, _, _, version, _ in batch} for batch in changes.batches.values()]
     assert sum(map(len, transactions)) == len(set().union(*transactions)) == 31
 
 

@@ -71,7 +71,7 @@ def test_it_is_the_table_after_random_changes(make_pipeline: MakePipeline, spark
     records = pipeline.assert_same(*TABLES)
     for table in TABLES:
         _same_as_topic(pipeline, spark, table)
-        _same_as_topic(pipeline, spark, table, maxRecordsPerTask=3)
+        _same_as_topic(pipeline, spark, table, maxRecordsPerTask=40)
     assert any(record.op == "d" for each in records.values() for record in each)
 
 
