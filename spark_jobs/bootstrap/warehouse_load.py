@@ -12,7 +12,7 @@ from sinks.iceberg.schemas import CURRENT_OWN, WarehouseColumn
 from sinks.iceberg.statements import Marker
 from spark_jobs.bootstrap.bulk_load import BulkLoad, Loaded, Offsets
 from spark_jobs.shape.typed_rows import events_of, quoted, typed_events
-from spark_jobs.sync.topic_stream import offsets_json, read_topic_stream
+from spark_jobs.sync.topic_frame import read_topics
 from spark_jobs.tasks.apply_tasks import Applying, Count
 from spark_jobs.tasks.task_results import Answers
 from spark_jobs.warehouse.apply import WarehouseBatches, require_all, run_statement
@@ -54,13 +54,8 @@ class WarehouseBulkLoad(BulkLoad):
 
     def _records(self, start: Offsets, end: Offsets) -> DataFrame:
         records = sum(sum(end[topic]) - sum(start[topic]) for topic in end)
-        return read_topic_stream(
-            self._spark.read,
-            self._config,
-            start,
-            endingOffsets=offsets_json(end),
-            minPartitions=str(max(1, records // _TASK_OFFSETS)),
-        )
+        partitions = str(max(1, records // _TASK_OFFSETS))
+        return read_topics(self._spark, self._config, start, end, minPartitions=partitions)
 
     def _append(
         self, applying: WarehouseBatches, topic: str, start: Sequence[int], end: Sequence[int]

@@ -115,7 +115,7 @@ class WarehouseBatches:
         return target, columns
 
     def apply(self, records: DataFrame) -> Answers:
-        """Apply all `records` (columns of `read_topic_stream`). Returns when everything is committed."""
+        """Apply all `records` (columns of `read_topics`). Returns when everything is committed."""
         self._store.wait_while_held()
         counts: dict[str, Count] = {}
         with _kept(events_of(records)) as events:
