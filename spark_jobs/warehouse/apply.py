@@ -96,7 +96,6 @@ class WarehouseBatches:
         self._shapes = store_tables.shapes
         self._parking = parking
         self._with_history = with_history
-        self.id = f"{store.name} {generation.number} {generation.created_ms}"
 
     def without_history(self) -> WarehouseBatches:
         """Return a copy that does not write the history, for a generation that is built while another one writes it."""
