@@ -6,6 +6,7 @@ it. Spark reads the batch where it evaluates the rows: for shapes with expressio
 
 from __future__ import annotations
 
+import uuid
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final, Protocol
@@ -50,6 +51,9 @@ class Reading:
         self._store_tables = store_tables
         self._applying = applying
         self._parallelism = parallelism
+        # Spark keeps consumers for the next batch only under a group id that stays the same. By default each batch has
+        # its own. No group is joined. Sessions do not share consumers, since a topic may be created again in between.
+        self._kafka_options = {"kafka.group.id": f"tailrace-unused-{uuid.uuid4().hex}"}
         # By the number of tasks. Cached, since creating an RDD takes as long as a small batch.
         self._numbers: dict[int, RDD[int]] = {}
 
@@ -64,7 +68,8 @@ class Reading:
         return _ReadBySpark(shaped.mapInArrow(self._applying, ANSWER))  # type: ignore[arg-type]
 
     def _evaluated(self, start: Ends, end: Ends) -> DataFrame:
-        return self._store_tables.evaluated(read_topics(self._store_tables.spark, self._config, start, end))
+        records = read_topics(self._store_tables.spark, self._config, start, end, **self._kafka_options)
+        return self._store_tables.evaluated(records)
 
     def share_out(self, records: int, ranges: Sequence[TopicRange]) -> tuple[RDD[int], list[list[TopicRange]]]:
         """Return an RDD of task numbers, and the ranges that each task reads."""
