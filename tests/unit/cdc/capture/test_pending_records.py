@@ -7,7 +7,7 @@ from cdc.kafka.record import RECORD_BYTES, Headers
 
 
 def test_records_leave_in_order_and_are_let_go_of_one_by_one() -> None:
-    """What the producer has copied is not held a second time while the rest waits for room in its queue."""
+    """Each record is released when the producer has copied it, while the rest waits for room in the queue."""
     outbox = PendingRecords()
     for number in range(5):
         outbox.put("topic", b"%d" % number, b"value" if number % 2 else None, [("v", b"%d" % number)], number)
@@ -21,6 +21,7 @@ def test_records_leave_in_order_and_are_let_go_of_one_by_one() -> None:
 
 
 def test_its_size_is_that_of_the_values_and_of_the_objects_around_them() -> None:
+    """The size of pending records counts their values and the Python objects around them."""
     outbox = PendingRecords()
     outbox.put("topic", b"key", b"x" * 1000, [])
     outbox.put("topic", b"key", None, [])

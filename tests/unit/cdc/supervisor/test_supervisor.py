@@ -19,7 +19,7 @@ from cdc.supervisor.parts.maintenance import MaintenancePart
 from cdc.supervisor.parts.part import PipelinePart, ProcessCondition
 from cdc.supervisor.parts.snapshots_due import SnapshotsDue, SnapshotWatch, snapshots_due
 from cdc.supervisor.parts.sync import SyncPart
-from tests.harness.pipeline.supervised_part import Bench, Life
+from tests.harness.pipeline.supervised_part import Bench, ScriptedProcess
 
 
 def _started(bench: Bench, **settings: Any) -> PipelinePart:
@@ -44,11 +44,11 @@ def test_what_dies_is_started_again_after_its_pause(code: int) -> None:
     part = _started(bench)
     bench.end(part, code)
     part.poll()
-    assert (len(bench.lives), part.state().condition) == (1, ProcessCondition.WAITING)
+    assert (len(bench.processes), part.state().condition) == (1, ProcessCondition.WAITING)
     bench.now += 0.6
     part.poll()
     part.poll()
-    assert (len(bench.lives), part.state().condition, part.restarts) == (2, ProcessCondition.RUNNING, 1)
+    assert (len(bench.processes), part.state().condition, part.restarts) == (2, ProcessCondition.RUNNING, 1)
 
 
 def test_upkeep_comes_due_every_so_often_and_a_death_does_not_use_up_its_turn() -> None:
@@ -58,23 +58,23 @@ def test_upkeep_comes_due_every_so_often_and_a_death_does_not_use_up_its_turn() 
     del settings["is_due"]
     part = MaintenancePart("warehouse", 24, ["maintain"], **settings)
     part.poll()
-    assert (len(bench.lives), part.state().condition) == (0, ProcessCondition.IDLE)
+    assert (len(bench.processes), part.state().condition) == (0, ProcessCondition.IDLE)
     bench.now = 24 * 3600
     part.poll()
     bench.end(part, -signal.SIGKILL)
     bench.now += 60
     part.poll()
-    assert (len(bench.lives), part.state().condition) == (1, ProcessCondition.WAITING)
+    assert (len(bench.processes), part.state().condition) == (1, ProcessCondition.WAITING)
     bench.now += 900
     part.poll()
-    assert len(bench.lives) == 2
+    assert len(bench.processes) == 2
     bench.end(part, 0)
     bench.now += 23 * 3600
     part.poll()
-    assert (len(bench.lives), part.state().condition) == (2, ProcessCondition.IDLE)
+    assert (len(bench.processes), part.state().condition) == (2, ProcessCondition.IDLE)
     bench.now += 3600
     part.poll()
-    assert len(bench.lives) == 3
+    assert len(bench.processes) == 3
 
 
 @pytest.mark.parametrize("code", [2, 3])
@@ -86,7 +86,7 @@ def test_what_refused_stays_down_until_a_person_says_otherwise(code: int) -> Non
     bench.now += 10_000
     part.poll()
     state = part.state()
-    assert len(bench.lives) == 1
+    assert len(bench.processes) == 1
     assert (state.condition, state.note, state.remedy) == (ProcessCondition.REFUSED, "its reason", "its remedy")
     part.clear_refusal()
     part.poll()
@@ -97,7 +97,7 @@ def test_a_part_that_cannot_be_started_is_tried_again() -> None:
     """A machine without memory for another process: the supervisor itself goes on."""
     bench = Bench()
 
-    def start(arguments: Sequence[str], take_line: TakeLine) -> Life:
+    def start(arguments: Sequence[str], take_line: TakeLine) -> ScriptedProcess:
         if bench.now == 0.0:
             raise OSError(12, "Cannot allocate memory")
         return bench.start(arguments, take_line)
@@ -119,7 +119,7 @@ def test_nothing_is_started_while_stopping() -> None:
     bench.end(part, -signal.SIGTERM)
     bench.now += 10_000
     part.poll()
-    assert (bench.lives[0].signals, len(bench.lives)) == (["terminate"], 1)
+    assert (bench.processes[0].signals, len(bench.processes)) == (["terminate"], 1)
     assert part.state().condition is ProcessCondition.STOPPED
 
 
@@ -129,7 +129,7 @@ def test_an_occasional_part_runs_when_it_is_due_and_rests_when_it_is_done() -> N
     ended: list[bool] = []
     bench.due = False
     part = _started(bench, ends_by_itself=True, when_ended=lambda: ended.append(True))
-    assert (bench.lives, part.state().condition) == ([], ProcessCondition.IDLE)
+    assert (bench.processes, part.state().condition) == ([], ProcessCondition.IDLE)
     bench.due = True
     part.poll()
     bench.end(part, 1)
@@ -145,10 +145,10 @@ def test_trouble_that_a_part_mends_itself_is_shown_while_it_lasts() -> None:
     """Its own `retrying` lines, by store, until it says that it is well again; every line is passed on."""
     bench = Bench()
     part = _started(bench)
-    bench.lives[0].say(json.dumps({"event": "retrying", "store": "search", "reason": "no answer"}))
-    bench.lives[0].say("spark 12:00:00 WARN something")
+    bench.processes[0].say(json.dumps({"event": "retrying", "store": "search", "reason": "no answer"}))
+    bench.processes[0].say("spark 12:00:00 WARN something")
     assert part.state().note == "search: no answer"
-    bench.lives[0].say(json.dumps({"event": "syncing", "store": "search"}))
+    bench.processes[0].say(json.dumps({"event": "syncing", "store": "search"}))
     assert (part.state().note, len(bench.lines)) == ("", 3)
 
 
@@ -158,19 +158,19 @@ def test_a_store_that_refused_is_left_out_of_the_next_life() -> None:
     part = SyncPart(["search", "cache"], ["sync"], **bench.settings())
     part.poll()
     refused = {"event": "refused", "reason": "topic gone", "remedy": "bootstrap"}
-    bench.lives[0].say(json.dumps({**refused, "store": "search"}))
+    bench.processes[0].say(json.dumps({**refused, "store": "search"}))
     assert part.state().condition is ProcessCondition.RUNNING
     bench.end(part, 3)
     bench.now += 0.6
     part.poll()
-    assert bench.lives[1].arguments == ["sync", "cache"]
-    bench.lives[1].say(json.dumps({**refused, "store": "cache"}))
+    assert bench.processes[1].arguments == ["sync", "cache"]
+    bench.processes[1].say(json.dumps({**refused, "store": "cache"}))
     bench.end(part, 3)
     state = part.state()
     assert (state.condition, state.note) == (ProcessCondition.REFUSED, "search: topic gone; cache: topic gone")
     part.clear_refusal()
     part.poll()
-    assert bench.lives[2].arguments == ["sync", "search", "cache"]
+    assert bench.processes[2].arguments == ["sync", "search", "cache"]
 
 
 def test_forgiving_one_store_restarts_the_driver_with_all() -> None:
@@ -178,13 +178,13 @@ def test_forgiving_one_store_restarts_the_driver_with_all() -> None:
     bench = Bench()
     part = SyncPart(["search", "cache"], ["sync"], **bench.settings())
     part.poll()
-    bench.lives[0].say(json.dumps({"event": "refused", "store": "search", "reason": "r"}))
+    bench.processes[0].say(json.dumps({"event": "refused", "store": "search", "reason": "r"}))
     part.clear_refusal()
-    assert bench.lives[0].signals == ["terminate"]
+    assert bench.processes[0].signals == ["terminate"]
     bench.end(part, 3)  # it had a store that refused
     bench.now += 0.6
     part.poll()
-    assert bench.lives[1].arguments == ["sync", "search", "cache"]
+    assert bench.processes[1].arguments == ["sync", "search", "cache"]
 
 
 _INCOMPLETE = {"table": "public.t", "complete": False, "reason": "rewritten"}

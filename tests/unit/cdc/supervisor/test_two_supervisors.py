@@ -67,14 +67,14 @@ def test_a_sync_ends_when_another_pipeline_leads_and_begins_when_this_one_does()
     lead.may = lead.sure = False
     part.poll()
     part.poll()
-    assert bench.lives[0].signals == ["terminate"]
+    assert bench.processes[0].signals == ["terminate"]
     bench.end(part, 3)
     bench.now += 100
     part.poll()
-    assert (len(bench.lives), part.state().condition, part.restarts) == (1, ProcessCondition.IDLE, 0)
+    assert (len(bench.processes), part.state().condition, part.restarts) == (1, ProcessCondition.IDLE, 0)
     lead.may = True
     part.poll()
-    assert (len(bench.lives), part.state().condition) == (2, ProcessCondition.RUNNING)
+    assert (len(bench.processes), part.state().condition) == (2, ProcessCondition.RUNNING)
 
 
 def test_a_store_that_another_sync_has_taken_is_taken_back_once_this_pipeline_leads() -> None:
@@ -88,17 +88,17 @@ def test_a_store_that_another_sync_has_taken_is_taken_back_once_this_pipeline_le
     bench.now += 1000
     part.poll()
     state = part.state()
-    assert (len(bench.lives), state.condition, state.note) == (1, ProcessCondition.IDLE, "another sync has taken cache")
+    assert (len(bench.processes), state.condition, state.note) == (1, ProcessCondition.IDLE, "another sync has taken cache")
     lead.sure = True
     part.poll()
-    assert [life.arguments for life in bench.lives[1:]] == [["sync", "cache"]]
+    assert [process.arguments for process in bench.processes[1:]] == [["sync", "cache"]]
     lead.sure = False
     bench.said(part, "refused", store="cache", reason="taken over", taken_over=True)
     bench.end(part, 3)
     part.clear_refusal()
     bench.now += 1000
     part.poll()
-    assert [life.arguments for life in bench.lives[2:]] == [["sync", "search", "cache"]]
+    assert [process.arguments for process in bench.processes[2:]] == [["sync", "search", "cache"]]
 
 
 def test_who_leads_takes_a_store_back_at_growing_intervals() -> None:
@@ -107,12 +107,12 @@ def test_who_leads_takes_a_store_back_at_growing_intervals() -> None:
     part = _sync(bench, lead, "search", "cache")
     for pause_seconds in (0.5, 1.0, 2.0):
         bench.said(part, "refused", store="cache", reason="taken over", taken_over=True)
-        assert bench.lives[-1].signals == ["terminate"]
-        lives = len(bench.lives)
+        assert bench.processes[-1].signals == ["terminate"]
+        processes = len(bench.processes)
         bench.end(part, 3)
         bench.now += pause_seconds - 0.1
         part.poll()
-        assert len(bench.lives) == lives
+        assert len(bench.processes) == processes
         bench.now += 0.2
         part.poll()
-        assert [life.arguments for life in bench.lives[lives:]] == [["sync", "search", "cache"]]
+        assert [process.arguments for process in bench.processes[processes:]] == [["sync", "search", "cache"]]
