@@ -320,7 +320,7 @@ def test_no_password_in_repr_report_or_problems(password: str, how: str) -> None
     api_key = "{password}"
     [stores.cache]
     kind = "redis"
-    url = "{"redis" if how == "right" else "rediss+x"}://:{quote(password)}@h"
+    url = "{"redis" if how == "right" else "rediss+x"}://:{quote(password, safe="")}@h"
     """
     try:
         config = parse(text, PW=password)

@@ -1,4 +1,4 @@
-"""Chunks are run a few at a time, again where they fail, and not at all once asked to stop."""
+"""Chunks run a few at a time, are retried after a failure, and are not started after a stop."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ def quick(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_every_chunk_is_run_and_never_too_many_at_once() -> None:
-    """As many connections as the config allows, however many chunks there are."""
+    """Every chunk runs, and at most as many at once as the configured connections."""
     running = threading.Semaphore(3)
 
     def run(given: ChunkTask) -> Attempt:
@@ -62,7 +62,7 @@ def test_every_chunk_is_run_and_never_too_many_at_once() -> None:
 
 
 def test_what_fails_is_run_again() -> None:
-    """Whether the attempt says so itself, or Spark could not even run it."""
+    """A chunk is run again when its attempt fails or Spark cannot run it."""
     tries: dict[int, int] = {}
 
     def run(given: ChunkTask) -> Attempt:
@@ -80,7 +80,7 @@ def test_what_fails_is_run_again() -> None:
 
 
 def test_it_gives_up_when_nothing_works_for_long(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Whoever supervises the command learns of it, with the reason."""
+    """The command fails with the reason when no chunk succeeds for long."""
     monkeypatch.setattr(chunk_queue, "_PATIENCE_SECONDS", 0.05)
 
     def run(given: ChunkTask) -> Attempt:
@@ -91,7 +91,7 @@ def test_it_gives_up_when_nothing_works_for_long(monkeypatch: pytest.MonkeyPatch
 
 
 def test_the_other_endings_are_for_the_driver_to_judge() -> None:
-    """They are not tried again."""
+    """Other outcomes are returned to the driver and not retried."""
 
     def run(given: ChunkTask) -> Attempt:
         return Attempt(number=given.chunk.number, ending=AttemptOutcome.LOST)
@@ -100,7 +100,7 @@ def test_the_other_endings_are_for_the_driver_to_judge() -> None:
 
 
 def test_asked_to_stop_it_starts_nothing_more() -> None:
-    """What runs is cut off."""
+    """After a stop request no chunk starts and running ones are cancelled."""
     stop = threading.Event()
     cut_off = threading.Event()
 
@@ -114,7 +114,7 @@ def test_asked_to_stop_it_starts_nothing_more() -> None:
 
 
 def test_a_pace_is_kept() -> None:
-    """On average, whatever the size of the blocks; without a limit nobody waits."""
+    """The rate is kept on average for any block size, and without a limit nothing waits."""
     now = [0.0]
 
     def sleep(seconds: float) -> None:
@@ -130,7 +130,7 @@ def test_a_pace_is_kept() -> None:
 
 
 def test_progress_counts_what_an_earlier_run_has_done_but_not_as_speed() -> None:
-    """A resumed copy shows its true share, rate and time left."""
+    """A resumed snapshot shows its real share, rate and time left."""
     now = [0.0]
     meter = Meter(COPY, [chunk(0, done=True, rows=1000), chunk(1), chunk(2), chunk(3)], clock=lambda: now[0])
     first = meter.progress(None)
@@ -145,7 +145,7 @@ def test_progress_counts_what_an_earlier_run_has_done_but_not_as_speed() -> None
 
 
 def test_a_failed_job_says_what_is_wrong() -> None:
-    """Not the first of a hundred lines of stack traces, which is the same whatever happened."""
+    """The error is the cause, and not the first line of Spark's stack trace."""
     text = (
         "An error occurred while calling z:org.apache.spark.api.python.PythonRDD.collectAndServe.\n"
         ": org.apache.spark.SparkException: Job aborted due to stage failure: Task 0 in stage 1.0 failed 4 times\n"
@@ -157,8 +157,8 @@ def test_a_failed_job_says_what_is_wrong() -> None:
     assert chunk_queue._gist("") == "no reason given"
 
 
-def test_a_queue_that_is_held_begins_nothing_and_skips_what_nobody_wants() -> None:
-    """What is cancelled ends while the rest waits; the rest runs once it is let go."""
+def test_a_paused_queue_starts_nothing_and_skips_cancelled_chunks() -> None:
+    """A paused queue ends cancelled chunks, and runs the others when it is resumed."""
     held = threading.Event()
     held.set()
     ran: list[int] = []

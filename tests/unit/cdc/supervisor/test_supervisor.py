@@ -1,4 +1,4 @@
-"""The supervisor's decisions, without processes: what is started, when, and what never again."""
+"""The supervisor's decisions without processes: what it starts, when, and what it leaves stopped."""
 
 from __future__ import annotations
 
@@ -28,8 +28,8 @@ def _started(bench: Bench, **settings: Any) -> PipelinePart:
     return part
 
 
-def test_pauses_double_up_to_a_limit_and_begin_again_after_a_long_life() -> None:
-    """0.5 s, 1 s, 2 s … 30 s; whoever lived long is started again at once."""
+def test_pauses_double_up_to_a_limit_and_reset_after_a_long_run() -> None:
+    """Pauses are 0.5 s, 1 s, 2 s … 30 s; a part that ran long is restarted at once."""
     backoff = Backoff()
     pauses = [backoff.after(1.0) for _ in range(9)]
     assert pauses[:4] == [0.5, 1.0, 2.0, 4.0]
@@ -39,7 +39,7 @@ def test_pauses_double_up_to_a_limit_and_begin_again_after_a_long_life() -> None
 
 @pytest.mark.parametrize("code", [-signal.SIGKILL, 1, 0])
 def test_what_dies_is_started_again_after_its_pause(code: int) -> None:
-    """Killed, failed or ended for no reason: not before the pause is over, and then once."""
+    """A part that ended for any reason is started once, after the pause."""
     bench = Bench()
     part = _started(bench)
     bench.end(part, code)
@@ -51,8 +51,8 @@ def test_what_dies_is_started_again_after_its_pause(code: int) -> None:
     assert (len(bench.processes), part.state().condition, part.restarts) == (2, ProcessCondition.RUNNING, 1)
 
 
-def test_upkeep_comes_due_every_so_often_and_a_death_does_not_use_up_its_turn() -> None:
-    """Not at the start; again after as many hours; killed, it is tried again after a pause, and not in a loop."""
+def test_maintenance_is_due_every_interval_and_is_retried_after_a_failure() -> None:
+    """Maintenance does not run at the start, runs after each interval, and is retried with a pause when killed."""
     bench = Bench()
     settings = bench.settings()
     del settings["is_due"]
@@ -79,7 +79,7 @@ def test_upkeep_comes_due_every_so_often_and_a_death_does_not_use_up_its_turn() 
 
 @pytest.mark.parametrize("code", [2, 3])
 def test_what_refused_stays_down_until_a_person_says_otherwise(code: int) -> None:
-    """Exit codes 2 and 3: never started again by itself, shown with its reason; forgiven, it gets another try."""
+    """After exit code 2 or 3 a part stays down with its reason until its refusal is cleared."""
     bench = Bench()
     part = _started(bench)
     bench.end(part, code)
@@ -94,7 +94,7 @@ def test_what_refused_stays_down_until_a_person_says_otherwise(code: int) -> Non
 
 
 def test_a_part_that_cannot_be_started_is_tried_again() -> None:
-    """A machine without memory for another process: the supervisor itself goes on."""
+    """The supervisor continues and retries when a process cannot be started, as without memory."""
     bench = Bench()
 
     def start(arguments: Sequence[str], take_line: TakeLine) -> ScriptedProcess:
@@ -112,7 +112,7 @@ def test_a_part_that_cannot_be_started_is_tried_again() -> None:
 
 
 def test_nothing_is_started_while_stopping() -> None:
-    """A part that dies of the signal, or that was waiting to be started again, stays down."""
+    """While stopping, no part that ends or waits is started again."""
     bench = Bench()
     part = _started(bench)
     part.terminate()
@@ -124,7 +124,7 @@ def test_nothing_is_started_while_stopping() -> None:
 
 
 def test_an_occasional_part_runs_when_it_is_due_and_rests_when_it_is_done() -> None:
-    """Not due: no process. Exit code 0: done. Exit code 1: not done, so it is tried again."""
+    """An occasional part starts when due, rests after exit code 0, and is retried after exit code 1."""
     bench = Bench()
     ended: list[bool] = []
     bench.due = False
@@ -141,8 +141,8 @@ def test_an_occasional_part_runs_when_it_is_due_and_rests_when_it_is_done() -> N
     assert (part.state().condition, len(ended)) == (ProcessCondition.IDLE, 2)
 
 
-def test_trouble_that_a_part_mends_itself_is_shown_while_it_lasts() -> None:
-    """Its own `retrying` lines, by store, until it says that it is well again; every line is passed on."""
+def test_errors_that_a_part_retries_are_shown_while_they_last() -> None:
+    """A part's `retrying` lines are shown by store until it recovers, and every line is passed on."""
     bench = Bench()
     part = _started(bench)
     bench.processes[0].say(json.dumps({"event": "retrying", "store": "search", "reason": "no answer"}))
@@ -152,8 +152,8 @@ def test_trouble_that_a_part_mends_itself_is_shown_while_it_lasts() -> None:
     assert (part.state().note, len(bench.lines)) == ("", 3)
 
 
-def test_a_store_that_refused_is_left_out_of_the_next_life() -> None:
-    """The driver dies: it comes back with the other store alone. When the last one refuses, so has the part."""
+def test_a_store_that_refused_is_left_out_of_the_next_process() -> None:
+    """The next sync process has the other store alone; when the last store refuses, so does the part."""
     bench = Bench()
     part = SyncPart(["search", "cache"], ["sync"], **bench.settings())
     part.poll()
@@ -174,7 +174,7 @@ def test_a_store_that_refused_is_left_out_of_the_next_life() -> None:
 
 
 def test_forgiving_one_store_restarts_the_driver_with_all() -> None:
-    """A driver that serves the others is asked to end, and begins again with everyone."""
+    """When a store's refusal is cleared, the sync is ended and started with all stores."""
     bench = Bench()
     part = SyncPart(["search", "cache"], ["sync"], **bench.settings())
     part.poll()
@@ -200,20 +200,20 @@ _INCOMPLETE = {"table": "public.t", "complete": False, "reason": "rewritten"}
         ({"state": "streaming", "tables": [_INCOMPLETE]}, SnapshotsDue(tables=(("public.t", "rewritten"),))),
     ],
 )
-def test_a_copy_is_due_when_capture_waits_or_a_table_is_incomplete(status: Any, due: SnapshotsDue) -> None:
-    """Before capture has begun there is nothing to copy; after that its own record decides."""
+def test_a_snapshot_is_due_when_capture_waits_or_a_table_is_incomplete(status: Any, due: SnapshotsDue) -> None:
+    """Before capture's first start no snapshot is due; afterwards capture's record decides."""
     assert snapshots_due(status) == due
 
 
 def test_rows_that_are_not_wanted_are_not_due() -> None:
-    """`[snapshot] first = false`: incomplete until a person copies them, or wants a first copy after all."""
+    """With `[snapshot] initial = false` tables stay incomplete until a snapshot is requested."""
     status = {"state": "streaming", "tables": [{**_INCOMPLETE, "by_choice": True}]}
     assert not snapshots_due(status, first=False)
     assert snapshots_due(status, first=True)
 
 
-def test_what_was_read_before_a_copy_ended_starts_no_other() -> None:
-    """A slow answer that arrives after the end is old; while Kafka is away, what was known stands."""
+def test_a_stale_reading_starts_no_second_snapshot() -> None:
+    """A reading that began before a snapshot ended is ignored; without Kafka the last reading counts."""
     config = parse_config(
         '[source]\ndsn = "postgresql:///x"\n[kafka]\nbootstrap = "k:1"\nprefix = "p"\n',
         file=Path("tailrace.toml"),
@@ -239,7 +239,7 @@ def test_what_was_read_before_a_copy_ended_starts_no_other() -> None:
 
 
 def test_lines_stay_json_on_stderr(capsys: pytest.CaptureFixture[str]) -> None:
-    """A structured line gets the part's name; another becomes one, with what looks like a secret masked."""
+    """A JSON line gets the part's name, another line becomes JSON, and secrets are masked."""
     lines = OnStderr()
     lines.write("sync", '{"event": "batch_applied", "rows": 3}')
     lines.write("sync", "spark WARN jdbc password=hunter2")
@@ -249,7 +249,7 @@ def test_lines_stay_json_on_stderr(capsys: pytest.CaptureFixture[str]) -> None:
 
 
 def test_log_files_do_not_grow_for_ever(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """One file per part; when it is full, it is put aside and the one before goes."""
+    """Each part's log file is rotated when full, and the one before is deleted."""
     monkeypatch.setattr("cdc.supervisor.child_output._FILE_BYTES", 100)
     lines = InFiles(tmp_path / "logs")
     for number in range(40):

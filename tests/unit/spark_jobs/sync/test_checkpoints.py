@@ -1,4 +1,4 @@
-"""Spark's checkpoints are nobody's state: one that was left behind is taken away."""
+"""Leftover Spark checkpoints are removed, since no state depends on them."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ from pathlib import Path
 from spark_jobs.sync.checkpoint_folders import fresh_checkpoint
 
 
-def test_folders_of_processes_that_were_killed_are_taken_away(tmp_path: Path) -> None:
-    """A process that lives keeps its own, and what is no checkpoint is not touched."""
+def test_folders_of_killed_processes_are_removed(tmp_path: Path) -> None:
+    """The folder of a live process and other folders are kept."""
     dead = subprocess.Popen([sys.executable, "-c", ""])
     dead.wait()
     left = tmp_path / f"tailrace-checkpoint-{dead.pid}-x1y2"
