@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
@@ -42,13 +43,12 @@ def _with_stores(pipeline: Pipeline, spark: SparkSession, elasticsearch_url: str
 
 @pytest.mark.parametrize("arguments", [(), ("cache", "--topic")], ids=["no store", "a store and --topic"])
 def test_wrong_use_of_audit_exits_with_code_2(
-    make_pipeline: MakePipeline, tailrace: StartProcess, redis_url: str, arguments: tuple[str, ...]
+    tailrace: StartProcess, tmp_path: Path, arguments: tuple[str, ...]
 ) -> None:
-    """`tailrace audit` without a store, or with a store and `--topic`, is wrong use."""
-    pipeline = make_pipeline()
-    with pipeline.config.open("a") as config:
-        config.write(f'[stores.cache]\nkind = "redis"\nurl = "{redis_url}"\n')
-    tailrace("audit", *arguments, "--config", str(pipeline.config)).expect_exit(2, 60)
+    """`tailrace audit` without a store, or with a store and `--topic`, is wrong use, before the config is read."""
+    audit = tailrace("audit", *arguments, "--config", str(tmp_path / "tailrace.toml"))
+    audit.expect_exit(2, 60)
+    assert "Name the stores to audit, or use --topic." in audit.errors
 
 
 @pytest.mark.slow

@@ -26,7 +26,7 @@ from tests.harness.processes.process import StartProcess
 from tests.harness.snapshot.incremental_chunks import Later
 from tests.harness.snapshot.initial_snapshot import WITH_INITIAL_SNAPSHOT, chunks, wait_for_hold
 
-SECRET = "s3cr3t-of-somebody"
+SECRET = "s3cr3t-of-a-person"
 EMAIL, ID = '[mask]\n"public.people.email" = "hash"\n', '[mask]\n"public.people.id" = "hash"\n'
 
 

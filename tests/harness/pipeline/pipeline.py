@@ -103,13 +103,13 @@ class Pipeline:
         """Another `tailrace` command on this pipeline."""
         return self._start(command, "--config", str(self.config), *arguments)
 
-    def lives(self, process: Process) -> int:
+    def sessions(self, process: Process) -> int:
         """How many times it has come to stream: once, and once more after every trouble that it mended itself."""
         return process.errors.count('"streaming"')
 
-    def wait_for_life(self, process: Process, number: int, deadline_seconds: float = 60.0) -> None:
+    def wait_for_session(self, process: Process, number: int, deadline_seconds: float = 60.0) -> None:
         process.wait_for(
-            lambda: self.lives(process) >= number, deadline_seconds, f"start number {number} of the stream"
+            lambda: self.sessions(process) >= number, deadline_seconds, f"start number {number} of the stream"
         )
 
     # -- what is where -----------------------------------------------------------------------------------------

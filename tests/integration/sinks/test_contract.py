@@ -67,7 +67,7 @@ def test_the_server_of_the_stack_is_good(store: Store) -> None:
     """`check` finds nothing wrong with a server that is set up as it should be."""
     found = store.check()
     assert found
-    assert "fail" not in {each.level for each in found}  # a cluster is red while somebody makes an index
+    assert "fail" not in {each.level for each in found}  # a cluster is red while an index is being created
 
 
 def test_rows_come_back_as_they_went_in(store: Store, generation: Generation, orders: TableSchema) -> None:

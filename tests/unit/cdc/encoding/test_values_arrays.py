@@ -13,7 +13,7 @@ from cdc.encoding.values import TypeInfo, built_in, encoder_for
 from cdc.errors import ProtocolError
 
 texts = st.text(st.characters(codec="utf-8", exclude_characters="\x00"))
-# What makes trouble, more often than chance would.
+# Characters that are special in array_out, more often than chance would give them.
 tricky = st.sampled_from(["", "NULL", "null", "{", "}", ",", ";", '"', "\\", "\\\\", '\\"', " ", "\n", "{}", "a,b"])
 _SPECIAL = set('"\\{} \t\n\r\v\f')
 

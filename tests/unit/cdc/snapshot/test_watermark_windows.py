@@ -60,7 +60,7 @@ def test_commit_that_an_earlier_session_has_streamed_before_it_was_visible() -> 
     """
     windows = ChunkWindows()
     windows.start({50, 60, (1 << 32) + 70}, LSN - 1)
-    windows.streamed(70)  # so nobody has published it before
+    windows.streamed(70)  # so no earlier session has published it
     hidden = shows(below=100, in_progress=frozenset({50, 60}))
     windows.low(CHUNK, (1, ""), [TOPIC], LSN)
     assert windows.high(CHUNK, (1, ""), hidden, [50, 999]).repeat is not None

@@ -46,7 +46,7 @@ def test_the_last_record_of_a_key_stands_and_keeps_its_bytes() -> None:
     )
     assert _rows(reduction) == {"a": b'{"id": 1, "n": 1.100}', "b": None}
     assert reduction.events == {TOPIC: 5}
-    assert _rows(reduction) == {}, "it starts anew after it was taken"
+    assert _rows(reduction) == {}, "it is empty after it was taken"
 
 
 def test_a_tombstone_alone_is_a_delete() -> None:
