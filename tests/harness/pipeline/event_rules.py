@@ -1,4 +1,4 @@
-"""Feeds hand-made pgoutput messages to `cdc.capture.event_rules` as capture does, and collects what comes out."""
+"""Feeds hand-made pgoutput messages to `cdc.capture.event_rules` as capture does, and collects the records."""
 
 from __future__ import annotations
 
@@ -63,7 +63,7 @@ def full(columns: Columns = ID_AND_NAME) -> Columns:
 
 
 class Feed:
-    """`records` is what was emitted; what waits for a query is in `changes.held`."""
+    """`records` has the emitted records; events that wait for a query are in `changes.held`."""
 
     def __init__(
         self,
@@ -89,7 +89,7 @@ class Feed:
             self.changes.on_table(table)
 
     def __call__(self, *messages: bytes) -> None:
-        """Each message gets an LSN of its own, as the server would give it; all of them arrive at once."""
+        """Feed messages, each with the LSN that the server would give it."""
         items = []
         for data in messages:
             self._lsn += 8
@@ -107,7 +107,7 @@ class Feed:
 
     @property
     def all(self) -> list[Record]:
-        """Emitted and held records in the order in which they will be published; nothing may wait for a query."""
+        """Emitted and held records in publishing order; no event may wait for a query."""
         held = [item for item in self.changes.held if isinstance(item, Record)]
         assert len(held) == len(self.changes.held)
         return [*self.records, *held]
@@ -142,7 +142,7 @@ def version_of(record: Record) -> Version:
 
 
 def outline(records: Iterable[Record]) -> list[tuple[str | None, str, Version]]:
-    """What a reader of the topic goes by: op (None for a tombstone), key, version."""
+    """The op (None for a tombstone), key and version of each record."""
     return [
         (None if record.value is None else value_of(record)["op"], record.key.decode(), version_of(record))
         for record in records

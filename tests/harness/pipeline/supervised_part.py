@@ -1,4 +1,4 @@
-"""A part of `tailrace run` without a process, on a clock that the test moves."""
+"""A part of `tailrace run` with a scripted process, on a clock that the test moves."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from cdc.supervisor.parts.part import PipelinePart
 
 
 class ScriptedProcess:
-    """One life of a part's process, ended by the test."""
+    """One process of a part, ended by the test."""
 
     def __init__(self, arguments: Sequence[str], take_line: TakeLine) -> None:
         self.arguments = list(arguments)

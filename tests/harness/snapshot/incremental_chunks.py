@@ -1,4 +1,4 @@
-"""A later copy under test, chunk by chunk: read as a Spark task reads it, without Spark."""
+"""An incremental snapshot under test, chunk by chunk: read as a Spark task reads it, without Spark."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Stores for tests: opened on the run's servers, with tables and changes in few words."""
+"""Stores for tests, opened on the run's servers, with short ways to make tables and changes."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ def _documented() -> Any:
 
 
 def apply(store: Store, generation: Generation, what: TableSchema, changes: Iterable[Change]) -> list[Rejected]:
-    """With a writer of its own, as a task would."""
+    """Write changes with a writer of its own, as a task would."""
     writer = store.writer_factory(generation)()
     try:
         return writer.apply(what, list(changes))
