@@ -10,6 +10,9 @@ from typing import Final, Protocol
 
 NAMES: Final = ("postgres", "kafka", "elasticsearch", "redis")
 HOST: Final = "127.0.0.1"
+# The kinds of stacks.
+PROCESSES: Final = "processes"
+CONTAINERS: Final = "containers"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

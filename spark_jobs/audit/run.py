@@ -33,6 +33,7 @@ from spark_jobs.audit.known_differences import KnownDifferences
 from spark_jobs.audit.shapes import ExpectedRows, takes
 from spark_jobs.audit.table_pass import TablePass, TablePassResult
 from spark_jobs.audit.warehouse_repair import repair_warehouse
+from spark_jobs.session.spark_session import spark_session
 from spark_jobs.shape.store_tables import StoreTables, build_store_tables
 
 if TYPE_CHECKING:
@@ -369,8 +370,6 @@ def lazy_session(config: Config, stores: Sequence[str] = ()) -> tuple[SessionSou
 
     `stores`: those that will be audited. The session's settings depend on their kinds.
     """
-    from spark_jobs.session.spark_session import spark_session  # noqa: PLC0415 - takes half a second
-
     started: list[SparkSession] = []
     closing_it = ExitStack()
 

@@ -11,19 +11,19 @@ import re
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 from py4j.java_gateway import is_instance_of
+from pyspark import SparkContext
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as f
+from pyspark.sql.types import DataType
 
 from cdc.config import TableShape
 from cdc.stores.contract import SchemaColumn, TableSchema
 from spark_jobs.shape.computed_types import column_of
 from spark_jobs.shape.shaped_rows import RowShape
 from spark_jobs.shape.typed_rows import column_type, quoted
-
-if TYPE_CHECKING:
-    from pyspark.sql import DataFrame, SparkSession
-    from pyspark.sql.types import DataType
 
 _PACKAGE: Final = "org.apache.spark.sql.catalyst.expressions."
 _SUBQUERIES: Final = frozenset({"ScalarSubquery", "Exists", "InSubquery", "ListQuery", "LateralSubquery"})
@@ -193,7 +193,6 @@ class _ExpressionAnalyzer:
         return found
 
     def _analysed(self, key: tuple[str, ...], name: str, text: str) -> Expression | ShapeProblem:
-        from pyspark.sql import functions as f  # noqa: PLC0415 - takes half a second: only a job needs it
 
         problem = self._parser.problem(key, text)
         if problem is not None:
@@ -254,7 +253,6 @@ def _parts_of(expression: Any) -> Iterator[Any]:
 
 
 def _gateway() -> Any:
-    from pyspark import SparkContext  # noqa: PLC0415 - takes half a second: only a job needs it
 
     return SparkContext._gateway
 

@@ -5,13 +5,11 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import replace
-from typing import TYPE_CHECKING
+
+from pyspark.sql import SparkSession
 
 from cdc.config import Config
 from spark_jobs.session.spark_session import spark_session
-
-if TYPE_CHECKING:
-    from pyspark.sql import SparkSession
 
 
 @contextmanager
@@ -20,9 +18,7 @@ def local_session(config: Config, app_name: str) -> Iterator[SparkSession]:
 
     The job is small, so the session is local whichever master the config names.
     """
-    from pyspark.sql import SparkSession as Session  # noqa: PLC0415 - takes half a second: only a job needs it
-
-    running = Session._instantiatedSession
+    running = SparkSession._instantiatedSession
     if running is not None:
         yield running
         return

@@ -10,10 +10,12 @@ import msgspec
 import orjson
 
 from cdc.audit.audit_records import TOPIC, AuditRecord
+from cdc.audit.sampled_audit import ContinuousAudit
 from cdc.commands.options import config_option, json_option
 from cdc.config import Config, load_config
 from cdc.errors import UsageError
 from cdc.stop_signals import event_on
+from cdc.stores.scan import BY_SPARK
 
 _SHOWN = 20
 _STOP_SECONDS = 5.0
@@ -82,8 +84,6 @@ def audit(
 
 
 def _run_continuously(config: Config, timeout: float) -> int:
-    from cdc.audit.sampled_audit import ContinuousAudit  # noqa: PLC0415 - the stores' clients import slowly
-    from cdc.stores.scan import BY_SPARK  # noqa: PLC0415 - as above
     from spark_jobs.tasks.parked_rows import read_parked  # noqa: PLC0415 - as above
 
     if not config.audit.rows_per_second:

@@ -11,7 +11,9 @@ import click
 
 from cdc.commands.options import config_option, json_option
 from cdc.config import Config, IcebergConfig, load_config
-from cdc.errors import UsageError
+from cdc.errors import TransientError, UsageError
+from cdc.names import Control, control_topic
+from cdc.positions.progress import read_progress
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
@@ -71,10 +73,6 @@ def base_of(config: Config) -> int:
 
     Also 0 if Kafka cannot be read now.
     """
-    from cdc.errors import TransientError  # noqa: PLC0415 - only needed here
-    from cdc.names import Control, control_topic  # noqa: PLC0415 - as above
-    from cdc.positions.progress import read_progress  # noqa: PLC0415 - as above
-
     try:
         progress = read_progress(config.kafka.client_options(), control_topic(config.kafka.prefix, Control.PROGRESS))
     except TransientError:

@@ -13,6 +13,7 @@ from cdc.commands.options import config_option, json_option
 from cdc.config import Config, load_config
 from cdc.errors import UsageError
 from cdc.lsn import LSN, Version
+from cdc.tables.state_reader import read_recorded_states
 
 if TYPE_CHECKING:
     from cdc.publishing.parked import Parked
@@ -104,7 +105,6 @@ def _retry(config: Config, store: str, rows: list[Parked]) -> list[Retried]:
 
 
 def _read(config: Config, store: str | None) -> list[Parked]:
-    from cdc.tables.state_reader import read_recorded_states  # noqa: PLC0415 - as above
     from spark_jobs.tasks.parked_rows import read_parked  # noqa: PLC0415 - as above
 
     rows = read_parked(config)

@@ -11,6 +11,8 @@ from typing import TYPE_CHECKING
 import click
 import msgspec
 import orjson
+from rich.console import Console
+from rich.progress import BarColumn, Progress, SpinnerColumn, TextColumn
 
 from cdc.commands.options import config_option, json_option
 from cdc.commands.pipeline.snapshot_keys import snapshot_rows
@@ -21,8 +23,6 @@ from cdc.snapshot.records import SnapshotProgress
 from cdc.stop_signals import event_on
 
 if TYPE_CHECKING:
-    from rich.progress import Progress as RichProgress
-
     from spark_jobs.snapshot.initial import SnapshotReport, SnapshotView
 
 _PLAIN_SECONDS = 5.0
@@ -152,9 +152,6 @@ def _duration(seconds: float) -> str:
 @contextmanager
 def _view(*, as_json: bool) -> Iterator[SnapshotView]:
     """Yield the progress view that fits the output: JSON lines, plain lines or a progress bar."""
-    from rich.console import Console  # noqa: PLC0415 - not needed for --help
-    from rich.progress import BarColumn, Progress, SpinnerColumn, TextColumn  # noqa: PLC0415
-
     console = Console(stderr=True)
     if as_json:
         yield _JsonView()
@@ -204,7 +201,7 @@ class _PlainView:
 
 
 class _BarView:
-    def __init__(self, bar: RichProgress) -> None:
+    def __init__(self, bar: Progress) -> None:
         self._bar = bar
         self._task = bar.add_task("starting", total=None)
 

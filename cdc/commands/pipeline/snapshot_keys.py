@@ -9,13 +9,12 @@ import orjson
 
 from cdc.config import Config
 from cdc.errors import UsageError
+from cdc.snapshot.incremental.keys import record_keys, snapshot_keys
+from cdc.tables.state_reader import read_recorded_states
 
 
 def snapshot_rows(config: Config, table: str, given: str, *, as_json: bool) -> int:
     """Publish the rows of `table` whose keys are in `given`, print the result, and return the exit code."""
-    from cdc.snapshot.incremental.keys import record_keys, snapshot_keys  # noqa: PLC0415 - needs Kafka's client
-    from cdc.tables.state_reader import read_recorded_states  # noqa: PLC0415 - as above
-
     name = table if "." in table else f"public.{table}"
     states = read_recorded_states(config)
     oids = {f"{state.schema}.{state.table}": oid for oid, state in states.tables.items()} if states is not None else {}
