@@ -39,8 +39,10 @@ def open_stack(
             remedy="Run `tailrace stack down --wipe` first, or use another --folder.",
         )
     chosen = state.kind if state else kind or (CONTAINERS if _has_engine() else PROCESSES)
-    make: type[Stack] = _containers().ContainerStack if chosen == CONTAINERS else LocalStack
-    return make(folder, wishes, progress or Quiet())
+    if chosen == PROCESSES:
+        return LocalStack(folder, wishes, progress or Quiet())
+    stack: Stack = _containers().ContainerStack(folder, wishes, progress or Quiet())
+    return stack
 
 
 def _has_engine() -> bool:

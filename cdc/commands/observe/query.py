@@ -35,10 +35,10 @@ def query(sql: str, config_path: Path, as_json: bool, as_of: str | None, store: 
     Tables have the source's names (`public.orders`). The history of a table is in `public__history.orders`. With
     --as-of, the tables show a past state of the source: everything committed before that LSN, or up to that time.
     """
-    from sinks.iceberg.store import IcebergStore  # noqa: PLC0415 - as below
-    from spark_jobs.session.spark_session import spark_session  # noqa: PLC0415 - Spark imports slowly
-    from spark_jobs.warehouse.query import parse_as_of  # noqa: PLC0415 - as above
-    from spark_jobs.warehouse.query import query_warehouse as run_query  # noqa: PLC0415 - as above
+    from sinks.iceberg.store import IcebergStore  # noqa: PLC0415 - see cdc.commands
+    from spark_jobs.session.spark_session import spark_session  # noqa: PLC0415 - see cdc.commands
+    from spark_jobs.warehouse.query import parse_as_of  # noqa: PLC0415 - see cdc.commands
+    from spark_jobs.warehouse.query import query_warehouse as run_query  # noqa: PLC0415 - see cdc.commands
 
     config = load_config(config_path)
     name, settings = warehouse_of(config, store)

@@ -71,7 +71,7 @@ def snapshot(
         if len(tables) != 1 or where:
             raise UsageError("--keys needs exactly one --table and takes no --where.")
         return snapshot_rows(load_config(config_path), tables[0], keys, as_json=as_json)
-    from spark_jobs.snapshot.due_snapshots import take_due_snapshots  # noqa: PLC0415 - Spark's session is not needed for --help
+    from spark_jobs.snapshot.due_snapshots import take_due_snapshots  # noqa: PLC0415 - see cdc.commands
 
     if where and not tables:
         raise UsageError("--where needs --table.", remedy="Name the tables that the condition applies to.")

@@ -43,7 +43,7 @@ def check(config_path: Path, as_json: bool) -> int:
 
 
 def _analyze_shapes(config: Config, stores: Sequence[str], tables: Mapping[str, TableSchema]) -> Iterable[ShapeReport]:
-    from spark_jobs.shape.shape_check import analyze_shapes  # noqa: PLC0415 - Spark starts only for a config with shapes
+    from spark_jobs.shape.shape_check import analyze_shapes  # noqa: PLC0415 - see cdc.commands
 
     return analyze_shapes(config, stores, tables)
 
