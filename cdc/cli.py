@@ -145,7 +145,6 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def _suggestion(name: str) -> str:
-
     near = difflib.get_close_matches(name, COMMANDS, n=1)
     return f" Did you mean {near[0]}?" if near else f" Commands: {', '.join(COMMANDS)}."
 

@@ -17,11 +17,6 @@ from cdc.secrets import Dsn, Secret
 SslMode = Literal["disable", "allow", "prefer", "require", "verify-ca", "verify-full"]
 
 
-def _dsn_problem(dsn: Dsn) -> str | None:
-
-    return dsn_problem(dsn)
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SourceTlsConfig:
     """libpq's TLS settings. The DSN may contain them instead (`sslmode=…`), but not both."""
@@ -43,7 +38,7 @@ class SourceTlsConfig:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SourceConfig:
-    dsn: Dsn = field(metadata=about("Connection string of the primary, as URL or `key=value` pairs", _dsn_problem))
+    dsn: Dsn = field(metadata=about("Connection string of the primary, as URL or `key=value` pairs", dsn_problem))
     password: Secret | None = field(
         default=None, metadata=about("Password, if the DSN has none; not percent-encoded here")
     )
@@ -91,7 +86,6 @@ class SourceConfig:
     tls: SourceTlsConfig | None = field(default=None, metadata=about("TLS settings, instead of ssl… in the DSN"))
 
     def problems(self) -> Iterator[Problem]:
-
         given = dsn_parameters(self.dsn)
         if self.password is not None and "password" in given:
             yield "password", "is in the DSN as well; set it in one place"

@@ -73,7 +73,6 @@ class LiveRunView:
         self._live = live
 
     def show(self, report: RunReport) -> None:
-
         table = Table("part", "state", "pid", "restarts", Column("", overflow="fold"), box=SIMPLE_HEAD)
         for part in report.parts:
             colour = _COLOURS.get(part.condition, "dim")

@@ -50,7 +50,6 @@ def exchange_tables(
 def _update(
     engine: Any, catalog_name: str, pairs: Sequence[tuple[Identifier, Identifier]], aside: Aside | None
 ) -> None:
-
     names, delete, update = library.IcebergTables, library.delete, library.update
 
     def at(name: Identifier) -> Any:
@@ -70,7 +69,6 @@ def _update(
 
 
 def _rename(catalog: Catalog, pairs: Sequence[tuple[Identifier, Identifier]], aside: Aside | None) -> None:
-
     for source, target in pairs:
         try:
             if catalog.table_exists(target):

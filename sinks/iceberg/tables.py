@@ -125,7 +125,6 @@ class IcebergTables:
         suffix: str,
         more: Mapping[str, str] = MappingProxyType({}),
     ) -> None:
-
         columns = self.columns(table)
         schema = iceberg_schema(columns, own)
         spec = library.PartitionSpec()
@@ -152,7 +151,6 @@ class IcebergTables:
     def _evolve(
         self, name: Identifier, columns: list[WarehouseColumn], own: dict[str, str], *, keep_dropped: bool
     ) -> Fit:
-
         table = self.load(name)
         if table is None:
             raise TransientError(f"The warehouse's table {'.'.join(name)} is gone.")

@@ -176,7 +176,6 @@ class PackTopic:
     shapes: Mapping[str, RowShape]
 
     def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-
         waiting: list[pa.RecordBatch] = []
         count, marker = 0, b""
         for batch in batches:
@@ -192,7 +191,6 @@ class PackTopic:
             yield _frame([(group, MARKER, marker) for group in range(self.hashing.groups)])
 
     def _packed(self, rows: pa.Table) -> Iterator[pa.RecordBatch]:
-
         rows = rows.filter(pc.invert(rows.column("is_marker"))).combine_chunks()
         if not rows.num_rows:
             return
@@ -259,7 +257,6 @@ def _markers(batch: pa.RecordBatch) -> list[bytes]:
 
 
 def _frame(rows: Sequence[tuple[int, str, bytes]]) -> pa.RecordBatch:
-
     groups, sides, data = zip(*rows, strict=True) if rows else ((), (), ())
     columns = [pa.array(groups, pa.int32()), pa.array(sides, pa.string()), pa.array(data, pa.binary())]
     return pa.RecordBatch.from_arrays(columns, names=["grp", "side", "data"])

@@ -62,7 +62,6 @@ class _Writing:
     factory: WriterFactory
 
     def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-
         rows = rejected = 0
         failure: bytes | None = None
         writer = self.factory()

@@ -193,7 +193,6 @@ class _ExpressionAnalyzer:
         return found
 
     def _analysed(self, key: tuple[str, ...], name: str, text: str) -> Expression | ShapeProblem:
-
         problem = self._parser.problem(key, text)
         if problem is not None:
             return problem
@@ -253,7 +252,6 @@ def _parts_of(expression: Any) -> Iterator[Any]:
 
 
 def _gateway() -> Any:
-
     return SparkContext._gateway
 
 

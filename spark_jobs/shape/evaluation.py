@@ -172,5 +172,4 @@ def _failure(expression: Expression | None) -> Column:
 
 
 def _read_by(expression: Expression) -> Column:
-
     return f.array(*map(f.lit, expression.columns)).cast("array<string>")

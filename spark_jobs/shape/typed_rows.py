@@ -214,7 +214,6 @@ def quoted(name: str) -> str:
 
 
 def _scalar_of(text: Column, type_name: str) -> Column:
-
     if type_name == STRING:
         return text
     if type_name == "binary":
@@ -228,7 +227,6 @@ def _scalar_of(text: Column, type_name: str) -> Column:
 
 
 def _is_unfit(number: int, type_name: str) -> Column:
-
     text, value = f.col(f"raw.c{number}"), f.col(f"row.c{number}")
     element = element_type(type_name)
     if element is None:

@@ -251,7 +251,6 @@ def markers_text(markers: Mapping[str, bytes]) -> str:
 
 
 def _markers() -> dict[str, bytes]:
-
     context = TaskContext.get()
     text = context.getLocalProperty(MARKERS_PROPERTY) if context is not None else None
     pairs = (each.partition("=") for each in (text or "").split(",") if each)
@@ -266,7 +265,6 @@ def _records(batch: pa.RecordBatch) -> Iterable[Record]:
 
 
 def _of_keys(topic: str, held: dict[bytes, Held], groups: int) -> Iterator[Answer]:
-
     states = held.values()
     for group, data in packed(
         held,
@@ -280,7 +278,6 @@ def _of_keys(topic: str, held: dict[bytes, Held], groups: int) -> Iterator[Answe
 
 
 def _as_batch(answer: Answer) -> pa.RecordBatch:
-
     kinds = {"string": pa.string(), "int": pa.int32(), "long": pa.int64(), "binary": pa.binary()}
     columns = [column.split() for column in ANSWER.split(",")]
     arrays = [pa.array([answer.get(name)], kinds[kind]) for name, kind in columns]

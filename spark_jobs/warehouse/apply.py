@@ -130,7 +130,6 @@ class WarehouseBatches:
         return Answers(counts, {})
 
     def _apply_table(self, table: TableSchema, events: DataFrame, share: _Share) -> Count:
-
         count = Count(events=share.events)
         target, columns = self.target(table, share.least_position)
         current = self._store.tables.load(target.current)
@@ -339,7 +338,6 @@ def _shares(events: DataFrame) -> list[_Share]:
 
 
 def _aggregates() -> list[Any]:
-
     return [
         f.count("*").alias("events"),
         f.count_if(f.col("marker").isNull()).alias("rows"),

@@ -155,7 +155,6 @@ def last_of_each_key(rows: DataFrame, by: Sequence[str]) -> DataFrame:
 
 
 def _first(rows: DataFrame, by: Sequence[str], *order: Column) -> DataFrame:
-
     ordered = Window.partitionBy(*map(quoted, by)).orderBy(*order)
     return rows.withColumn(_RANK, f.row_number().over(ordered)).where(f"{_RANK} = 1").drop(_RANK)
 
@@ -193,7 +192,6 @@ def closings(rows: DataFrame, key: Sequence[str], markers: Sequence[Marker]) -> 
 
 
 def _own_version() -> Column:
-
     return f.struct(
         f.col(naming.POSITION).alias("position"),
         f.col(naming.SEQ).alias("seq"),

@@ -65,7 +65,6 @@ def _lines(record: PipelineStatus) -> list[str]:
 
 
 def _slot(slot: SlotStatus) -> str:
-
     if not slot.exists or slot.retained_bytes is None:
         return "none" if not slot.exists else f"{slot.wal_status}"
     left = f", {in_bytes(slot.left_bytes)} left" if slot.left_bytes is not None else ", no limit"
@@ -88,7 +87,6 @@ def _store(store: StoreStatus) -> str:
 
 
 def _behind(size: int | None, seconds: float | None) -> str:
-
     of_log = in_bytes(size) if size is not None else "unknown bytes"
     return f"{of_log}, {in_time(seconds) if seconds is not None else 'unknown time'} behind"
 

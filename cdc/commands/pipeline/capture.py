@@ -77,7 +77,6 @@ def _show(config: Config, *, as_json: bool) -> int:
 
 
 def _refusal(config: Config) -> Refusal | None:
-
     reader = KafkaFactsReader(config, LogClock())
     try:
         return reader.read().refusals.get("capture")

@@ -33,7 +33,6 @@ def resume(stores: tuple[str, ...], config_path: Path) -> None:
 
 
 def _set(stores: tuple[str, ...], config_path: Path, *, paused: bool) -> None:
-
     config = load_config(config_path)
     for name in stores:
         if name not in config.stores:

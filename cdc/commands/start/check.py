@@ -66,7 +66,6 @@ def _as_text(findings: Sequence[Finding]) -> str:
 
 
 def _print_pretty(findings: Sequence[Finding]) -> None:
-
     table = Table(box=None, show_header=False, padding=(0, 2, 0, 0))
     table.add_column(no_wrap=True)
     table.add_column(max_width=40, overflow="fold")

@@ -235,7 +235,6 @@ async def _read_body(request: Request) -> bytes | None:
 
 
 def _form_value(body: bytes, name: str) -> str:
-
     with contextlib.suppress(ValueError):
         return parse_qs(body.decode(), max_num_fields=5).get(name, [""])[0]
     return ""
