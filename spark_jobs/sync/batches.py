@@ -54,6 +54,9 @@ class Reading:
         # Spark keeps consumers for the next batch only under a group id that stays the same. By default each batch has
         # its own. No group is joined. Sessions do not share consumers, since a topic may be created again in between.
         self._kafka_options = {"kafka.group.id": f"tailrace-unused-{uuid.uuid4().hex}"}
+        if isinstance(applying, WarehouseBatches) or has_expressions(store_tables):
+            # These batches have a session of their own. Spark would plan each stage of a small batch again.
+            store_tables.spark.conf.set("spark.sql.adaptive.enabled", "false")
         # By the number of tasks. Cached, since creating an RDD takes as long as a small batch.
         self._numbers: dict[int, RDD[int]] = {}
 
