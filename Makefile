@@ -43,7 +43,7 @@ lint: setup docs ## Run ruff, mypy, the import contracts and the link checker
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 	$(BIN)/lint-imports
-	$(BIN)/python -m tests.harness.links
+	$(BIN)/python -m tests.harness.docs.links
 
 docs: setup ## Build the documentation site in build/site
 	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict --quiet

@@ -1,4 +1,4 @@
-"""Computes the delay before a failed process or connection is started again. It does not sleep or read a clock."""
+"""Computes the delays between repeated attempts. It does not sleep or read a clock."""
 
 from __future__ import annotations
 
@@ -12,20 +12,25 @@ LONG_LIFE_SECONDS = 60.0
 
 @dataclass(slots=True)
 class Backoff:
-    """Exponential backoff: the delay doubles after each short run, up to a limit, and starts over after a long run."""
+    """Exponential backoff: each delay is `factor` times the last one, up to a limit, until `reset` or a long run."""
 
     first_seconds: float = FIRST_SECONDS
     longest_seconds: float = LONGEST_SECONDS
     long_session_seconds: float = LONG_LIFE_SECONDS
+    factor: float = 2.0
     _next_seconds: float = field(default=0.0, init=False)
 
     def after(self, lived_seconds: float) -> float:
         """Return the seconds to wait after a run that took `lived_seconds`."""
         if lived_seconds >= self.long_session_seconds:
             self.reset()
-        pause = self._next_seconds or self.first_seconds
-        self._next_seconds = min(pause * 2, self.longest_seconds)
-        return pause
+        return self.next_delay()
+
+    def next_delay(self) -> float:
+        """Return the seconds to wait before the next attempt."""
+        delay = min(self._next_seconds or self.first_seconds, self.longest_seconds)
+        self._next_seconds = delay * self.factor
+        return delay
 
     def reset(self) -> None:
         """Start over with the shortest delay."""

@@ -18,12 +18,13 @@ from cdc.config import IcebergConfig, SparkConfig
 from cdc.config.settings import Location
 from cdc.secrets import SecretOptions
 from deploy.stack import Stack
-from tests.harness import cleanup, distribution
-from tests.harness.database import Database
-from tests.harness.process import Process, StartProcess, tailrace_argv
-from tests.harness.proxy import Proxy
-from tests.harness.servers import Servers
-from tests.harness.topics import delete_topics
+from tests.harness import distribution
+from tests.harness.kafka.topics import delete_topics
+from tests.harness.network.proxy import Proxy
+from tests.harness.postgres.database import Database
+from tests.harness.processes.process import Process, StartProcess, tailrace_argv
+from tests.harness.servers import cleanup
+from tests.harness.servers.shared_servers import Servers
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

@@ -6,11 +6,12 @@ no other value of a row.
 
 from __future__ import annotations
 
-import time
 from typing import Literal
 
 import msgspec
 import orjson
+
+from cdc.clock import now_ms
 
 FORMAT = 1
 #: The value of `AuditRecord.store` for an audit of the topic itself.
@@ -76,4 +77,4 @@ class AuditRecord(msgspec.Struct, frozen=True, kw_only=True):
         return msgspec.json.encode(self)
 
     def stamped(self) -> AuditRecord:
-        return msgspec.structs.replace(self, written_ms=time.time_ns() // 1_000_000)
+        return msgspec.structs.replace(self, written_ms=now_ms())

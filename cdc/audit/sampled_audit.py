@@ -24,6 +24,7 @@ from cdc.audit.catch_up import wait_for_stores
 from cdc.audit.recheck import content_of, read_schemas_of, why_unjudged
 from cdc.audit.row_content import Content
 from cdc.audit.source_rows import SourceRead, fence, read_source_rows
+from cdc.clock import now_ms
 from cdc.config import Config
 from cdc.config.stores import RedisConfig
 from cdc.errors import TransientError
@@ -145,7 +146,7 @@ class ContinuousAudit:
         if seen.table is None or reason:
             return
         for name, scan in scans.items():
-            tally = self._tallies.setdefault((name, schema.topic), _Tally(time.time_ns() // 1_000_000))
+            tally = self._tallies.setdefault((name, schema.topic), _Tally(now_ms()))
             held = [key for row in scan.sample(schema, count) if (key := key_of_id(seen.table, row.id)) is not None]
             known = [key for each in tally.wrong if (key := key_of_id(seen.table, each)) is not None]
             chosen = {row_id_of(key): key for key in [*keys, *held, *known]}

@@ -13,6 +13,7 @@ from cdc.audit.row_blocks import packed_place, split_place
 from cdc.config import KafkaConfig
 from cdc.errors import TransientError
 from cdc.kafka.control_topics import committed_reader
+from cdc.kafka.offsets import first_and_end_offset
 from cdc.lsn import Version
 from cdc.stores.contract import TableSchema
 from cdc.stores.row_ids import row_id_of
@@ -185,10 +186,9 @@ def _messages(consumer: Consumer, topic: str) -> Iterator[Message]:
 
 def _end(consumer: Consumer, topic: str, partition: int) -> int:
     try:
-        _, end = consumer.get_watermark_offsets(TopicPartition(topic, partition), timeout=_ANSWER_SECONDS)
+        return first_and_end_offset(consumer, topic, partition, timeout_seconds=_ANSWER_SECONDS)[1]
     except KafkaException as error:
         raise TransientError(f"{topic} could not be read: {error.args[0].str()}.") from error
-    return int(end)
 
 
 class Schemas(NamedTuple):

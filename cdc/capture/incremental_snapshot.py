@@ -12,12 +12,14 @@ from collections.abc import Callable, Collection, Mapping
 from typing import Protocol, TypeVar
 
 import msgspec
-from confluent_kafka import Consumer, KafkaException, Message, TopicPartition
+from confluent_kafka import KafkaException, Message, TopicPartition
 
 from cdc.capture.event_rules import EventRules
 from cdc.config import Config, KafkaConfig
 from cdc.encoding.table_encoder import Shape
 from cdc.errors import TransientError
+from cdc.kafka.clients import open_consumer
+from cdc.kafka.offsets import first_and_end_offset
 from cdc.kafka.record import Record
 from cdc.logs import get_logger
 from cdc.lsn import LSN, Version
@@ -248,16 +250,12 @@ class WaitingRows:
         self._tag = tag
         self._at = first
         self.count = 0
-        self._consumer = Consumer(
+        self._consumer = open_consumer(
+            kafka.client_options(),
             {
-                **kafka.client_options(),
-                "group.id": "tailrace-unused",
-                "enable.auto.commit": False,
-                "auto.offset.reset": "error",
-                "fetch.wait.max.ms": 20,
+                "enable.partition.eof": False,
                 "queued.max.messages.kbytes": 4096,  # limits memory: the consumer prefetches, also other chunks
-                "log_level": 0,
-            }
+            },
         )
         self._consumer.assign([TopicPartition(self.topic, 0, first)])
 
@@ -269,10 +267,10 @@ class WaitingRows:
         if self._first == self._end:
             return True
         try:
-            low, high = self._consumer.get_watermark_offsets(TopicPartition(self.topic, 0), timeout=_READ_SECONDS)
+            low, high = first_and_end_offset(self._consumer, self.topic, timeout_seconds=_READ_SECONDS)
         except KafkaException as error:
             raise TransientError(f"{self.topic} could not be read: {error.args[0].str()}") from error
-        return bool(low <= self._first and self._end <= high)
+        return low <= self._first and self._end <= high
 
     def next_slice(self) -> list[SnapshotRow]:
         """Read and return the next rows. An empty list: the end of the chunk."""

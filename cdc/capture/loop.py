@@ -13,6 +13,7 @@ from typing import NamedTuple
 
 import psycopg
 
+from cdc.backoff import Backoff
 from cdc.capture.batch_commit import BatchCommit
 from cdc.capture.batches import Batches
 from cdc.capture.event_rules import EventRules
@@ -327,7 +328,7 @@ def is_transient(error: psycopg.Error) -> bool:
 
 def run_capture(config: Config, stop: threading.Event) -> None:
     """Run capture sessions until `stop` is set, and retry after transient errors. Refusals go to the caller."""
-    pause_seconds = _FIRST_PAUSE_SECONDS
+    backoff = Backoff(_FIRST_PAUSE_SECONDS, _LAST_PAUSE_SECONDS, _LONG_SESSION_SECONDS)
     while not stop.is_set():
         born = time.monotonic()
         try:
@@ -341,9 +342,7 @@ def run_capture(config: Config, stop: threading.Event) -> None:
             reason = explain(error)
         except TransientError as error:
             reason = str(error)
-        if time.monotonic() - born > _LONG_SESSION_SECONDS:
-            pause_seconds = _FIRST_PAUSE_SECONDS
+        pause_seconds = backoff.after(time.monotonic() - born)
         log.warning("retrying", reason=reason, in_seconds=pause_seconds)
         gc.collect()  # frees the ended session's producer, whose threads and sockets are in a reference cycle
         stop.wait(pause_seconds)
-        pause_seconds = min(pause_seconds * 2, _LAST_PAUSE_SECONDS)

@@ -14,6 +14,7 @@ from typing import NamedTuple
 import psycopg
 from psycopg import sql
 
+from cdc.backoff import Backoff
 from cdc.encoding.envelope import NULL
 from cdc.encoding.incomplete_event import Held, Incomplete
 from cdc.encoding.table_encoder import TableEncoder
@@ -160,7 +161,7 @@ class Reselect:
         if self._connection is None:
             self._connection = self._connect()
         xids = {item.xid for item in items}
-        moves, pause_seconds = 0, _FIRST_PAUSE_SECONDS
+        moves, backoff = 0, Backoff(_FIRST_PAUSE_SECONDS, _LAST_PAUSE_SECONDS)
         while True:
             try:
                 with self._connection.transaction(force_rollback=True):
@@ -173,8 +174,7 @@ class Reselect:
                     raise
             if self._stop():
                 raise TransientError("Capture stopped while it waited for a commit to become visible.")
-            time.sleep(pause_seconds)
-            pause_seconds = min(pause_seconds * 2, _LAST_PAUSE_SECONDS)
+            time.sleep(backoff.next_delay())
 
     def _read(
         self, connection: psycopg.Connection, table: TableEncoder, items: list[Incomplete], xids: set[int], room: int

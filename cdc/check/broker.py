@@ -12,13 +12,12 @@ from kafka.admin import ConfigResource, ConfigResourceType
 
 from cdc.check.findings import Finding, fail, ok, warn
 from cdc.config import Config
-from cdc.kafka.admin import Admin
+from cdc.kafka.admin import open_admin
 
 PLACE = "broker"
 # Transactions that survive every crash of a producer or a broker need KIP-447 and KIP-360. Kafka 2.5 has both.
 _OLDEST = (2, 5)
 _CONTROL_RECORD_BYTES = 1_000_000
-_FIRST_ANSWER_MS = 5_000
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -35,8 +34,7 @@ class BrokerFacts:
 
 def read_broker(config: Config) -> BrokerFacts:
     """Read the version, the number of brokers, and the settings of one broker."""
-    options = {"bootstrap_timeout_ms": _FIRST_ANSWER_MS, **config.kafka.python_options()}
-    admin = Admin(**options)
+    admin = open_admin(config.kafka)
     try:
         ids = sorted(broker["broker_id"] for broker in admin.describe_cluster()["brokers"])
         resource = ConfigResource(ConfigResourceType.BROKER, str(ids[0]))

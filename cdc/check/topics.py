@@ -11,7 +11,7 @@ from kafka.admin import ConfigResource, ConfigResourceType
 from cdc.check.findings import Finding, fail, ok, refusal, warn
 from cdc.config import Config, KafkaConfig
 from cdc.errors import RefusedError
-from cdc.kafka.admin import Admin
+from cdc.kafka.admin import open_admin
 from cdc.kafka.topics import Topic, Topics
 from cdc.names import Control, control_topic
 from cdc.positions import continuity
@@ -86,7 +86,7 @@ def judge_tables_topics(
                     place,
                     f"It already holds {facts.end} records, but capture has not started yet: rows that the source no "
                     "longer has would stay in it.",
-                    f"Delete the topic, or use another prefix: {_NEW_PREFIX}",
+                    f"Delete the topic. Or: {_NEW_PREFIX}",
                 )
             )
         yield from problems
@@ -176,7 +176,7 @@ def _alter(topic: str, to: str) -> str:
 
 
 def _settings(kafka: KafkaConfig, names: Iterable[str]) -> dict[str, dict[str, str]]:
-    admin = Admin(**kafka.python_options())
+    admin = open_admin(kafka)
     try:
         resources = [ConfigResource(ConfigResourceType.TOPIC, name) for name in names]
         described = admin.describe_configs(resources, config_filter="all").get("topic", {})

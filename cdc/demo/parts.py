@@ -1,6 +1,6 @@
 """The parts of the demo. The demo starts them in order, displays their figures, and stops them in reverse order.
 
-This module has the writer's part. `pipeline_part` has the pipeline's.
+This module has the writer's part. `pipeline_process` has the pipeline's.
 """
 
 from __future__ import annotations

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Sequence
-from contextlib import AbstractContextManager, ExitStack, suppress
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager, ExitStack, contextmanager, suppress
 from dataclasses import dataclass
+from types import FrameType
 
-from cdc.demo.interruption import interruptible
 from cdc.demo.parts import DemoPart
 from cdc.demo.view import DemoView
+from cdc.stop_signals import handled_by
 from deploy.stack import Stack
 
 
@@ -32,7 +33,7 @@ class Demo:
 
     def run(self) -> bool:
         """Run until the time is over, or until Ctrl-C or SIGTERM. Raises an error only after everything is stopped."""
-        with interruptible() as interruption, ExitStack() as cleaning:
+        with _interruptible() as interruption, ExitStack() as cleaning:
             # Do not stop servers that ran before the demo started.
             if not self.keep and not any(server.healthy for server in self.stack.status()):
                 cleaning.callback(self._down)
@@ -70,3 +71,35 @@ class Demo:
                 if pause_seconds <= 0:
                     return
                 time.sleep(pause_seconds)
+
+
+class _Interruption:
+    """The handler of Ctrl-C and SIGTERM. The first signal raises KeyboardInterrupt in the main thread.
+
+    It ignores later ones, so that a second signal does not interrupt the shutdown that the first one started.
+    """
+
+    def __init__(self) -> None:
+        self._ignored = False
+
+    def expect_another(self) -> None:
+        """Let the next signal raise KeyboardInterrupt again."""
+        self._ignored = False
+
+    def ignore(self) -> None:
+        """Ignore all further signals, because the program is ending."""
+        self._ignored = True
+
+    def handle(self, _number: int, _frame: FrameType | None) -> None:
+        """Handle a signal."""
+        if not self._ignored:
+            self._ignored = True
+            raise KeyboardInterrupt
+
+
+@contextmanager
+def _interruptible() -> Iterator[_Interruption]:
+    """Handle both signals within the block. Only the main thread may call this."""
+    interruption = _Interruption()
+    with handled_by(interruption.handle):
+        yield interruption

@@ -11,7 +11,7 @@ from collections.abc import Callable
 from random import Random
 from typing import Final
 
-from cdc.demo import stock
+from cdc.demo import shop_values
 from cdc.demo.known_ids import Cursor, KnownIds, ShopChanges
 
 Transaction = Callable[[Cursor, Random, KnownIds], ShopChanges]
@@ -31,12 +31,12 @@ def welcome_customers(cursor: Cursor, random: Random, known_ids: KnownIds) -> Sh
                 " (email, name, born_on, newsletter, address, tags, created_at, updated_at)"
                 " VALUES (%s, %s, %s, %s, %s, %s, %s, %s) RETURNING id",
                 (
-                    stock.email(random, random.getrandbits(48)),
-                    stock.person_name(random),
-                    stock.birthday(random),
+                    shop_values.email(random, random.getrandbits(48)),
+                    shop_values.person_name(random),
+                    shop_values.birthday(random),
                     random.random() < 0.5,
-                    stock.address(random),
-                    stock.tags(random),
+                    shop_values.address(random),
+                    shop_values.tags(random),
                     now,
                     now,
                 ),
@@ -58,14 +58,14 @@ def list_products(cursor: Cursor, random: Random, known_ids: KnownIds) -> ShopCh
                 " VALUES (%s, %s, %s, %s, %s, %s, %s, %s, %s, %s) RETURNING id",
                 (
                     f"{random.getrandbits(48):012X}",
-                    stock.product_name(random),
-                    stock.description(random),
-                    stock.price(random),
-                    stock.weight(random),
+                    shop_values.product_name(random),
+                    shop_values.description(random),
+                    shop_values.price(random),
+                    shop_values.weight(random),
                     random.randrange(1_000),
-                    stock.attributes(random),
-                    stock.sizes(random),
-                    stock.thumbnail(random),
+                    shop_values.attributes(random),
+                    shop_values.sizes(random),
+                    shop_values.thumbnail(random),
                     now,
                 ),
             )
@@ -87,7 +87,12 @@ def place_order(cursor: Cursor, random: Random, known_ids: KnownIds) -> ShopChan
         cursor.execute(
             "INSERT INTO public.orders (customer_id, total, ship_to, coupons, placed_at)"
             " VALUES (%s, 0, %s, %s, %s) RETURNING id",
-            (customer, stock.address(random) if random.random() < 0.7 else None, stock.coupons(random), now),
+            (
+                customer,
+                shop_values.address(random) if random.random() < 0.7 else None,
+                shop_values.coupons(random),
+                now,
+            ),
         )
     )
     cursor.executemany(
@@ -95,7 +100,7 @@ def place_order(cursor: Cursor, random: Random, known_ids: KnownIds) -> ShopChan
         " (order_id, line_no, product_id, quantity, unit_price, discount, gift_note)"
         " SELECT %s, %s, id, %s, price, %s, %s FROM public.products WHERE id = %s",
         [
-            (order, line, random.randint(1, 5), stock.discount(random), stock.gift_note(random), product)
+            (order, line, random.randint(1, 5), shop_values.discount(random), shop_values.gift_note(random), product)
             for line, product in enumerate(products, start=1)
         ],
     )
@@ -136,11 +141,11 @@ def revise_products(cursor: Cursor, random: Random, known_ids: KnownIds) -> Shop
     now = known_ids.tick(random)
     updated = 0
     for product in sorted(_some(random, known_ids.products, 4)):
-        text = stock.description(random) if random.random() < 0.4 else None
+        text = shop_values.description(random) if random.random() < 0.4 else None
         cursor.execute(
             "UPDATE public.products SET price = %s, attributes = %s, stock = stock + 10,"
             " description = coalesce(%s, description), updated_at = %s WHERE id = %s",
-            (stock.price(random), stock.attributes(random), text, now, product),
+            (shop_values.price(random), shop_values.attributes(random), text, now, product),
         )
         updated += cursor.rowcount
     return ShopChanges(updated=updated)
@@ -150,7 +155,7 @@ def revise_items(cursor: Cursor, random: Random, known_ids: KnownIds) -> ShopCha
     """Update all items of up to three orders."""
     cursor.execute(
         "UPDATE public.order_items SET quantity = %s, gift_note = %s WHERE order_id = ANY(%s)",
-        (random.randint(1, 9), stock.gift_note(random), _some(random, known_ids.orders, 3)),
+        (random.randint(1, 9), shop_values.gift_note(random), _some(random, known_ids.orders, 3)),
     )
     return ShopChanges(updated=cursor.rowcount)
 

@@ -14,6 +14,7 @@ from typing import Any, Final
 
 import psycopg
 
+from cdc.backoff import Backoff
 from cdc.demo.known_ids import KnownIds, ShopChanges
 from cdc.demo.transactions import choose
 
@@ -87,7 +88,7 @@ class ShopWriter:
 
     def run(self) -> None:
         """Write at the rate until stopped. While the server is down, retry with increasing pauses."""
-        wait_seconds = _FIRST_WAIT_SECONDS
+        backoff = Backoff(_FIRST_WAIT_SECONDS, _LONGEST_WAIT_SECONDS)
         due = time.monotonic()
         while not self._stop.is_set():
             try:
@@ -95,11 +96,10 @@ class ShopWriter:
             except psycopg.OperationalError:
                 self.close()
                 self.counts = replace(self.counts, reconnects=self.counts.reconnects + 1)
-                self._stop.wait(wait_seconds)
-                wait_seconds = min(wait_seconds * 2, _LONGEST_WAIT_SECONDS)
+                self._stop.wait(backoff.next_delay())
                 due = time.monotonic()
                 continue
-            wait_seconds = _FIRST_WAIT_SECONDS
+            backoff.reset()
             if self._rate > 0:
                 # Count from the last due time, so that the writer catches up after a slow transaction. The limit of
                 # one second prevents a burst after a long stall.

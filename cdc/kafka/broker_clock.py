@@ -12,6 +12,7 @@ from confluent_kafka import TIMESTAMP_LOG_APPEND_TIME, KafkaError, KafkaExceptio
 
 from cdc.config import Config
 from cdc.errors import RefusedError, TransientError
+from cdc.kafka.clients import open_durable_producer
 from cdc.names import Control, control_topic
 
 _ANSWER_SECONDS = 10.0
@@ -60,7 +61,7 @@ class BrokerClock:
     def _connected(self) -> Producer:
         """Return the producer. Check first that the topic exists: the broker might create it with its own defaults."""
         if self._producer is None:
-            producer = Producer({**self._options, "acks": "all", "log_level": 0})
+            producer = open_durable_producer(self._options)
             if self._topic not in producer.list_topics(timeout=_ANSWER_SECONDS).topics:
                 raise TransientError(f"Topic {self._topic} is gone.", remedy="Start capture, which creates it again.")
             self._producer = producer

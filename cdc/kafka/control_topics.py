@@ -5,13 +5,17 @@ from __future__ import annotations
 import time
 from collections.abc import Iterable, Iterator
 
-from confluent_kafka import OFFSET_BEGINNING, Consumer, KafkaError, KafkaException, Message, Producer, TopicPartition
+from confluent_kafka import OFFSET_BEGINNING, Consumer, KafkaError, KafkaException, Message, TopicPartition
 
 from cdc.errors import TransientError
+from cdc.kafka.clients import open_consumer, open_durable_producer
 from cdc.kafka.failures import kafka_failure, unreachable
+from cdc.kafka.offsets import first_and_end_offset
 
 OPEN_TRANSACTION_SECONDS = 0.02
 _FIRST_LOOK_BACK = 64
+# Where a reader continues if its offset is gone.
+_FROM_THE_START = {"auto.offset.reset": "earliest"}
 
 
 def committed_reader(options: dict[str, str]) -> Consumer:
@@ -19,35 +23,19 @@ def committed_reader(options: dict[str, str]) -> Consumer:
 
     It reports the end of a partition (_PARTITION_EOF), which is at the first open transaction if there is one.
     """
-    return _reader(options, "read_committed")
+    return open_consumer(options, _FROM_THE_START)
 
 
 def uncommitted_reader(options: dict[str, str]) -> Consumer:
     """Return a consumer like `committed_reader` that also reads records of open and aborted transactions."""
-    return _reader(options, "read_uncommitted")
-
-
-def _reader(options: dict[str, str], isolation: str) -> Consumer:
-    return Consumer(
-        {
-            **options,
-            "group.id": "tailrace-unused",
-            "isolation.level": isolation,
-            "enable.auto.commit": False,
-            "enable.partition.eof": True,
-            "auto.offset.reset": "earliest",
-            "fetch.wait.max.ms": 20,  # a fetch at the end waits this long before it reports the end (default 500)
-            "log_level": 0,  # as in publisher: errors arrive as exceptions
-        }
-    )
+    return open_consumer(options, _FROM_THE_START | {"isolation.level": "read_uncommitted"})
 
 
 def end_of_all(options: dict[str, str], topic: str, timeout_seconds: float) -> int:
     """Return the offset after all records. (For committed records, Kafka returns only the first open transaction.)"""
     everything = uncommitted_reader(options)
     try:
-        _, end = everything.get_watermark_offsets(TopicPartition(topic, 0), timeout=timeout_seconds)
-        return int(end)
+        return first_and_end_offset(everything, topic, timeout_seconds=timeout_seconds)[1]
     except KafkaException as error:
         raise kafka_failure(options, f"{topic} could not be read", error.args[0]) from error
     finally:
@@ -66,9 +54,8 @@ def end_offsets(options: dict[str, str], topics: Iterable[str], timeout_seconds:
 
 
 def _ends(consumer: Consumer, topic: str, timeout_seconds: float) -> list[int]:
-    partitions = consumer.list_topics(topic, timeout=timeout_seconds).topics[topic].partitions
-    places = [TopicPartition(topic, number) for number in sorted(partitions)]
-    return [int(consumer.get_watermark_offsets(place, timeout=timeout_seconds)[1]) for place in places]
+    numbers = sorted(consumer.list_topics(topic, timeout=timeout_seconds).topics[topic].partitions)
+    return [first_and_end_offset(consumer, topic, each, timeout_seconds=timeout_seconds)[1] for each in numbers]
 
 
 def read_last(
@@ -99,7 +86,7 @@ def read_last(
 
 def _read_backwards(consumer: Consumer, topic: str, key: bytes, timeout_seconds: float) -> tuple[bytes | None, int]:
     """Return the value, and the offset at which reading ended."""
-    low, high = consumer.get_watermark_offsets(TopicPartition(topic, 0), timeout=timeout_seconds)
+    low, high = first_and_end_offset(consumer, topic, timeout_seconds=timeout_seconds)
     look_back = _FIRST_LOOK_BACK
     while True:
         start = max(low, high - look_back)
@@ -170,7 +157,7 @@ def write_records(
         if error is not None:
             failed.append(error)
 
-    producer = Producer({**options, "acks": "all", "log_level": 0, "on_delivery": delivered})
+    producer = open_durable_producer(options, {"on_delivery": delivered})
     try:
         for key, value in records:
             producer.produce(topic, value, key, 0)

@@ -12,12 +12,11 @@ import time
 from collections.abc import Mapping
 from contextlib import suppress
 from socket import create_connection
-from typing import Any
 
 from confluent_kafka import KafkaError
-from confluent_kafka.admin import AdminClient
 
 from cdc.errors import RefusedError, TailraceError, TransientError
+from cdc.kafka.clients import open_offset_client
 from cdc.secrets import redact
 
 # librdkafka reports these errors, among other cases, when a broker rejects the connection.
@@ -71,11 +70,10 @@ def kafka_refusal(options: Mapping[str, str]) -> RefusedError | None:
 def _refused_by_all(options: Mapping[str, str]) -> KafkaError | None:
     """Return the first rejection, once librdkafka has failed to connect to every broker. None: a broker answers."""
     errors: list[KafkaError] = []
-    settings: dict[str, Any] = {**options, "log_level": 0, "error_cb": errors.append}
     give_up_at = time.monotonic() + _ANSWER_SECONDS
     are_down = False
     # Close the client here: the garbage collector may close it in one of the client's own threads.
-    with AdminClient(settings) as client:
+    with open_offset_client(options, {"error_cb": errors.append}) as client:
         while time.monotonic() < give_up_at:
             client.poll(_POLL_SECONDS)
             refused = next(filter(_is_refusal, errors), None)

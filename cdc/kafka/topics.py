@@ -22,7 +22,7 @@ from kafka.errors import (
 
 from cdc.config import KafkaConfig
 from cdc.errors import RefusedError, TransientError
-from cdc.kafka.admin import Admin
+from cdc.kafka.admin import open_admin
 from cdc.kafka.failures import unreachable
 from cdc.names import Control, control_topic
 
@@ -32,15 +32,11 @@ T = TypeVar("T")
 _POSITIONS_RETENTION_MS = 7 * 24 * 3_600_000
 # Rows of a snapshot chunk stay on __copy until capture passes the chunk's high watermark, or a task reads it again.
 _COPY_RETENTION_MS = 24 * 3_600_000
-# The default of 30 seconds would delay capture long after a broker is available again.
-_RECONNECT = {"reconnect_backoff_max_ms": 1000}
 # Brokers from 4.0 on refuse records with a time more than an hour ahead. With the broker's time, a wrong clock on our
 # host does not stop capture.
 _BROKERS_CLOCK = {"message.timestamp.type": "LogAppendTime"}
 # The broker's reason in the text of a kafka-python error, which contains the whole request and response.
 _BROKERS_REASON = re.compile(r"""error_message=(?:"([^"]+)"|'([^']+)')""")
-# Short, because capture cannot stop while the client connects to the first broker.
-_FIRST_ANSWER_MS = 5_000
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,9 +52,8 @@ class Topics:
 
     def __init__(self, kafka: KafkaConfig) -> None:
         self._kafka = kafka
-        options = {"bootstrap_timeout_ms": _FIRST_ANSWER_MS, **kafka.python_options()}
         try:
-            self._admin = _translated(lambda: Admin(**options))
+            self._admin = _translated(lambda: open_admin(kafka))
         except TransientError as error:
             raise unreachable(kafka.client_options(), error.message) from error
 
@@ -196,7 +191,7 @@ class Topics:
             if policies.get(name) != policy:
                 raise RefusedError(
                     f"Topic {name} has cleanup.policy={policies.get(name)}, expected {policy}: rows may be missing.",
-                    remedy="Run: tailrace recover. It restores the setting and copies the rows that may be missing.",
+                    remedy="Run: tailrace recover. It restores the setting, and every table then needs a snapshot.",
                 )
 
     def _table_settings(self) -> dict[str, str]:

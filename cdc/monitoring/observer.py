@@ -50,7 +50,7 @@ class _Asked(Generic[T]):
         self.answer: T | None = None
         self.problem: str | None = None
         self.answered_at = 0.0
-        self._thread = threading.Thread(target=self._run, name="tailrace-seeing", daemon=True)
+        self._thread = threading.Thread(target=self._run, name="tailrace-observer", daemon=True)
         self._thread.start()
 
     def ask(self) -> None:

@@ -14,7 +14,7 @@ from cdc.lsn import LSN
 from cdc.positions.progress import Progress
 from cdc.postgres.catalog import Publication, ReplicationSlot
 
-_RECOVER = "Run: tailrace recover (it shows its plan and asks first). It copies every table again, in place."
+_RECOVER = "Run: tailrace recover (it shows its plan and asks first). Every table then needs a snapshot."
 
 
 def check_cluster(progress: Progress, system_identifier: str) -> None:
@@ -87,7 +87,7 @@ def lost_states(topic: str) -> RefusedError:
     """
     return RefusedError(
         f"Topic {topic} has lost its records: it is unknown which tables are incomplete.",
-        remedy="Run: tailrace recover. It copies every table again, and writes that topic again.",
+        remedy="Run: tailrace recover. It writes that topic again, and every table then needs a snapshot.",
     )
 
 

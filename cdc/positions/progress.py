@@ -6,12 +6,12 @@ events that it covers, so both are committed or neither. The last committed reco
 
 from __future__ import annotations
 
-import time
 import uuid
 from typing import NamedTuple
 
 import msgspec
 
+from cdc.clock import now_ms
 from cdc.errors import RefusedError
 from cdc.kafka.control_topics import read_last
 from cdc.lsn import LSN, Version
@@ -134,7 +134,7 @@ class Progress(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
             commit_time_us=self.commit_time_us if last is None else last.time_us,
             inside_transaction=inside_transaction,
             messages=messages,
-            written_ms=time.time_ns() // 1_000_000,
+            written_ms=now_ms(),
         )
 
     def with_topic(self, name: str, topic_id: str, partitions: int) -> Progress:

@@ -14,10 +14,12 @@ from contextlib import suppress
 
 import msgspec
 import orjson
-from confluent_kafka import OFFSET_BEGINNING, Consumer, KafkaError, KafkaException, Message, Producer, TopicPartition
+from confluent_kafka import OFFSET_BEGINNING, Consumer, KafkaError, KafkaException, Message, TopicPartition
 
+from cdc.clock import now_ms
 from cdc.config import Config
 from cdc.errors import TailraceError, TransientError
+from cdc.kafka.clients import open_durable_producer
 from cdc.kafka.control_topics import committed_reader
 from cdc.kafka.topics import Topics
 from cdc.logs import get_logger
@@ -134,11 +136,7 @@ def set_paused(config: Config, store: str, paused: bool) -> None:
         topics.ensure_control()  # a pipeline that an older version has set up lacks the topic
     finally:
         topics.close()
-    NoteWriter(config).write(Pause(store=store, paused=paused, since_ms=_now_ms()))
-
-
-def _now_ms() -> int:
-    return time.time_ns() // 1_000_000
+    NoteWriter(config).write(Pause(store=store, paused=paused, since_ms=now_ms()))
 
 
 class NoteWriter:
@@ -147,9 +145,7 @@ class NoteWriter:
     def __init__(self, config: Config) -> None:
         self._topic = control_topic(config.kafka.prefix, Control.STORES)
         self._failed: list[KafkaError] = []
-        self._producer = Producer(
-            {**config.kafka.client_options(), "acks": "all", "log_level": 0, "on_delivery": self._delivered}
-        )
+        self._producer = open_durable_producer(config.kafka.client_options(), {"on_delivery": self._delivered})
 
     def write(self, note: Note) -> None:
         """Write a note, and wait until it is durable."""
@@ -179,7 +175,7 @@ class BuildNotes:
         self._writer = NoteWriter(config)
         self._noted_at = 0.0
         self._build = Build(
-            store=store, generation=generation, records=0, total_records=0, began_ms=_now_ms(), written_ms=_now_ms()
+            store=store, generation=generation, records=0, total_records=0, began_ms=now_ms(), written_ms=now_ms()
         )
 
     def step(self, records: int, total_records: int) -> None:
@@ -188,7 +184,7 @@ class BuildNotes:
             return
         self._noted_at = time.monotonic()
         self._build = msgspec.structs.replace(
-            self._build, records=records, total_records=total_records, written_ms=_now_ms()
+            self._build, records=records, total_records=total_records, written_ms=now_ms()
         )
         with suppress(BufferError):
             self._writer.send(self._build)
@@ -196,7 +192,7 @@ class BuildNotes:
     def end(self) -> None:
         """Write that the build is done."""
         with suppress(TransientError, BufferError):
-            self._writer.write(msgspec.structs.replace(self._build, done=True, written_ms=_now_ms()))
+            self._writer.write(msgspec.structs.replace(self._build, done=True, written_ms=now_ms()))
 
 
 class PauseWatch:

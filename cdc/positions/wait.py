@@ -15,6 +15,7 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, closing
 from dataclasses import dataclass
 
+from cdc.backoff import Backoff
 from cdc.config import Config
 from cdc.errors import TransientError, UsageError
 from cdc.lsn import LSN
@@ -97,7 +98,7 @@ def wait_for(config: Config, names: Sequence[str], lsn: LSN, *, timeout_seconds:
     To wait for a write of the caller, use `SELECT pg_current_wal_insert_lsn()` after its commit.
     """
     give_up_at = time.monotonic() + timeout_seconds
-    pause_seconds = _FIRST_PAUSE_SECONDS
+    backoff = Backoff(_FIRST_PAUSE_SECONDS, _LONGEST_PAUSE_SECONDS, factor=1.5)
     with ExitStack() as opened:
         asked = opened.enter_context(ThreadPoolExecutor(1)).submit(_progress, config)  # in parallel with the stores
         stores = {name: _open(config, name, opened) for name in names}
@@ -111,8 +112,7 @@ def wait_for(config: Config, names: Sequence[str], lsn: LSN, *, timeout_seconds:
                 continue
             if time.monotonic() >= give_up_at:
                 return Waited(reached=False, stores=found)
-            time.sleep(min(pause_seconds, max(0.0, give_up_at - time.monotonic())))
-            pause_seconds = min(pause_seconds * 1.5, _LONGEST_PAUSE_SECONDS)
+            time.sleep(min(backoff.next_delay(), max(0.0, give_up_at - time.monotonic())))
 
 
 def _progress(config: Config) -> Progress | None:

@@ -1,6 +1,6 @@
 """Connections to the source database, and error messages for failed ones.
 
-Every session that reads row text sets the same parameters (`session_settings.SESSION_SETTINGS`). A value therefore has
+Every session that reads row text sets the same parameters (`SESSION_SETTINGS`). A value therefore has
 the same text whether it comes from the stream, a re-select or a snapshot.
 """
 
@@ -12,8 +12,21 @@ import psycopg
 from psycopg.conninfo import conninfo_to_dict, make_conninfo
 
 from cdc.errors import RefusedError, TransientError
-from cdc.postgres.session_settings import startup_options
 from cdc.secrets import redact
+
+# The session parameters that give Postgres's text output the format that the encoders expect.
+# Each parameter changes the text output of some type. The encoders raise an error for text in another format.
+SESSION_SETTINGS: dict[str, str] = {
+    "client_encoding": "UTF8",
+    "DateStyle": "ISO, YMD",
+    "IntervalStyle": "iso_8601",
+    "TimeZone": "UTC",
+    "bytea_output": "hex",
+    "extra_float_digits": "3",
+    "lc_monetary": "C",
+    "quote_all_identifiers": "off",
+    "xmlbinary": "base64",
+}
 
 # The kernel detects a network failure without a TCP reset within these limits.
 _LIVENESS = {
@@ -62,6 +75,12 @@ _PERMANENT_ERRORS = (
     "permission denied",
     "is not permitted to log in",
 )
+
+
+def startup_options() -> str:
+    """Return `SESSION_SETTINGS` as `options` of a connection string. They override settings of a role or database."""
+    settings = ((name, value.replace(" ", "\\ ")) for name, value in SESSION_SETTINGS.items())
+    return " ".join(f"-c {name}={value}" for name, value in settings)
 
 
 def connect(conninfo: str, **parameters: Any) -> psycopg.Connection:

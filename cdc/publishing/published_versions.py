@@ -9,6 +9,7 @@ from confluent_kafka import Consumer, KafkaError, KafkaException, Message, Topic
 from cdc.config import KafkaConfig
 from cdc.errors import TransientError
 from cdc.kafka.control_topics import committed_reader
+from cdc.kafka.offsets import first_and_end_offset
 from cdc.lsn import LSN, Version
 
 _FIRST_LOOK_BACK = 64
@@ -47,7 +48,7 @@ def highest_version(kafka: KafkaConfig, partitions: Mapping[str, int]) -> Versio
 
 
 def _highest(consumer: Consumer, name: str, number: int) -> Version:
-    low, high = consumer.get_watermark_offsets(TopicPartition(name, number), timeout=_READ_SECONDS)
+    low, high = first_and_end_offset(consumer, name, number, timeout_seconds=_READ_SECONDS)
     look_back = _FIRST_LOOK_BACK
     highest = Version(0, 0)
     while high > low:

@@ -1,1 +1,1 @@
-"""`tailrace recover`: a pipeline that capture refuses to go on with gets a new slot, and copies every table again."""
+"""`tailrace recover`: repairs a pipeline that capture refuses to continue, with a new slot and snapshots."""

@@ -13,24 +13,24 @@ from cdc.setup.steps import Action, Step, steps_as_json
 class RecoveryAction(Action):
     """In the order in which they are carried out."""
 
-    FENCE = "fence", "cut off every producer of {name} that may still be at work"
-    NOTE = "note", "write down that {name} is being recovered: capture does not start until that has ended"
+    FENCE = "fence", "fence every producer of {name} that may still write"
+    NOTE = "note", "record that {name} is being recovered: capture does not start before the recovery has ended"
     CREATE_PUBLICATION = "create_publication", "create publication {name}"
-    ADD_TO_PUBLICATION = "add_to_publication", "put {name} into the publication"
-    SET_POLICY = "set_policy", "set cleanup.policy of topic {name} back"
-    REMAKE_TOPIC = "remake_topic", "delete topic {name} with all that it holds, and make it anew"
-    MAKE_TOPIC = "make_topic", "make topic {name}"
+    ADD_TO_PUBLICATION = "add_to_publication", "add {name} to the publication"
+    SET_POLICY = "set_policy", "reset cleanup.policy of topic {name}"
+    REMAKE_TOPIC = "remake_topic", "delete topic {name} with all its records, and create it again"
+    MAKE_TOPIC = "make_topic", "create topic {name}"
     DROP_SLOT = "drop_slot", "drop slot {name}"
     CREATE_SLOT = "create_slot", "create slot {name}"
     UPDATE_RECORDS = (
         "update_records",
-        "write down that {name} goes on from there, and that every table is to be copied again",
+        "record that {name} continues from there, and that every table needs a snapshot",
     )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RecoveryPlan:
-    """`problems`: what capture would refuse. `refusal`: why it cannot be mended now."""
+    """`problems`: what capture would refuse. `refusal`: why it cannot be repaired now."""
 
     problems: tuple[str, ...]
     tables: tuple[str, ...]
@@ -40,7 +40,7 @@ class RecoveryPlan:
 
     def lines(self) -> Iterator[str]:
         yield from (f"  {number}. {step}" for number, step in enumerate(self.steps, 1))
-        yield f"  Afterwards `tailrace run` copies {_count(self.tables)} again, beside the stream:"
+        yield f"  Afterwards `tailrace run` streams, and takes a snapshot of {_count(self.tables)}:"
         yield f"    {', '.join(self.tables)}"
         yield from (f"  Note: {note}" for note in self.notes)
 

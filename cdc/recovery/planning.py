@@ -49,9 +49,9 @@ def _steps(config: Config, found: Findings) -> list[Step]:
 
 
 def _notes(config: Config, found: Findings, highest: Highest) -> list[str]:
-    notes = ["what happened since capture stood still is not in the topics as changes; the copy brings its outcome."]
+    notes = ["changes since capture stopped are not in the topics one by one; the snapshot publishes their result."]
     if config.stores:
-        notes.append("stores follow by themselves. Until the copy is through they may have rows that are gone since.")
+        notes.append("stores follow by themselves. Until the snapshot is complete they may have deleted rows.")
     if found.gone:
         notes.append(f"tables that are gone: {', '.join(sorted(found.gone))}; their topics are emptied.")
     if found.old_publication is not None:

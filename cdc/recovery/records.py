@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Collection
 
 import psycopg
 
+from cdc.clock import now_ms
 from cdc.config import Config
 from cdc.errors import TransientError
 from cdc.kafka.topics import Topics
@@ -82,7 +82,7 @@ class RecoveryRecords:
             remade={**noted.remade, **{name: ids[name] for name in ids if ids[name] != noted.topic_ids.get(name)}},
             schemas={},
             settings=pipeline_digest(self._config),
-            written_ms=_now_ms(),
+            written_ms=now_ms(),
             recoveries=noted.recoveries + 1,
         )
         self._publisher.begin()
@@ -140,7 +140,3 @@ def _lost_progress() -> Progress:
         topic_ids={},
         end_offsets={},
     )
-
-
-def _now_ms() -> int:
-    return time.time_ns() // 1_000_000

@@ -19,6 +19,7 @@ from dataclasses import replace as with_changes
 import msgspec
 import psycopg
 
+from cdc.clock import now_ms
 from cdc.config import Config
 from cdc.logs import get_logger
 from cdc.lsn import LSN
@@ -135,7 +136,7 @@ class Recovery:
         if found.progress is not None and found.progress.state == "copying" and found.progress.copy in known:
             initial_snapshot.interrupted(as_it_was, found.progress.copy)
         return [
-            msgspec.structs.replace(copy, state="abandoned", reason=PENDING_REASON, ended_ms=_now_ms())
+            msgspec.structs.replace(copy, state="abandoned", reason=PENDING_REASON, ended_ms=now_ms())
             for copy in known.values()
             if copy.state not in ("complete", "abandoned")
         ]
@@ -187,7 +188,3 @@ class _StepReporter:
         for step in self._plan.steps:
             if step.action is action and name in (None, step.name):
                 self._done(step)
-
-
-def _now_ms() -> int:
-    return time.time_ns() // 1_000_000

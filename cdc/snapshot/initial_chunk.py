@@ -17,28 +17,26 @@ was frozen and continues. The chunk's rows are published exactly once, and never
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from enum import Enum
 from typing import Any
 
 import msgspec
 import psycopg
 
 from cdc.config import Config
-from cdc.errors import RefusedError, TailraceError
 from cdc.kafka.control_topics import end_offsets
 from cdc.lsn import Version
 from cdc.names import Control, control_topic
-from cdc.postgres.connection import explain
 from cdc.publishing.publisher import Publisher
+from cdc.snapshot.chunk_attempt import Attempt, AttemptOutcome, RateLimiter, run_attempt
 from cdc.snapshot.copy_rows import READS_TUPLES
 from cdc.snapshot.events import snapshot_event
 from cdc.snapshot.locked_pieces import LockedPiece, lock_pieces
 from cdc.snapshot.log import SnapshotLog
 from cdc.snapshot.records import ChunkState, SnapshotState, chunk_transactional_id
 from cdc.snapshot.row_sampling import DEFAULT_READ_OPTIONS, ReadOptions
-from cdc.snapshot.source_reader import SnapshotLostError, at_snapshot, lines, tuples
+from cdc.snapshot.source_reader import at_snapshot, lines, tuples
 from cdc.snapshot.table_description import DescribedTable
 from cdc.tables.event_settings import refuse_settings_mismatch
 
@@ -66,45 +64,8 @@ class ChunkTask:
     read_options: ReadOptions = DEFAULT_READ_OPTIONS
 
 
-class AttemptOutcome(Enum):
-    """How an attempt at a chunk ended."""
-
-    DONE = "done"
-    STOPPED = "stopped"  # the snapshot is no longer running
-    LOST = "lost"  # the exported Postgres snapshot no longer exists; capture decides what to do
-    FAILED = "failed"  # a retry may succeed
-    REFUSED = "refused"  # the operator must decide
-    SKIPPED = "skipped"  # did not run: the operator has cancelled the snapshot of its tables
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Attempt:
-    """The result of an attempt. Spark sends it to the driver, so it contains plain data and no secrets."""
-
-    number: int
-    ending: AttemptOutcome
-    chunk: ChunkState | None = None
-    message: str = ""
-    remedy: str | None = None
-    high: int = 0  # incremental snapshot only: LSN of the high watermark, at which capture publishes or rejects it
-
-
 def run_chunk(task: ChunkTask) -> Attempt:
     return run_attempt(task.chunk.number, lambda: _Chunk(task).run())
-
-
-def run_attempt(number: int, run: Callable[[], Attempt]) -> Attempt:
-    """Run an attempt and return errors as its result, so that the driver decides about a retry and not Spark."""
-    try:
-        return run()
-    except SnapshotLostError as error:
-        return Attempt(number=number, ending=AttemptOutcome.LOST, message=str(error))
-    except RefusedError as error:
-        return Attempt(number=number, ending=AttemptOutcome.REFUSED, message=error.message, remedy=error.remedy)
-    except TailraceError as error:
-        return Attempt(number=number, ending=AttemptOutcome.FAILED, message=error.message, remedy=error.remedy)
-    except psycopg.Error as error:
-        return Attempt(number=number, ending=AttemptOutcome.FAILED, message=f"Postgres: {explain(error)}")
 
 
 class _Chunk:
@@ -206,26 +167,3 @@ class _Chunk:
             version=self._version,
             taken_ms=task.copy.started_ms,
         )
-
-
-class RateLimiter:
-    """Limits a task to a number of rows per second. 0 means no limit."""
-
-    def __init__(
-        self,
-        rows_per_second: float,
-        clock: Callable[[], float] = time.monotonic,
-        sleep: Callable[[float], None] = time.sleep,
-    ) -> None:
-        self._rate = rows_per_second
-        self._clock = clock
-        self._sleep = sleep
-        self._started = clock()
-        self._rows = 0
-
-    def passed(self, rows: int) -> None:
-        if self._rate:
-            self._rows += rows
-            ahead = self._rows / self._rate - (self._clock() - self._started)
-            if ahead > 0:
-                self._sleep(ahead)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Collection
 
+from cdc.clock import now_ms
 from cdc.snapshot.records import ChunkState, SnapshotProgress, SnapshotState
 
 
@@ -64,6 +65,6 @@ class Meter:
             rows_per_second=round((self._rows - self._before_rows) / elapsed, 1),
             seconds_left=0.0 if self.is_complete else round(left / speed, 1) if speed else None,
             wal_held_bytes=wal_held_bytes,
-            written_ms=time.time_ns() // 1_000_000,
+            written_ms=now_ms(),
             paused=paused,
         )

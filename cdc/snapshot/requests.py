@@ -13,6 +13,7 @@ from contextlib import suppress
 import msgspec
 from confluent_kafka import KafkaException
 
+from cdc.clock import now_ms
 from cdc.config import KafkaConfig
 from cdc.errors import RefusedError, TransientError
 from cdc.kafka.control_topics import committed_reader, read_last, write_records
@@ -39,8 +40,7 @@ class SnapshotRequests(msgspec.Struct, frozen=True, kw_only=True):
         return msgspec.structs.replace(self, paused=paused)
 
     def cancelling(self, topics: Collection[str]) -> SnapshotRequests:
-        now_ms = time.time_ns() // 1_000_000
-        return msgspec.structs.replace(self, cancelled={**self.cancelled, **dict.fromkeys(topics, now_ms)})
+        return msgspec.structs.replace(self, cancelled={**self.cancelled, **dict.fromkeys(topics, now_ms())})
 
     def wanting(self, topics: Collection[str]) -> SnapshotRequests:
         """Return the requests without the cancellation of these topics."""

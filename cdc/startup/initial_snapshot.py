@@ -20,6 +20,7 @@ import msgspec
 import psycopg
 from psycopg import sql
 
+from cdc.clock import now_ms
 from cdc.config import Config, KafkaConfig
 from cdc.errors import TransientError
 from cdc.logs import get_logger
@@ -77,7 +78,7 @@ def opened(snapshot: str, point: LSN, base: int, settings: Mapping[str, str]) ->
         snapshot=snapshot,
         point=int(point),
         base=base,
-        started_ms=_now_ms(),
+        started_ms=now_ms(),
     )
 
 
@@ -154,9 +155,7 @@ def wait_for_snapshot_job(
             present = copies.copies.get(copy.id, copy)
             if copies.is_complete(present):
                 return _judged(copies, present)
-    log.warning(
-        "initial_snapshot_interrupted", reason="capture stops; tables that are not copied yet become incomplete"
-    )
+    log.warning("initial_snapshot_interrupted", reason="capture stops; tables with unfinished chunks become incomplete")
     return None
 
 
@@ -179,7 +178,7 @@ def interrupted(config: Config, snapshot_id: str) -> InitialSnapshotOutcome:
         if copy is None:
             raise TransientError(f"Snapshot {snapshot_id} has no record on {kafka.prefix}.__copies.")
         if copy.state in ("open", "planned"):
-            given_up = msgspec.structs.replace(copy, state="abandoned", ended_ms=_now_ms(), reason=_INTERRUPTED)
+            given_up = msgspec.structs.replace(copy, state="abandoned", ended_ms=now_ms(), reason=_INTERRUPTED)
             driver.send(control_topic(kafka.prefix, Control.COPIES), given_up.key, given_up.encode(), [])
             driver.commit(_FENCE_SECONDS)
         unfinished = [
@@ -197,7 +196,7 @@ def ended(outcome: InitialSnapshotOutcome) -> SnapshotState:
     return msgspec.structs.replace(
         outcome.copy,
         state="complete" if outcome.is_complete else "abandoned",
-        ended_ms=_now_ms(),
+        ended_ms=now_ms(),
         reason="; ".join(sorted(set(outcome.missing.values()))),
     )
 
@@ -242,10 +241,6 @@ def _producer(kafka: KafkaConfig, transactional_id: str) -> Publisher:
     )
 
 
-def _now_ms() -> int:
-    return time.time_ns() // 1_000_000
-
-
 class _WalWatch:
     """Warns before the server removes WAL that the slot needs, and raises RefusedError once it has removed it."""
 
@@ -275,5 +270,5 @@ class _WalWatch:
                 held_bytes=held,
                 left_bytes=left,
                 reason="the slot keeps all WAL until the initial snapshot is complete",
-                remedy="Raise max_slot_wal_keep_size (a reload is enough), or [snapshot] connections to copy faster.",
+                remedy="Raise max_slot_wal_keep_size (a reload is enough), or [snapshot] connections to read faster.",
             )

@@ -62,6 +62,6 @@ class Resumption:
         return RefusedError(
             f"The server was rolled back: {what}. Capture has published changes up to {self._through} from WAL that "
             "the server no longer has.",
-            remedy="Run: tailrace recover --anyway (it shows what it will do, and asks). It copies every table again, "
-            "in place.",
+            remedy="Run: tailrace recover --anyway (it shows what it will do, and asks). Every table then "
+            "needs a snapshot.",
         )

@@ -11,9 +11,9 @@ from dataclasses import dataclass
 
 from cdc.config import Config
 from cdc.lsn import LSN
-from cdc.monitoring.facts.store_lag import StoreLags, lag_of
 from cdc.monitoring.observer import Observer
 from cdc.monitoring.status_record import PipelineStatus, SlotStatus
+from cdc.monitoring.store_lag import StoreLags, lag_of
 
 # The deadline of one poll: a server that does not answer delays the figures of the others by at most this time.
 _POLL_SECONDS = 3.0

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Protocol
 
 import click
 
-from cdc.monitoring.facts.store_lag import StoreLag
+from cdc.monitoring.store_lag import StoreLag
 from cdc.supervisor.parts.part import ProcessCondition
 from cdc.supervisor.process_report import RunReport, SnapshotFigures
 

@@ -23,7 +23,7 @@ from cdc.tables.recorded_state import Protected, TableState, TableStates
 
 log = get_logger("startup")
 
-# The format of values and envelope. Increase it if the same row gives other bytes. Every table is then copied again.
+# The format of values and envelope. Increase it if the same row gives other bytes. Every table then needs a snapshot.
 EVENT_FORMAT = 1
 
 _REASON = "its masks or columns were changed in the config"

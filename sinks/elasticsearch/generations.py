@@ -7,13 +7,13 @@ aliases in one atomic step.
 
 from __future__ import annotations
 
-import time
 from collections.abc import Iterable
 from typing import Any, Final
 
 from elastic_transport import TransportError
 from elasticsearch import ApiError, Elasticsearch
 
+from cdc.clock import now_ms
 from cdc.config.stores import SearchConfig as Settings
 from cdc.errors import RefusedError, TransientError
 from cdc.stores.contract import Generation, Position, PositionLostError, refuse_newer
@@ -136,7 +136,7 @@ class Generations:
         number = max((each.number for each in self.all()), default=0)
         while True:
             number += 1
-            created_ms = time.time_ns() // 1_000_000
+            created_ms = now_ms()
             generation = Generation(number, created_ms, "loading")
             settings = {"number_of_shards": 1, **self._copies()}
             aliases: dict[str, Any] = {own_writer_alias(self._prefix, generation): {}}

@@ -6,13 +6,13 @@ driver reads the document, which may be its own write.
 
 from __future__ import annotations
 
-import time
 from typing import Any, Final
 
 import msgspec
 from elastic_transport import TransportError
 from elasticsearch import ApiError, Elasticsearch
 
+from cdc.clock import now_ms
 from cdc.stores.contract import POSITION_FORMAT, Generation, Position, PositionLostError, displaced, refuse_newer
 from sinks.elasticsearch.client import api_error, translated_errors, transport_error
 from sinks.elasticsearch.naming import own_index, own_writer_alias
@@ -30,7 +30,7 @@ class Positions:
 
     def create(self, generation: Generation, pipeline_id: str) -> None:
         """Write the first position of a new generation."""
-        self._write(generation, Position(pipeline_id=pipeline_id, written_ms=_now_ms()), create=True)
+        self._write(generation, Position(pipeline_id=pipeline_id, written_ms=now_ms()), create=True)
 
     def read(self, generation: Generation) -> Position | None:
         """Return the stored position, or None if there is none."""
@@ -53,7 +53,7 @@ class Positions:
     def save(self, generation: Generation, position: Position) -> Position:
         """Replace the position that this object took or saved last. See `cdc.stores.contract.Store.save_position`."""
         held, seq_no, term = self._held[generation.number]
-        new = msgspec.structs.replace(position, owner=held.owner, format=POSITION_FORMAT, written_ms=_now_ms())
+        new = msgspec.structs.replace(position, owner=held.owner, format=POSITION_FORMAT, written_ms=now_ms())
         written = self._write(generation, new, seq_no=seq_no, term=term)
         if written is None:
             written = self._after_conflict(generation, held, new)
@@ -106,7 +106,3 @@ class Positions:
         except TransportError as error:
             raise transport_error(error) from error
         return answer["_seq_no"], answer["_primary_term"]
-
-
-def _now_ms() -> int:
-    return time.time_ns() // 1_000_000

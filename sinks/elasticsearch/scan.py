@@ -15,15 +15,16 @@ from typing import Any, Final
 import msgspec
 import orjson
 
+from cdc.clock import now_ms
 from cdc.config.stores import SearchConfig as Settings
 from cdc.errors import TransientError
 from cdc.lsn import Version
 from cdc.stores.contract import Generation, StoredRow, TableSchema
 from cdc.stores.scan import Forced, ReadSlice, RowScan
 from sinks.elasticsearch.client import open_elasticsearch, translated_errors
+from sinks.elasticsearch.clients import SearchClient
 from sinks.elasticsearch.generations import Generations
 from sinks.elasticsearch.naming import index_of, writer_alias
-from sinks.elasticsearch.search_client import SearchClient
 from sinks.elasticsearch.writing import bulk
 from sinks.elasticsearch.writing.documents import Documents, live
 from sinks.elasticsearch.writing.external_versions import Numbering
@@ -162,8 +163,8 @@ class ElasticsearchScan(RowScan):
         self._remember_deletes(index, "0s")
         try:
             self._send(target, [(_delete_line(hit), hit.id) for hit in found])
-            now_ms = time.time_ns() // 1_000_000
-            lines = [(documents.lines(change, now_ms), change.id) for change in again if change.row is not None]
+            written_ms = now_ms()
+            lines = [(documents.lines(change, written_ms), change.id) for change in again if change.row is not None]
             self._write_when_forgotten(index, target, lines)
         finally:
             self._remember_deletes(index, None)

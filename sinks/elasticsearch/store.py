@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Iterable, Iterator
 from typing import Any, ClassVar, Final
 
 import orjson
 
+from cdc.clock import now_ms
 from cdc.config.stores import SearchConfig as Settings
 from cdc.lsn import Version
 from cdc.stores.contract import Fit, Generation, Position, RowStore, StoreCheck, StoredRow, TableSchema, WriterFactory
@@ -99,7 +99,7 @@ class ElasticsearchStore(RowStore):
         """Delete the tombstone documents, each only if it has not changed since this call read it."""
         if grace_seconds is None:
             grace_seconds = self._settings.tombstone_hours * 3600
-        newest_ms = time.time_ns() // 1_000_000 - int(grace_seconds * 1000)
+        newest_ms = now_ms() - int(grace_seconds * 1000)
         old = [
             {"term": {f"{OWN}.deleted": True}},
             {"range": {f"{OWN}.deleted_ms": {"lte": newest_ms}}},

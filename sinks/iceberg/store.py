@@ -14,6 +14,8 @@ from typing import TYPE_CHECKING, ClassVar
 
 import msgspec
 
+from cdc.backoff import Backoff
+from cdc.clock import now_ms
 from cdc.config import IcebergConfig
 from cdc.errors import RefusedError, TransientError
 from cdc.stores.contract import (
@@ -41,6 +43,7 @@ if TYPE_CHECKING:
 
 _TRIES = 20
 _HELD_PAUSE_SECONDS = 0.25
+_FIRST_PAUSE_SECONDS, _LONGEST_PAUSE_SECONDS = 0.02, 1.0
 
 
 class IcebergStore(TableStore):
@@ -102,7 +105,7 @@ class IcebergStore(TableStore):
         def change(state: WarehouseState) -> WarehouseState:
             nonlocal number
             number = state.next_number
-            made = GenerationState(created_ms=_now_ms(), position=Position(pipeline_id=pipeline_id))
+            made = GenerationState(created_ms=now_ms(), position=Position(pipeline_id=pipeline_id))
             return msgspec.structs.replace(
                 state, next_number=number + 1, generations={**state.generations, number: made}
             )
@@ -148,7 +151,8 @@ class IcebergStore(TableStore):
 
     def _finish_switch(self) -> None:
         """Complete a recorded switch. Other clients, including readers, may complete it at the same time."""
-        for attempt in range(_TRIES):
+        backoff = Backoff(_FIRST_PAUSE_SECONDS, _LONGEST_PAUSE_SECONDS)
+        for _ in range(_TRIES):
             state = self.read_state()
             if state is None or state.switching is None:
                 return
@@ -156,7 +160,7 @@ class IcebergStore(TableStore):
                 self._exchange_and_record(state, state.switching)
                 return
             except TableMovedError:
-                time.sleep(min(0.02 * 2**attempt, 1.0))
+                time.sleep(backoff.next_delay())
         raise TransientError("Other clients keep moving the warehouse's tables.")
 
     def _exchange_and_record(self, state: WarehouseState, number: int) -> None:
@@ -215,7 +219,7 @@ class IcebergStore(TableStore):
         return state.generations[generation.number].position
 
     def save_position(self, generation: Generation, position: Position) -> Position:
-        saved = msgspec.structs.replace(position, owner=self._owner or "", written_ms=_now_ms())
+        saved = msgspec.structs.replace(position, owner=self._owner or "", written_ms=now_ms())
 
         def change(state: WarehouseState) -> WarehouseState:
             self._refuse_other_owner(state, generation)
@@ -286,7 +290,7 @@ class IcebergStore(TableStore):
 
         The hold expires after `seconds`, even if the process that holds it has crashed.
         """
-        self.change(lambda state: msgspec.structs.replace(state, held_until_ms=_now_ms() + int(seconds * 1000)))
+        self.change(lambda state: msgspec.structs.replace(state, held_until_ms=now_ms() + int(seconds * 1000)))
         try:
             yield
         finally:
@@ -294,12 +298,13 @@ class IcebergStore(TableStore):
 
     def wait_while_held(self) -> None:
         """Wait until no process holds the tables (see `held`)."""
-        while self.state().held_until_ms > _now_ms():
+        while self.state().held_until_ms > now_ms():
             time.sleep(_HELD_PAUSE_SECONDS)
 
     def change(self, change: Callable[[WarehouseState], WarehouseState]) -> WarehouseState:
         """Read the state, apply `change`, and write the result. Retries if another process writes at the same time."""
-        for attempt in range(_TRIES):
+        backoff = Backoff(_FIRST_PAUSE_SECONDS, _LONGEST_PAUSE_SECONDS)
+        for _ in range(_TRIES):
             state = self.state()
             changed = change(state)
             try:
@@ -307,7 +312,7 @@ class IcebergStore(TableStore):
                     self._state.write(changed)
                 return changed
             except StateConflictError:
-                time.sleep(min(0.02 * 2**attempt, 1.0))
+                time.sleep(backoff.next_delay())
         raise TransientError("Other processes keep changing the warehouse's state.")
 
     # -- rows --------------------------------------------------------------------------------------------------
@@ -372,7 +377,3 @@ def _resumed(state: WarehouseState, number: int, old: int | None) -> Position:
             offsets = tuple(map(min, topics[topic].next_offsets, place.next_offsets))
             topics[topic] = msgspec.structs.replace(topics[topic], next_offsets=offsets)
     return msgspec.structs.replace(new.position, topics=topics)
-
-
-def _now_ms() -> int:
-    return time.time_ns() // 1_000_000

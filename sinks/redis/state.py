@@ -10,12 +10,12 @@ rows.
 
 from __future__ import annotations
 
-import time
 from typing import Any, Final, cast
 
 import msgspec
 import redis
 
+from cdc.clock import now_ms
 from cdc.errors import RefusedError
 from cdc.stores.contract import (
     POSITION_FORMAT,
@@ -61,7 +61,7 @@ class RedisState:
 
     def create(self, pipeline_id: str) -> Generation:
         """Create a generation with an empty position. Raises RefusedError if the prefix belongs to another store."""
-        created_ms = _now_ms()
+        created_ms = now_ms()
         empty = msgspec.json.encode(Position(pipeline_id=pipeline_id, written_ms=created_ms))
         serving = self.serving()
         before = self.position(serving) if serving is not None else None
@@ -137,7 +137,7 @@ class RedisState:
         """Replace the position that this object took or saved last. See `cdc.stores.contract.Store.save_position`."""
         held, server = self._held[generation.number]
         mine = _decode(held)
-        new = msgspec.structs.replace(position, owner=mine.owner, format=POSITION_FORMAT, written_ms=_now_ms())
+        new = msgspec.structs.replace(position, owner=mine.owner, format=POSITION_FORMAT, written_ms=now_ms())
         text = msgspec.json.encode(new)
         problem = self._save([self._key], [server, generation.number, held, text])
         if problem:
@@ -188,7 +188,3 @@ def _why(problem: bytes, generation: Generation, mine: Position) -> Exception:
 def _decode(text: bytes) -> Position:
     refuse_newer(msgspec.json.decode(text).get("format"), POSITION_FORMAT, "the store's position")
     return msgspec.json.decode(text, type=Position)
-
-
-def _now_ms() -> int:
-    return time.time_ns() // 1_000_000

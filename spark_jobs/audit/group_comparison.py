@@ -6,11 +6,10 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, NamedTuple
 
-import msgspec
-
 from cdc.audit.row_blocks import Side, differing, found_at, joined
 from cdc.lsn import Version
-from spark_jobs.audit.side_tasks import FAILURE, MARKER, SOURCE, TOPIC, SideError
+from spark_jobs.audit.side_tasks import FAILURE, MARKER, SOURCE, TOPIC
+from spark_jobs.tasks.task_errors import unpacked_error
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -46,7 +45,7 @@ class FoundDifferences:
     rows: dict[str, int]
     differing: dict[str, int]
     suspects: list[Suspect]
-    failures: list[SideError]
+    failures: list[Exception]
     marker: str
 
 
@@ -64,11 +63,11 @@ class GroupComparison:
 
     def __call__(self, records: Iterable[tuple[int, tuple[str, bytes]]]) -> Iterator[FoundDifferences]:
         packed: dict[str, list[bytes]] = {}
-        failures: list[SideError] = []
+        failures: list[Exception] = []
         marker = ""
         for _, (side, data) in records:
             if side == FAILURE:
-                failures.append(msgspec.json.decode(data, type=SideError))
+                failures.append(unpacked_error(data))
             elif side == MARKER:
                 marker = max(marker, data.decode())
             else:

@@ -1,7 +1,6 @@
 """The reading tasks of the audit: each reads a part of one side and yields its rows as packed groups.
 
-This module compares nothing. Each result is `(group, (side, bytes))`. Errors are results as well (`SideError`), because
-an exception that Spark passes on to the driver is only a text with a traceback.
+This module compares nothing. Each result is `(group, (side, bytes))`. Errors are results as well (`task_errors`).
 """
 
 from __future__ import annotations
@@ -18,16 +17,17 @@ from cdc.audit.row_blocks import OFFSET_BITS, block, by_group
 from cdc.audit.row_content import Content, numbers, row_digests
 from cdc.audit.topic_records import id_of
 from cdc.config import Config
-from cdc.errors import RefusedError, TailraceError, TransientError
+from cdc.errors import TailraceError, TransientError
 from cdc.postgres.connection import explain
+from cdc.snapshot.chunk_attempt import RateLimiter
 from cdc.snapshot.copy_rows import LineEncoder
-from cdc.snapshot.initial_chunk import RateLimiter
 from cdc.snapshot.records import BlockRange
 from cdc.snapshot.source_reader import Readable, SnapshotLostError, at_snapshot, lines, lock
 from cdc.snapshot.table_description import DescribedTable
 from cdc.stores.contract import StoredRow
 from spark_jobs.audit.shapes import expected_row, shaped_column
 from spark_jobs.shape.shaped_rows import RowShape
+from spark_jobs.tasks.task_errors import packed_error
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -75,39 +75,18 @@ class Hashing:
         return digits if digits.isdigit() and len(digits) <= _ID_DIGITS else id_of(key).encode()
 
 
-class SideError(msgspec.Struct, frozen=True):
-    """An error of a reading task.
-
-    `kind`: "refused", "transient", or "changed". "changed" means that the snapshot no longer shows the whole table, so
-    the pass must start again.
-    """
-
-    kind: str
-    message: str
-    remedy: str | None = None
-
-    def error(self) -> TailraceError:
-        """Return the exception that the driver raises."""
-        kind = RefusedError if self.kind == "refused" else TransientError
-        return kind(self.message, remedy=self.remedy)
-
-
 def failed_side(records: Iterator[Record]) -> Iterator[Record]:
     """Yield the records; if reading them fails, yield the error as the last record."""
     try:
         yield from records
-    except SnapshotLostError as error:
-        yield _failure("changed", str(error))
-    except RefusedError as error:
-        yield _failure("refused", error.message, error.remedy)
-    except TailraceError as error:
-        yield _failure("transient", error.message, error.remedy)
+    except (SnapshotLostError, TailraceError) as error:
+        yield _failure(error)
     except psycopg.Error as error:
-        yield _failure("transient", f"Postgres: {explain(error)}")
+        yield _failure(TransientError(f"Postgres: {explain(error)}"))
 
 
-def _failure(kind: str, message: str, remedy: str | None = None) -> Record:
-    return 0, (FAILURE, msgspec.json.encode(SideError(kind, message, remedy)))
+def _failure(error: Exception) -> Record:
+    return 0, (FAILURE, packed_error(error))
 
 
 # -- the source -----------------------------------------------------------------------------------------------------
@@ -138,8 +117,7 @@ class SourceReadTask:
                 encoder = LineEncoder(self.table.table(leaf.relation), b"", b"")
                 readable = lock(connection, self.table, leaf, encoder.columns)
                 if not isinstance(readable, Readable):
-                    yield _failure("changed", f"{self.table.shape}: {readable}")
-                    return
+                    raise SnapshotLostError(f"{self.table.shape}: {readable}")
                 yield from self._piece(lines(connection, readable, piece, encoder.columns), encoder, pace)
 
     def _piece(self, blocks: Iterable[list[bytes]], encoder: LineEncoder, pace: RateLimiter) -> Iterator[Record]:

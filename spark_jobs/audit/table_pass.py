@@ -20,22 +20,23 @@ from cdc.audit.catch_up import wait_for_stores, wait_for_topics
 from cdc.audit.recheck import Audited, ChangedMeanwhileError, content_of, read_schemas_of
 from cdc.audit.source_rows import fence
 from cdc.config import Config
-from cdc.errors import RefusedError, TailraceError, TransientError
+from cdc.errors import RefusedError, TransientError
 from cdc.lsn import LSN, Version
 from cdc.positions.progress import Progress
 from cdc.postgres import catalog
 from cdc.postgres.connection import connect, explain
 from cdc.snapshot.chunk_plan import Limits, plan_chunks, read_block_bytes, read_sizes, readers
 from cdc.snapshot.records import BlockRange
-from cdc.snapshot.source_reader import at_snapshot
+from cdc.snapshot.source_reader import SnapshotLostError, at_snapshot
 from cdc.snapshot.table_description import DescribedTable, describe_tables
 from spark_jobs.audit.group_comparison import FoundDifferences, GroupComparison, Suspect
 from spark_jobs.audit.shapes import shaped_frame
-from spark_jobs.audit.side_tasks import PACKED, Hashing, PackTopic, SideError, SourceReadTask, StoreReadTask
+from spark_jobs.audit.side_tasks import PACKED, Hashing, PackTopic, SourceReadTask, StoreReadTask
 from spark_jobs.audit.topic_read_task import TopicReadTask
 from spark_jobs.shape.store_tables import StoreTables
 from spark_jobs.sync.topic_facts import offsets
 from spark_jobs.sync.topic_stream import offsets_json, read_topic_stream
+from spark_jobs.tasks.task_errors import spark_errors
 
 if TYPE_CHECKING:
     from pyspark import RDD
@@ -210,12 +211,8 @@ class TablePass:
         stores = list(self._audited.scans)
         comparing = GroupComparison(stores, frozenset(self._feds), -(-MOST_SUSPECTS // groups))
         self._spark.sparkContext.setJobDescription(f"audit of {self._audited.schema}")
-        try:
+        with spark_errors("The audit's Spark job failed"):
             found: list[FoundDifferences] = records.partitionBy(groups, int).mapPartitions(comparing).collect()
-        except Exception as error:
-            if type(error).__module__.startswith(("pyspark", "py4j")):
-                raise TransientError(f"The audit's Spark job failed: {str(error).splitlines()[0][:300]}") from error
-            raise
         _raise_failure([failure for each in found for failure in each.failures])
         marker = max(each.marker for each in found)
         return TablePassResult(
@@ -257,13 +254,9 @@ def _sum(counts: Iterable[Mapping[str, int]]) -> dict[str, int]:
     return total
 
 
-def _raise_failure(failures: Sequence[SideError]) -> None:
-    if not failures:
-        return
-    worst: TailraceError = failures[0].error()
+def _raise_failure(failures: Sequence[Exception]) -> None:
     for failure in failures:
-        if failure.kind == "changed":
-            raise ChangedMeanwhileError(failure.message)
-        if failure.kind == "refused":
-            worst = failure.error()
-    raise worst
+        if isinstance(failure, SnapshotLostError):
+            raise ChangedMeanwhileError(str(failure))
+    for failure in sorted(failures, key=lambda each: not isinstance(each, RefusedError)):
+        raise failure

@@ -19,6 +19,7 @@ from cdc.audit.record_batches import UnreadableError, committed
 from cdc.audit.row_blocks import OFFSET_BITS, block, by_group
 from cdc.audit.row_content import SEED
 from cdc.errors import TransientError
+from cdc.kafka.clients import open_consumer
 from cdc.logs import get_logger
 from spark_jobs.audit.raw_fetch import PartitionFetch
 from spark_jobs.audit.side_tasks import MARKER, ROWS_AT_ONCE, TOPIC, Hashing, Record, failed_side
@@ -35,19 +36,12 @@ log = get_logger("audit")
 _AT_ONCE: Final = 10_000
 _ANSWER_SECONDS: Final = 60.0
 _BULK: Final = {
-    "isolation.level": "read_committed",
-    "enable.auto.commit": False,
-    "enable.partition.eof": True,
-    "auto.offset.reset": "error",
-    "group.id": "tailrace-unused",
-    "fetch.wait.max.ms": 20,
     # By default librdkafka pauses fetching for a second whenever its queue is full.
     "fetch.queue.backoff.ms": 0,
     "fetch.message.max.bytes": 4 << 20,
     "queued.min.messages": 50_000,
     "queued.max.messages.kbytes": 65_536,
     "check.crcs": False,
-    "log_level": 0,
 }
 
 
@@ -119,7 +113,7 @@ class TopicReadTask:
 
     def _client_records(self) -> Iterator[Record]:
         rows = TopicRows(self.hashing)
-        consumer = Consumer({**self.options, **_BULK})
+        consumer = open_consumer(self.options, _BULK)
         try:
             consumer.assign([TopicPartition(self.topic, self.partition, self.start)])
             for messages in self._batches(consumer):

@@ -13,13 +13,13 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, Generic
 
 from cdc.config import Config
-from cdc.errors import TransientError
 from spark_jobs.shape.store_tables import StoreTables
 from spark_jobs.sync.batches import has_expressions
 from spark_jobs.sync.topic_stream import offsets_json, read_topic_stream
 from spark_jobs.tasks.apply_tasks import ANSWER, MARKERS_PROPERTY, Applying, markers_text
 from spark_jobs.tasks.key_groups import Grouped, count_group_rows, grouped
 from spark_jobs.tasks.range_tasks import RangeTask
+from spark_jobs.tasks.task_errors import spark_errors
 from spark_jobs.tasks.task_results import Answers
 from spark_jobs.tasks.topic_range import cut
 from spark_jobs.writing.contract import BatchesT, Loaded, LoadProgress, Offsets
@@ -111,15 +111,11 @@ class RowBulkLoad(BulkLoad[Applying]):
     ) -> Loaded:
         groups = -(-events // _KEYS_PER_GROUP) if count else 0
         applying = replace(applying, key_groups=groups, ahead_of_markers=True)
-        try:
+        with spark_errors("The Spark job of the load failed"):
             answers = self._answers(applying, start, end, markers, events)
             if groups:
                 answers = answers.partitionBy(groups, int).mapPartitions(count_group_rows)
             found: list[Grouped] = answers.collect()
-        except Exception as error:
-            if type(error).__module__.startswith(("pyspark", "py4j")):
-                raise TransientError(f"The Spark job of the load failed: {str(error).splitlines()[0][:300]}") from error
-            raise
         result = Answers.of(answer for _, answer in found)
         rows: dict[str, int] = {}
         for _, answer in found:

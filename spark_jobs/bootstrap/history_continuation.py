@@ -8,9 +8,9 @@ because positions of two pipelines cannot be compared.
 
 from __future__ import annotations
 
-import time
 from typing import Final
 
+from cdc.clock import now_ms
 from cdc.logs import get_logger
 from cdc.lsn import Version
 from cdc.positions.offset_index import Point
@@ -57,7 +57,7 @@ def continue_history(
         else:
             _reconcile(applying, store_tables, table, end, markers.get(topic))
         since = before.version.position if before is not None and topic in before.topics else 0
-        gaps.append(Gap(topic=topic, from_position=since, to_position=end.position, until_ms=_now_ms()))
+        gaps.append(Gap(topic=topic, from_position=since, to_position=end.position, until_ms=now_ms()))
     store.note_gaps(gaps)
     log.info("history_taken_over", store=store.name, tables=len(gaps))
 
@@ -89,7 +89,3 @@ def _reconcile(
         statements.insert_unknown(target, marker),
     ):
         run_in(store_tables.spark, statement)
-
-
-def _now_ms() -> int:
-    return time.time_ns() // 1_000_000

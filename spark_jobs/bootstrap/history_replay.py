@@ -29,6 +29,7 @@ from sinks.iceberg.store import IcebergStore
 from sinks.iceberg.tables import types_of
 from spark_jobs.sync.progress_follower import Ledger
 from spark_jobs.sync.store_sync import checked_store
+from spark_jobs.tasks.task_errors import packed_error, unpacked_error
 from spark_jobs.warehouse.query import AsOf
 
 if TYPE_CHECKING:
@@ -38,7 +39,7 @@ if TYPE_CHECKING:
 log = get_logger("bootstrap")
 
 _SLICE: Final = 2_000
-_ANSWER: Final = "rows long, rejected long, failure string"
+_ANSWER: Final = "rows long, rejected long, failure binary"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -64,7 +65,7 @@ class _Writing:
         import pyarrow as pa  # noqa: PLC0415 - takes half a second, and only a task needs it
 
         rows = rejected = 0
-        failure: str | None = None
+        failure: bytes | None = None
         writer = self.factory()
         try:
             for batch in batches:
@@ -73,14 +74,14 @@ class _Writing:
                     rejected += len(writer.apply(self.table, changes))
                     rows += len(changes)
         except TailraceError as error:
-            failure = error.message
+            failure = packed_error(error)
         finally:
             writer.close()
         yield pa.RecordBatch.from_pydict(
             {
                 "rows": pa.array([rows], pa.int64()),
                 "rejected": pa.array([rejected], pa.int64()),
-                "failure": pa.array([failure], pa.string()),
+                "failure": pa.array([failure], pa.binary()),
             }
         )
 
@@ -129,7 +130,7 @@ def run_replay(
             past = spark.sql(_past(table, columns, as_of))
             for answer in past.mapInArrow(writing, _ANSWER).collect():  # type: ignore[arg-type]
                 if answer["failure"] is not None:
-                    raise RefusedError(f"{table} could not be replayed: {answer['failure']}")
+                    raise RefusedError(f"{table} could not be replayed: {unpacked_error(answer['failure'])}")
                 rows, rejected = rows + answer["rows"], rejected + answer["rejected"]
             show(f"{table}: replayed")
         _save(config, store, generation, tables, as_of)

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
-from cdc.errors import TransientError
 from cdc.lsn import Version
 from sinks.iceberg import naming, statements
 from sinks.iceberg.schemas import CURRENT_OWN, WarehouseColumn
@@ -14,6 +13,7 @@ from spark_jobs.bootstrap.bulk_load import BulkLoad
 from spark_jobs.shape.typed_rows import events_of, quoted, typed_events
 from spark_jobs.sync.topic_stream import offsets_json, read_topic_stream
 from spark_jobs.tasks.apply_tasks import Count
+from spark_jobs.tasks.task_errors import spark_errors
 from spark_jobs.tasks.task_results import Answers
 from spark_jobs.warehouse.apply import WarehouseBatches, require_all, run_statement
 from spark_jobs.warehouse.batch import FIT, loaded, newest, typed
@@ -40,14 +40,10 @@ class WarehouseBulkLoad(BulkLoad[WarehouseBatches]):
     ) -> Loaded:
         # If a topic is empty, adaptive execution may change the running plan and lose the observed counts.
         self._spark.conf.set("spark.sql.adaptive.enabled", "false")
-        try:
+        with spark_errors("The Spark job of the load failed"):
             if not count:
                 return Loaded(answers=applying.without_history().apply(self._records(start, end)), rows={})
             loaded = {topic: self._append(applying, topic, start[topic], end[topic]) for topic in end}
-        except Exception as error:
-            if type(error).__module__.startswith(("pyspark", "py4j")):
-                raise TransientError(f"The Spark job of the load failed: {str(error).splitlines()[0][:300]}") from error
-            raise
         counts = {topic: each for topic, (each, _) in loaded.items()}
         return Loaded(answers=Answers(counts, {}), rows={topic: rows for topic, (_, rows) in loaded.items()})
 

@@ -7,20 +7,22 @@ next chunk, the number of connections stays within the config whatever the clust
 from __future__ import annotations
 
 import gc
-import re
 import time
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
 from functools import partial
 from typing import TYPE_CHECKING, Any, Generic, Protocol, TypeVar
 
+from cdc.backoff import Backoff
 from cdc.errors import TransientError
 from cdc.logs import get_logger
 from cdc.secrets import redact
+from cdc.snapshot.chunk_attempt import Attempt, AttemptOutcome
 from cdc.snapshot.incremental.chunk import IncrementalChunkTask, run_incremental_chunk
-from cdc.snapshot.initial_chunk import Attempt, AttemptOutcome, ChunkTask, run_chunk
+from cdc.snapshot.initial_chunk import ChunkTask, run_chunk
 from cdc.snapshot.records import ChunkState
+from spark_jobs.tasks.task_errors import error_line
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -28,12 +30,9 @@ if TYPE_CHECKING:
 log = get_logger("snapshot")
 
 _TICK_SECONDS = 0.5
-_LONGEST_PAUSE_SECONDS = 15.0
+_FIRST_PAUSE_SECONDS, _LONGEST_PAUSE_SECONDS = 1.0, 15.0
 # If no chunk finishes for this long, the command ends with an error, so that its supervisor or the operator notices.
 _PATIENCE_SECONDS = 600.0
-_TRACE_WORDS = ("at ", "An error occurred while calling", "File ", "Traceback")
-_NAMED_ERROR = re.compile(r"^(?!org\.apache\.spark).*\b[A-Z]\w+Error\b: .|^[\w/.-]*python\S*: ")
-_GIST_CHARACTERS = 300
 # As in `tailrace capture`: rows create many objects and no cycles, so the garbage collector may run rarely.
 _GC_THRESHOLDS = (100_000, 20, 100)
 
@@ -91,7 +90,8 @@ class ChunkQueue(Generic[Task]):
         self._tick = tick
         self._stop = stop
         self._cancel = cancel
-        self._failures: dict[int, int] = {}
+        self._failures: Counter[int] = Counter()
+        self._backoffs: dict[int, Backoff] = {}
 
     def attempts(self, tasks: Iterable[Callable[[], Task]]) -> Iterator[Attempt]:
         """Yields the final attempt of each chunk as it ends. A task is created when its turn comes.
@@ -118,7 +118,7 @@ class ChunkQueue(Generic[Task]):
                         continue
                     message = attempt.message
                     if time.monotonic() - last_success > _PATIENCE_SECONDS:
-                        raise TransientError(f"No chunk could be copied for {_PATIENCE_SECONDS:.0f} seconds: {message}")
+                        raise TransientError(f"No chunk could be read for {_PATIENCE_SECONDS:.0f} seconds: {message}")
                     waiting.append((time.monotonic() + self._pause(make().chunk.number, message), make))
                 self._fill(pool, waiting, running)  # before the caller handles the ended ones, which takes a while
                 self._tick()
@@ -145,9 +145,10 @@ class ChunkQueue(Generic[Task]):
                 running[pool.submit(self._run, task)] = make
 
     def _pause(self, number: int, message: str) -> float:
-        failures = self._failures[number] = self._failures.get(number, 0) + 1
-        pause = min(_LONGEST_PAUSE_SECONDS, 0.5 * (1 << failures))
-        log.warning("chunk_failed", chunk=number, failures=failures, reason=message, in_seconds=pause)
+        self._failures[number] += 1
+        backoff = self._backoffs.setdefault(number, Backoff(_FIRST_PAUSE_SECONDS, _LONGEST_PAUSE_SECONDS))
+        pause = backoff.next_delay()
+        log.warning("chunk_failed", chunk=number, failures=self._failures[number], reason=message, in_seconds=pause)
         return pause
 
 
@@ -167,12 +168,5 @@ def _outcome(future: Future[Attempt], number: int) -> Attempt:
         raise error
     text = redact(str(error))
     log.debug("spark_job_failed", chunk=number, text=text)
-    return Attempt(number=number, ending=AttemptOutcome.FAILED, message=f"Spark could not run the chunk: {_gist(text)}")
-
-
-def _gist(text: str) -> str:
-    """Return the line that names the error, out of the stack traces of Java and Python."""
-    lines = [line.strip() for line in text.splitlines()]
-    telling = [line for line in lines if line and not line.startswith(_TRACE_WORDS)]
-    named = [line for line in telling if _NAMED_ERROR.search(line)]
-    return (named or telling or ["no reason given"])[0][:_GIST_CHARACTERS]
+    message = f"Spark could not run the chunk: {error_line(text)}"
+    return Attempt(number=number, ending=AttemptOutcome.FAILED, message=message)

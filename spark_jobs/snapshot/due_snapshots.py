@@ -14,7 +14,7 @@ from cdc.snapshot.requests import read_requests, write_requests
 from cdc.snapshot.table_status import read_status
 from cdc.tables.recorded_state import TableStates
 from cdc.tables.state_reader import read_recorded_states
-from spark_jobs.snapshot.incremental import CANCELLED, LaterDriver
+from spark_jobs.snapshot.incremental import CANCELLED, IncrementalSnapshotDriver
 from spark_jobs.snapshot.initial import (
     Session,
     Sessions,
@@ -43,15 +43,15 @@ def take_due_snapshots(
 ) -> SnapshotReport:
     """Run the initial snapshot if it is not complete, then incremental snapshots. Returns the result.
 
-    `tables` names tables to copy again, whether that is due or not. If it is empty, the incomplete tables are copied.
+    `tables` names tables to read, complete or not. If it is empty, the incomplete tables are read.
     `where` is an SQL condition for the rows of `tables`.
     """
     with (sessions or partial(one_session, config))() as session:
         report = take_initial_snapshot(config, view, stop, lambda: _Given(session))
         if report.status is None or report.status["state"] != "streaming" or stop.is_set():
             return report
-        later = _Later(config, view, stop, session)
-        progress = later.named(tables, where) if tables else later.incomplete()
+        incremental = _IncrementalSnapshots(config, view, stop, session)
+        progress = incremental.named(tables, where) if tables else incremental.incomplete()
     return SnapshotReport(status=read_status(config), progress=progress or report.progress, stopped=stop.is_set())
 
 
@@ -68,7 +68,7 @@ class _Given:
         return None
 
 
-class _Later:
+class _IncrementalSnapshots:
     def __init__(self, config: Config, view: SnapshotView, stop: threading.Event, session: Session) -> None:
         self._config = config
         self._view = view
@@ -117,7 +117,7 @@ class _Later:
         self._view.waiting("capture to pass the snapshot's watermarks (capture must be running)")
         while not self._stop.is_set():
             try:
-                driver = LaterDriver(self._config, watch=self._view.progress, stop=self._stop)
+                driver = IncrementalSnapshotDriver(self._config, watch=self._view.progress, stop=self._stop)
                 with driver:
                     return driver.snapshot_tables(oids, where, self._session)
             except TransientError as error:

@@ -19,6 +19,7 @@ import msgspec
 import psycopg
 from psycopg import sql
 
+from cdc.clock import now_ms
 from cdc.config import Config
 from cdc.errors import TransientError, UsageError
 from cdc.logical_messages.signed import read_secret
@@ -27,10 +28,10 @@ from cdc.names import Control, control_topic
 from cdc.positions.progress import read_progress
 from cdc.postgres import catalog
 from cdc.postgres.connection import explain
+from cdc.snapshot.chunk_attempt import Attempt, AttemptOutcome
 from cdc.snapshot.chunk_plan import Limits, plan_chunks, read_block_bytes, read_sizes, readers
 from cdc.snapshot.incremental import watermarks
 from cdc.snapshot.incremental.chunk import IncrementalChunkTask, refuse_other_settings
-from cdc.snapshot.initial_chunk import Attempt, AttemptOutcome
 from cdc.snapshot.log import SnapshotLog
 from cdc.snapshot.meter import Meter
 from cdc.snapshot.records import ChunkState, SnapshotState
@@ -51,17 +52,17 @@ _CHUNK_MB = 8
 _POLL_SECONDS = 0.2
 _COMMIT_SECONDS = 60.0
 _WHERE_TIMEOUT = "10s"
-CANCELLED = "its copy was cancelled"
+CANCELLED = "its snapshot was cancelled"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class _Later:
+class _PlannedSnapshot:
     copy: SnapshotState
     chunks: tuple[ChunkState, ...]
     tables: Mapping[str, DescribedTable]
 
 
-class LaterDriver(SnapshotDriver):
+class IncrementalSnapshotDriver(SnapshotDriver):
     """Runs one incremental snapshot at a time. Use as a context manager: it then is the only driver of the pipeline."""
 
     def __init__(self, config: Config, *, watch: Watcher, stop: threading.Event) -> None:
@@ -76,18 +77,18 @@ class LaterDriver(SnapshotDriver):
 
     def snapshot_tables(self, oids: Collection[str], where: str, session: Callable[[], SparkSession]) -> SnapshotRun:
         """Copy these tables, or continue an earlier snapshot of them. Returns when capture has passed its end."""
-        later = self._begin(oids, where)
-        unfinished = [chunk for chunk in later.chunks if not chunk.done]
-        log.info("snapshot_started", copy=later.copy.id, chunks=len(later.chunks), unfinished=len(unfinished))
-        meter = Meter(later.copy, later.chunks)
-        ending = self._run(later, unfinished, meter, session) if unfinished else AttemptOutcome.DONE
+        planned = self._begin(oids, where)
+        unfinished = [chunk for chunk in planned.chunks if not chunk.done]
+        log.info("snapshot_started", copy=planned.copy.id, chunks=len(planned.chunks), unfinished=len(unfinished))
+        meter = Meter(planned.copy, planned.chunks)
+        ending = self._run(planned, unfinished, meter, session) if unfinished else AttemptOutcome.DONE
         if ending is AttemptOutcome.DONE and meter.is_complete:
-            if later.tables and set(meter.left_out) == set(later.tables) == self._cancelled(later):
-                self._give_up(later.copy, CANCELLED)
+            if planned.tables and set(meter.left_out) == set(planned.tables) == self._cancelled(planned):
+                self._give_up(planned.copy, CANCELLED)
             else:
-                self._end(later, meter.left_out)
+                self._end(planned, meter.left_out)
         self._record(meter, now=True)
-        names = {oid: str(table.shape) for oid, table in later.tables.items()}
+        names = {oid: str(table.shape) for oid, table in planned.tables.items()}
         return SnapshotRun(
             progress=meter.progress(self._wal_held()),
             left_out={names.get(oid, oid): reason for oid, reason in meter.left_out.items()},
@@ -97,7 +98,7 @@ class LaterDriver(SnapshotDriver):
 
     # -- start and end ---------------------------------------------------------------------------------------
 
-    def _begin(self, oids: Collection[str], where: str) -> _Later:
+    def _begin(self, oids: Collection[str], where: str) -> _PlannedSnapshot:
         self._publisher.fence(_COMMIT_SECONDS)
         known = self._log.refresh_to_end()
         began = catalog.current_lsn(self._connection)
@@ -112,14 +113,16 @@ class LaterDriver(SnapshotDriver):
             is_same = set(copy.tables) == set(tables) and copy.where == where and copy.base == base
             if is_same and copy.settings == settings:
                 chunks = known.chunks.get(copy.id, {})
-                return _Later(copy=copy, chunks=tuple(chunks[number] for number in sorted(chunks)), tables=tables)
+                return _PlannedSnapshot(
+                    copy=copy, chunks=tuple(chunks[number] for number in sorted(chunks)), tables=tables
+                )
         for copy in earlier:
             self._give_up(copy, "another snapshot was started")
-        return self._plan_later(tables, settings, int(began), base, where)
+        return self._plan_tables(tables, settings, int(began), base, where)
 
-    def _plan_later(
+    def _plan_tables(
         self, tables: Mapping[str, DescribedTable], settings: dict[str, str], began: int, base: int, where: str
-    ) -> _Later:
+    ) -> _PlannedSnapshot:
         sizes = read_sizes(self._connection, tables.values())
         total = sum(size.heap_bytes + size.toast_bytes for size in sizes.values())
         snapshot_id = uuid.uuid4().hex[:12]
@@ -135,7 +138,7 @@ class LaterDriver(SnapshotDriver):
             base=base,
             chunks=len(chunks),
             size_bytes=total,
-            started_ms=time.time_ns() // 1_000_000,
+            started_ms=now_ms(),
             where=where,
             settings=settings,
         )
@@ -143,10 +146,10 @@ class LaterDriver(SnapshotDriver):
         for record in records:
             self._publisher.send(self._topic, record.key, record.encode(), [])
         self._publisher.commit(_COMMIT_SECONDS)
-        return _Later(copy=copy, chunks=tuple(chunks), tables=tables)
+        return _PlannedSnapshot(copy=copy, chunks=tuple(chunks), tables=tables)
 
     def _give_up(self, copy: SnapshotState, reason: str) -> None:
-        given_up = msgspec.structs.replace(copy, state="abandoned", reason=reason, ended_ms=time.time_ns() // 1_000_000)
+        given_up = msgspec.structs.replace(copy, state="abandoned", reason=reason, ended_ms=now_ms())
         self._publisher.send(self._topic, given_up.key, given_up.encode(), [])
         self._publisher.commit(_COMMIT_SECONDS)
         log.info("snapshot_abandoned", copy=copy.id, reason=reason)
@@ -179,27 +182,34 @@ class LaterDriver(SnapshotDriver):
                         remedy="Give an SQL condition over the table's columns, as it would follow WHERE.",
                     ) from None
 
-    def _end(self, later: _Later, left_out: Mapping[str, str]) -> None:
-        whole = {} if later.copy.where else {oid: later.copy.point for oid in later.tables if oid not in left_out}
+    def _end(self, planned: _PlannedSnapshot, left_out: Mapping[str, str]) -> None:
+        whole = {} if planned.copy.where else {oid: planned.copy.point for oid in planned.tables if oid not in left_out}
         mark = watermarks.EndWatermark(
-            pipeline=watermarks.pipeline_of(self._config), copy=later.copy, whole=whole, settings=later.copy.settings
+            pipeline=watermarks.pipeline_of(self._config),
+            copy=planned.copy,
+            whole=whole,
+            settings=planned.copy.settings,
         )
         at = watermarks.emit_watermark(self._connection, mark, read_secret(self._config.kafka))
         while not self._stop.wait(_POLL_SECONDS):
-            state = self._outcomes.copy(later.copy.id)
+            state = self._outcomes.copy(planned.copy.id)
             if state is not None and state.state == "complete":
                 return
             if state is not None and state.state == "abandoned":
                 raise settings_mismatch_error(state.reason)
-            if self._outcomes.has_passed(at) and self._outcomes.copy(later.copy.id) == state:
+            if self._outcomes.has_passed(at) and self._outcomes.copy(planned.copy.id) == state:
                 raise TransientError("Capture has passed the end watermark of the snapshot and recorded no result.")
 
     # -- chunks ----------------------------------------------------------------------------------------------
 
     def _run(
-        self, later: _Later, unfinished: Sequence[ChunkState], meter: Meter, session: Callable[[], SparkSession]
+        self,
+        planned: _PlannedSnapshot,
+        unfinished: Sequence[ChunkState],
+        meter: Meter,
+        session: Callable[[], SparkSession],
     ) -> AttemptOutcome:
-        while self._is_held() and not self._cancelled(later) and not self._stop.wait(_POLL_SECONDS):
+        while self._is_held() and not self._cancelled(planned) and not self._stop.wait(_POLL_SECONDS):
             self._record(meter)  # not yet in the queue: Spark starts only when a chunk may run
         if self._stop.is_set():
             return AttemptOutcome.STOPPED
@@ -211,9 +221,9 @@ class LaterDriver(SnapshotDriver):
             stop=self._stop.is_set,
             cancel=spark.sparkContext.cancelAllJobs,
             hold=self._is_held,
-            skip=partial(self._is_cancelled, later),
+            skip=partial(self._is_cancelled, planned),
         )
-        for attempt in queue.attempts([partial(self._task, later, chunk) for chunk in unfinished]):
+        for attempt in queue.attempts([partial(self._task, planned, chunk) for chunk in unfinished]):
             ending = self._judge(_left_out(attempt), meter)
             if ending is not AttemptOutcome.DONE:
                 return ending
@@ -223,21 +233,21 @@ class LaterDriver(SnapshotDriver):
         self._paused = self._requests.poll().paused
         return self._paused
 
-    def _cancelled(self, later: _Later) -> set[str]:
+    def _cancelled(self, planned: _PlannedSnapshot) -> set[str]:
         """Return the tables of this snapshot that the operator has cancelled."""
         cancelled = self._requests.poll().cancelled
-        return {oid for oid, table in later.tables.items() if table.shape.topic in cancelled}
+        return {oid for oid, table in planned.tables.items() if table.shape.topic in cancelled}
 
-    def _is_cancelled(self, later: _Later, chunk: ChunkState) -> bool:
-        return {piece.table for piece in chunk.pieces} <= self._cancelled(later)
+    def _is_cancelled(self, planned: _PlannedSnapshot, chunk: ChunkState) -> bool:
+        return {piece.table for piece in chunk.pieces} <= self._cancelled(planned)
 
-    def _task(self, later: _Later, chunk: ChunkState) -> IncrementalChunkTask:
+    def _task(self, planned: _PlannedSnapshot, chunk: ChunkState) -> IncrementalChunkTask:
         return IncrementalChunkTask(
             config=self._config,
             chunk=chunk,
             attempt=time.time_ns() // 1000,  # differs from every earlier attempt, also of another driver
-            tables={piece.table: later.tables[piece.table] for piece in chunk.pieces},
-            where=later.copy.where or None,
+            tables={piece.table: planned.tables[piece.table] for piece in chunk.pieces},
+            where=planned.copy.where or None,
             rows_per_second=self._config.snapshot.rows_per_second / readers(self._config.snapshot),
         )
 

@@ -7,7 +7,6 @@ or it ends with a report of the tables that are complete and incomplete. It neve
 from __future__ import annotations
 
 import os
-import signal
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager
@@ -27,6 +26,7 @@ from cdc.secrets import SecretOptions
 from cdc.snapshot.records import SnapshotProgress
 from cdc.snapshot.table_status import read_status
 from cdc.startup.snapshot_host import InitialSnapshotHost, hosted_initial_snapshot
+from cdc.stop_signals import kept_handlers
 from spark_jobs.session.spark_session import spark_session, start_workers
 from spark_jobs.session.worker_daemon import MODULES_VARIABLE
 from spark_jobs.snapshot.initial_driver import SnapshotDriver, SnapshotRun
@@ -65,7 +65,7 @@ class SnapshotReport:
 
     @property
     def incomplete(self) -> list[dict[str, Any]]:
-        """The tables that must be copied again."""
+        """The tables that need an incremental snapshot."""
         tables = [] if self.status is None else self.status["tables"]
         return [table for table in tables if not table["complete"]]
 
@@ -100,7 +100,7 @@ def one_session(config: Config) -> Iterator[Session]:
 
     def session() -> SparkSession:
         if not started:
-            with _kept_signals():
+            with kept_handlers():  # with pyspark's handler, Ctrl-C would end this process at any point
                 started.append(spark_session(_for_chunks(config), "tailrace snapshot"))
                 start_workers(started[0])
         return started[0]
@@ -110,17 +110,6 @@ def one_session(config: Config) -> Iterator[Session]:
     finally:
         for each in started:
             each.stop()
-
-
-@contextmanager
-def _kept_signals() -> Iterator[None]:
-    """Restore the SIGINT handler afterwards. With pyspark's handler, Ctrl-C would end this process at any point."""
-    before = signal.getsignal(signal.SIGINT)
-    try:
-        yield
-    finally:
-        if threading.current_thread() is threading.main_thread() and before is not None:
-            signal.signal(signal.SIGINT, before)
 
 
 class _Driving:

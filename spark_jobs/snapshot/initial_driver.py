@@ -24,8 +24,9 @@ from cdc.names import Control, control_topic
 from cdc.postgres import catalog
 from cdc.postgres.connection import connect, explain
 from cdc.publishing.publisher import Publisher
+from cdc.snapshot.chunk_attempt import Attempt, AttemptOutcome
 from cdc.snapshot.chunk_plan import Limits, plan_chunks, read_block_bytes, read_sizes, readers
-from cdc.snapshot.initial_chunk import Attempt, AttemptOutcome, ChunkTask
+from cdc.snapshot.initial_chunk import ChunkTask
 from cdc.snapshot.log import SnapshotLog
 from cdc.snapshot.meter import Meter
 from cdc.snapshot.records import ChunkState, SnapshotProgress, SnapshotState, driver_transactional_id

@@ -12,6 +12,7 @@ from cdc.config import Config
 from cdc.errors import TransientError
 from cdc.kafka.broker_clock import append_time_ms
 from cdc.kafka.control_topics import committed_reader
+from cdc.kafka.offsets import first_and_end_offset
 from cdc.lsn import Version
 from cdc.names import Control, control_topic
 from cdc.positions import progress as progress_records
@@ -26,7 +27,7 @@ def appended_ms(config: Config, place: Place) -> int:
     place_of_topic = TopicPartition(control_topic(config.kafka.prefix, Control.POSITIONS), 0)
     consumer = committed_reader(config.kafka.client_options())
     try:
-        low, end = consumer.get_watermark_offsets(place_of_topic, timeout=_ANSWER_SECONDS)
+        low, end = first_and_end_offset(consumer, place_of_topic.topic, timeout_seconds=_ANSWER_SECONDS)
         found_ms = 0
         while low < end:  # binary search: places only rise
             middle = (low + end) // 2

@@ -21,13 +21,15 @@ from confluent_kafka import (
     Message,
     TopicPartition,
 )
-from confluent_kafka.admin import AdminClient, OffsetSpec  # type: ignore[attr-defined]
+from confluent_kafka.admin import OffsetSpec  # type: ignore[attr-defined]
 
 from cdc.config import Config
 from cdc.errors import TailraceError, TransientError
 from cdc.kafka.broker_clock import BrokerClock, append_time_ms
+from cdc.kafka.clients import open_offset_client
 from cdc.kafka.control_topics import committed_reader
 from cdc.kafka.failures import kafka_failure, unreachable
+from cdc.kafka.offsets import first_and_end_offset
 from cdc.logs import get_logger
 from cdc.names import Control, control_topic
 from cdc.positions import progress as progress_records
@@ -61,7 +63,7 @@ class Ledger:
         self._schemas: dict[str, tuple[str, TableSchema]] = {}
         self._read_to: dict[str, int] = {}
         self._rereads_schemas = False
-        self._admin = self._new_admin()
+        self._admin = open_offset_client(self._options)
         self._clock = BrokerClock(config)
         self._clock_turn = threading.Lock()
         self._refused: TailraceError | None = None
@@ -153,13 +155,12 @@ class Ledger:
         try:
             committed, end = (answer.result(_STALE_SECONDS).offset for answer in asked)
         except (KafkaException, futures.TimeoutError) as error:
-            self._admin = self._new_admin()  # the old client may stay with a former leader or its epoch forever
+            self._admin = open_offset_client(
+                self._options
+            )  # the old client may stay with a former leader or its epoch forever
             reason = error.args[0].str() if isinstance(error, KafkaException) else "no answer in time"
             raise unreachable(self._options, f"Kafka did not answer: {reason}.") from error
         return committed, end
-
-    def _new_admin(self) -> AdminClient:
-        return AdminClient({**self._options, "log_level": 0})
 
     def _raise_refused(self) -> None:
         if self._refused is not None:
@@ -205,7 +206,7 @@ class Ledger:
         found = consumer.list_topics(timeout=10).topics
         if self._progress_topic not in found or self._schema_topic not in found:
             return False
-        low, high = consumer.get_watermark_offsets(TopicPartition(self._progress_topic, 0), timeout=10)
+        low, high = first_and_end_offset(consumer, self._progress_topic, timeout_seconds=10)
         self._read_to = {}
         consumer.assign(
             [

@@ -63,7 +63,7 @@ def _why_unpublished(row: Parked, oids: Mapping[str, str]) -> str:
     if row.topic not in oids:
         return "its table is not captured, and only its key was kept"
     if row.key_bytes:
-        return "only part of its long key was kept; tailrace snapshot --table copies the whole table"
+        return "only part of its long key was kept; tailrace snapshot --table publishes the whole table"
     return "it exceeds max_message_bytes of the running capture"
 
 

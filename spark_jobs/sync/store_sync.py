@@ -13,6 +13,7 @@ import uuid
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
+from cdc.backoff import Backoff
 from cdc.config import Config
 from cdc.config.stores import SyncedStoreConfig
 from cdc.errors import RefusedError, TailraceError, TransientError, UsageError
@@ -48,7 +49,6 @@ BOOTSTRAP_OWNER = "bootstrap:"
 # A running bootstrap saves its position about every ten seconds.
 _BOOTSTRAP_SILENCE_SECONDS = 60.0
 _TICK_SECONDS = 0.5
-_SHORTEST_PAUSE_SECONDS, _LONGEST_PAUSE_SECONDS = 0.5, 30.0
 
 
 class MovedError(TransientError):
@@ -92,7 +92,7 @@ class StoreSync:
         self._number = number
         self._log = get_logger("sync").bind(store=name)
         self._owner = f"{socket.gethostname()}:{os.getpid()}:{uuid.uuid4().hex[:12]}"
-        self._pause_seconds = _SHORTEST_PAUSE_SECONDS
+        self._backoff = Backoff()
         self._warned: set[StoreCheck] = set()
         self._logged_due: set[str] = set()
         self._bootstrap_noticed: tuple[Position, float] | None = None
@@ -130,9 +130,9 @@ class StoreSync:
     def _retry(self, reason: str) -> None:
         if self._stop.is_set():
             return
-        self._log.warning("retrying", reason=reason, seconds=self._pause_seconds)
-        self._stop.wait(self._pause_seconds)
-        self._pause_seconds = min(self._pause_seconds * 2, _LONGEST_PAUSE_SECONDS)
+        pause_seconds = self._backoff.next_delay()
+        self._log.warning("retrying", reason=reason, seconds=pause_seconds)
+        self._stop.wait(pause_seconds)
 
     def _live(self) -> None:
         tables = self._wait_for_tables()
@@ -280,7 +280,7 @@ class StoreSync:
             if failure is not None:
                 raise failure
             if feeding.is_caught_up:
-                self._pause_seconds = _SHORTEST_PAUSE_SECONDS
+                self._backoff.reset()
 
     def _serve_first(self, store: Store, feeding: Feeding) -> bool:
         """Make the first generation serve readers once it has caught up. Returns whether it serves."""

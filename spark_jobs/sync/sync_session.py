@@ -22,7 +22,7 @@ from spark_jobs.sync.delete_retention import DeleteRetention
 from spark_jobs.sync.progress_follower import Ledger
 from spark_jobs.sync.topic_facts import committed_ends
 from spark_jobs.tasks.task_results import Answers
-from spark_jobs.writing.contract import Batches
+from spark_jobs.writing.contract import BatchApplier
 
 # When heartbeats have moved the LSN, the driver saves an idle store's position, at most this often.
 _IDLE_SAVE_SECONDS = 0.5
@@ -42,7 +42,7 @@ class Feeding:
         position: Position,
         ledger: Ledger,
         store_tables: StoreTables,
-        applying: Batches,
+        applying: BatchApplier,
         retention_ms: int,
     ) -> None:
         self._name = name

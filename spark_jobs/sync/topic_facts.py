@@ -10,6 +10,7 @@ from confluent_kafka.admin import AdminClient, OffsetSpec  # type: ignore[attr-d
 
 from cdc.config import Config
 from cdc.errors import TransientError
+from cdc.kafka.clients import open_offset_client
 from cdc.kafka.failures import unreachable
 from cdc.kafka.topics import Topics
 from spark_jobs.sync.start_position import TopicFacts
@@ -43,7 +44,7 @@ def read_topic_facts(config: Config, names: Iterable[str]) -> dict[str, TopicFac
 
 def committed_ends(config: Config, partitions: dict[str, int]) -> dict[str, list[int]]:
     """Return the end offset of each partition, for a consumer that reads committed records."""
-    with AdminClient({**config.kafka.client_options(), "log_level": 0}) as admin:
+    with open_offset_client(config.kafka.client_options()) as admin:
         return _asked(admin, partitions, OffsetSpec.latest())  # type: ignore[no-untyped-call]
 
 
@@ -52,7 +53,7 @@ def offsets(config: Config, partitions: dict[str, int]) -> tuple[dict[str, list[
     earliest, latest = OffsetSpec.earliest(), OffsetSpec.latest()  # type: ignore[no-untyped-call]
     # Close the client here. The garbage collector may run in one of the client's own threads, and then librdkafka
     # aborts.
-    with AdminClient({**config.kafka.client_options(), "log_level": 0}) as admin:
+    with open_offset_client(config.kafka.client_options()) as admin:
         try:
             return _asked(admin, partitions, earliest), _asked(admin, partitions, latest)
         except TransientError as error:

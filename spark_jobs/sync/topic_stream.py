@@ -18,6 +18,7 @@ from cdc.config import Config
 from cdc.errors import TailraceError, TransientError
 from spark_jobs.sync.batches import Ends, Reading, StoreBatch
 from spark_jobs.sync.checkpoint_folders import fresh_checkpoint
+from spark_jobs.tasks.task_errors import error_line
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -82,7 +83,7 @@ class TopicStream:
         if self._query.isActive:
             return None
         error = self._query.exception()
-        return TransientError(f"The stream has ended: {_first_line(error) if error else 'no reason given'}.")
+        return TransientError(f"The stream has ended: {error_line(error or '')}.")
 
     def idle(self, call: Callable[[], None]) -> None:
         """Call this between two batches. Does nothing while a batch is running."""
@@ -116,7 +117,7 @@ class TopicStream:
                 self._failure = error
             except Exception as error:
                 if not self._closing:
-                    self._failure = TransientError(f"A batch failed: {_first_line(error)}.")
+                    self._failure = TransientError(f"A batch failed: {error_line(error)}.")
 
     def _batch_ends(self) -> dict[str, list[int]]:
         """Return the batch's end offsets. They lie beyond its last record if control or compacted records follow."""
@@ -151,8 +152,3 @@ def offsets_json(offsets: Mapping[str, Sequence[int]]) -> str:
     return json.dumps(
         {topic: {str(number): offset for number, offset in enumerate(places)} for topic, places in offsets.items()}
     )
-
-
-def _first_line(error: object) -> str:
-    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
-    return lines[0][:300] if lines else type(error).__name__

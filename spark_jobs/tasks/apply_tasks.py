@@ -1,23 +1,23 @@
 """The work of a Spark task on its share of a batch: reduce it to the last change per key, write it, park rejected rows.
 
-A task returns a few small rows. It returns errors in such rows too, with their kind. A raised exception would reach
-the driver only as a text with a traceback, which Spark prints several times.
+A task returns a few small rows. It returns errors in such rows too (`task_errors`).
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor, wait
 from dataclasses import dataclass, field
 from itertools import repeat
 from typing import TYPE_CHECKING, Any, Final
 
-from cdc.errors import RefusedError, TailraceError, TransientError
+from cdc.errors import TailraceError
 from cdc.lsn import Version
-from cdc.stores.contract import PositionLostError, TableSchema, TakenOverError, Writer, WriterFactory
+from cdc.stores.contract import TableSchema, Writer, WriterFactory
 from spark_jobs.shape.shaped_rows import FailedRow, RowShape, shaped_row
 from spark_jobs.tasks.latest_per_key import Held, Record, Reduction, changes_of
 from spark_jobs.tasks.parking import ParkedRow, Parking
+from spark_jobs.tasks.task_errors import packed_error
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -26,17 +26,11 @@ if TYPE_CHECKING:
 Answer = dict[str, Any]
 ANSWER: Final = (
     "kind string, topic string, events long, written long, deleted long, parked long, stamp string, grp int,"
-    " data binary, message string, remedy string"
+    " data binary"
 )
 #: Local property of a Spark job: the TRUNCATE markers whose rows have been deleted from the store, as `topic=version`,
 #: separated by commas.
 MARKERS_PROPERTY: Final = "tailrace.markers"
-_FAILURE: Final[dict[str, type[TailraceError]]] = {
-    "taken over": TakenOverError,
-    "lost": PositionLostError,
-    "refused": RefusedError,
-    "transient": TransientError,
-}
 
 
 @dataclass(slots=True)
@@ -116,7 +110,7 @@ class Applying:
         except TailraceError as error:
             task.give_up()
             _forget(self.id)
-            yield _of_failure(error)
+            yield {"kind": "error", "data": packed_error(error)}
 
 
 class _Task:
@@ -296,17 +290,6 @@ def _of_keys(topic: str, held: dict[bytes, Held], groups: int) -> Iterator[Answe
         groups,
     ):
         yield {"kind": "keys", "topic": topic, "grp": group, "data": data}
-
-
-def _of_failure(error: TailraceError) -> Answer:
-    kind = next((name for name, kind in _FAILURE.items() if isinstance(error, kind)), "refused")
-    return {"kind": kind, "message": error.message, "remedy": error.remedy}
-
-
-def failure_of(kind: str, message: str, remedy: str | None) -> TailraceError | None:
-    """Return the error that a result row stands for; None if the row is not an error."""
-    error: Callable[..., TailraceError] | None = _FAILURE.get(kind)
-    return error(message, remedy=remedy) if error is not None else None
 
 
 def _as_batch(answer: Answer) -> pa.RecordBatch:

@@ -5,14 +5,15 @@ A parked record names the row and the reason, never the row's values.
 
 from __future__ import annotations
 
-import time
 from collections.abc import Iterable
 from dataclasses import dataclass
 
 import orjson
-from confluent_kafka import KafkaError, KafkaException, Message, Producer
+from confluent_kafka import KafkaError, KafkaException, Message
 
+from cdc.clock import now_ms
 from cdc.errors import TransientError
+from cdc.kafka.clients import open_durable_producer
 
 FORMAT = 1
 _KEY_BYTES = 512
@@ -38,9 +39,7 @@ class Parking:
     def __init__(self, options: dict[str, str], topic: str) -> None:
         self._topic = topic
         self._failed: list[KafkaError] = []
-        self._producer = Producer(
-            {**options, "enable.idempotence": "true", "acks": "all", "log_level": 0, "on_delivery": self._delivered}
-        )
+        self._producer = open_durable_producer(options, {"enable.idempotence": "true", "on_delivery": self._delivered})
 
     def park(self, rows: Iterable[ParkedRow]) -> None:
         """Write the rows with their reasons. Returns when Kafka has acknowledged them."""
@@ -63,7 +62,7 @@ class Parking:
             "offset": row.offset,
             "key": row.key[:_KEY_BYTES].decode(errors="replace"),
             "version": row.version,
-            "parked_ms": time.time_ns() // 1_000_000,
+            "parked_ms": now_ms(),
             **({"key_bytes": len(row.key)} if len(row.key) > _KEY_BYTES else {}),
             **more,
         }

@@ -6,7 +6,8 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from spark_jobs.tasks.apply_tasks import Answer, Count, failure_of
+from spark_jobs.tasks.apply_tasks import Answer, Count
+from spark_jobs.tasks.task_errors import unpacked_error
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
@@ -24,9 +25,8 @@ class Answers:
         """Combine the rows of all tasks. Raises the first error among them."""
         found = cls({}, {})
         for row in rows:
-            failure = failure_of(row["kind"], row.get("message", ""), row.get("remedy"))
-            if failure is not None:
-                raise failure
+            if row["kind"] == "error":
+                raise unpacked_error(row["data"])
             if row["kind"] == "marker":
                 found.markers[row["topic"]] = max(row["stamp"].encode(), found.markers.get(row["topic"], b""))
             elif row["kind"] == "events":

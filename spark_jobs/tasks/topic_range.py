@@ -15,21 +15,16 @@ from typing import Final
 from confluent_kafka import Consumer, KafkaError, KafkaException, Message, TopicPartition
 
 from cdc.errors import TransientError
+from cdc.kafka.clients import open_consumer
 
 _AT_ONCE: Final = 5_000
 _POLL_SECONDS: Final = 0.02
 _ANSWER_SECONDS: Final = 60.0
 _READING: Final = {
-    "isolation.level": "read_committed",
-    "enable.auto.commit": False,
-    "enable.partition.eof": True,
-    "auto.offset.reset": "error",  # fail if the records are gone; never start at another offset
-    "group.id": "tailrace-unused",  # required but never joined, since partitions are assigned explicitly
     "fetch.wait.max.ms": 10,
     "fetch.queue.backoff.ms": 5,  # by default librdkafka waits a second before it refills a full queue
     "queued.max.messages.kbytes": 32_768,
     "check.crcs": False,
-    "log_level": 0,
 }
 # How far librdkafka reads ahead: enough to keep the task busy. It also reads past the end of a range, and those
 # records are discarded.
@@ -84,13 +79,13 @@ _kept: dict[str, Consumer] = {}
 
 
 def _consumer(options: Mapping[str, str], *, long: bool) -> Consumer:
-    settings = {**options, **_READING, **(_LONG if long else _SHORT)}
-    key = repr(sorted(settings.items()))
+    reading = {**_READING, **(_LONG if long else _SHORT)}
+    key = repr((sorted(options.items()), sorted(reading.items())))
     if key not in _kept:
         for other in _kept.values():
             other.close()
         _kept.clear()
-        _kept[key] = Consumer(settings)
+        _kept[key] = open_consumer(options, reading)
     return _kept[key]
 
 

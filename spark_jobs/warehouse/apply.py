@@ -13,6 +13,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Final, Protocol
 
+from cdc.backoff import Backoff
 from cdc.errors import TransientError
 from cdc.logs import get_logger
 from cdc.stores.contract import Generation, TableSchema
@@ -50,6 +51,8 @@ log = get_logger("warehouse")
 # state.
 CONFLICTS: Final = ("ValidationException", "CommitFailedException", "CommitStateUnknownException")
 _TRIES: Final = 8
+_FIRST_PAUSE_SECONDS: Final = 0.2
+_LONGEST_PAUSE_SECONDS: Final = 5.0
 _WORTH_COMPILING: Final = 20_000
 # Spark only compares a row of the table, but parses and writes a row of the batch.
 _ROWS_PER_EVENT: Final = 25
@@ -294,6 +297,7 @@ def run_in(spark: SparkSession, statement: str) -> None:
 
 def retried(call: Callable[[], Any]) -> Any:
     """Return the result of `call`. Retries it after a commit conflict."""
+    backoff = Backoff(_FIRST_PAUSE_SECONDS, _LONGEST_PAUSE_SECONDS)
     for attempt in range(_TRIES):
         try:
             return call()
@@ -302,7 +306,7 @@ def retried(call: Callable[[], Any]) -> Any:
             if attempt == _TRIES - 1 or not any(name in text for name in CONFLICTS):
                 raise
             log.info("conflict_retried", reason=text.splitlines()[0][:200])
-            time.sleep(min(0.2 * 2**attempt, 5.0))
+            time.sleep(backoff.next_delay())
     return None
 
 

@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
+from cdc.backoff import Backoff
 from cdc.errors import TransientError
 from cdc.logs import get_logger
 from sinks.iceberg import naming, statements
@@ -18,6 +19,7 @@ from sinks.iceberg.catalog import location
 from sinks.iceberg.naming import CATALOG, Identifier
 from sinks.iceberg.store import IcebergStore
 from sinks.iceberg.tables import key_of
+from spark_jobs.tasks.task_errors import error_line
 from spark_jobs.warehouse.apply import CONFLICTS
 
 if TYPE_CHECKING:
@@ -82,7 +84,7 @@ def _maintain_table(spark: SparkSession, store: IcebergStore, name: Identifier) 
         _settled(store, lambda: _call(spark, "rewrite_manifests", name))
         _remove_orphans(spark, store, name)
     except Exception as error:
-        problem = _words(error)
+        problem = error_line(error)
         log.warning("table_left", table=".".join(name), reason=problem)
     after = _figures(spark, name)
     return Upkeep(
@@ -134,16 +136,10 @@ def _remove_orphans(spark: SparkSession, store: IcebergStore, name: Identifier) 
     _call(spark, "remove_orphan_files", name, f"older_than => {_ago(_ORPHAN_HOURS)}{listing}")
 
 
-def _words(error: Exception) -> str:
-    """Return the error's message: Java's own line where py4j's first line only says that a Java call failed."""
-    lines = str(error).splitlines() or [type(error).__name__]
-    found = next((line for line in lines[1:] if line.startswith(": ")), lines[0]) if "calling" in lines[0] else lines[0]
-    return found.removeprefix(": ")[:300]
-
-
 def _settled(store: IcebergStore, call: Callable[[], Any]) -> None:
     """Call it, and retry after a commit conflict. The last attempt runs while the sync is held."""
-    for attempt in range(_TRIES):
+    backoff = Backoff()
+    for _ in range(_TRIES):
         try:
             call()
             return
@@ -151,7 +147,7 @@ def _settled(store: IcebergStore, call: Callable[[], Any]) -> None:
             if not any(conflict in str(error) for conflict in CONFLICTS):
                 raise
             log.info("conflict_retried", reason=str(error).splitlines()[0][:200])
-            time.sleep(0.5 * 2**attempt)
+            time.sleep(backoff.next_delay())
     with store.held(_HOLD_SECONDS):
         call()
 

@@ -64,7 +64,7 @@ class Retried:
         return cls(parked=row, settled=reason is None, reason=reason or "")
 
 
-class Batches(Protocol):
+class BatchApplier(Protocol):
     """Applies batches to one generation."""
 
     @property
@@ -79,8 +79,8 @@ class Batches(Protocol):
 
 
 StoreT = TypeVar("StoreT", bound=Store)
-BatchesT = TypeVar("BatchesT", bound=Batches)
-_LoadedT_contra = TypeVar("_LoadedT_contra", bound=Batches, contravariant=True)
+BatchesT = TypeVar("BatchesT", bound=BatchApplier)
+_LoadedT_contra = TypeVar("_LoadedT_contra", bound=BatchApplier, contravariant=True)
 
 
 class Loading(Protocol[_LoadedT_contra]):

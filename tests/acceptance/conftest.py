@@ -9,16 +9,16 @@ from typing import Any
 import pytest
 
 from deploy.stack import open_stack
-from tests.harness.database import Database
-from tests.harness.own_postgres import OwnPostgres
-from tests.harness.pipeline import MakePipeline, Pipeline
-from tests.harness.process import StartProcess
-from tests.harness.slow_commits import SlowCommits
+from tests.harness.pipeline.pipeline import MakePipeline, Pipeline
+from tests.harness.postgres.database import Database
+from tests.harness.postgres.slow_commits import SlowCommits
+from tests.harness.processes.process import StartProcess
+from tests.harness.servers.dedicated_postgres import OwnPostgres
 
 
 @pytest.fixture
 def old_database(tmp_path: Path) -> Iterator[Database]:
-    """In a server of its own, of the oldest major that we support."""
+    """A database on a dedicated server of the oldest supported major version."""
     stack = open_stack(tmp_path / "stack", postgres_major=14, postgres_settings={"fsync": "off"})
     stack.up(["postgres"])
     try:
@@ -47,7 +47,7 @@ def make_pipeline(
 
 @pytest.fixture(scope="module")
 def own(tmp_path_factory: pytest.TempPathFactory) -> Iterator[OwnPostgres]:
-    """A server of the module's own, with a short log: to be restored, or to throw away what a slot needs."""
+    """A dedicated server with a small WAL limit, shared by the module, to be restored or to invalidate a slot."""
     server = OwnPostgres(tmp_path_factory.mktemp("own"), wal_keep_size="0", min_wal_size="32MB", max_wal_size="48MB")
     try:
         yield server
@@ -64,7 +64,7 @@ def own_pipeline(
     tailrace: StartProcess,
     request: pytest.FixtureRequest,
 ) -> Iterator[Pipeline]:
-    """On that server, in a database of the test's own."""
+    """A pipeline on that server, in the test's own database."""
     database = Database(own.dsn, request.node.name)
     made = Pipeline(database=database, bootstrap=kafka_bootstrap, prefix=prefix, folder=tmp_path, start=tailrace)
     made.configure()
@@ -74,7 +74,7 @@ def own_pipeline(
 
 @pytest.fixture
 def slow_commits(postgres_url: str, database: Database) -> Iterator[SlowCommits]:
-    """On the run's server, for the test's own database."""
+    """Slow commits on the run's server, in the test's own database."""
     slow = SlowCommits(postgres_url, database)
     yield slow
     slow.close()
@@ -82,7 +82,7 @@ def slow_commits(postgres_url: str, database: Database) -> Iterator[SlowCommits]
 
 @pytest.fixture
 def replacement(tmp_path: Path, request: pytest.FixtureRequest) -> Iterator[Database]:
-    """A database in another, fresh server: its LSNs begin at the beginning."""
+    """A database on another, fresh server, whose LSNs start low."""
     server = OwnPostgres(tmp_path / "replacement")
     try:
         database = Database(server.dsn, request.node.name)

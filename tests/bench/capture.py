@@ -180,7 +180,7 @@ def _fresh_stack(
     folder = Path(tempfile.mkdtemp(prefix="tailrace-bench-"))
     folder.chmod(0o755)  # as root, Postgres runs as somebody else
     # Stops the servers when our end of its pipe closes, however this process ends.
-    code = "from tests.harness.servers import guard; guard()"
+    code = "from tests.harness.servers.shared_servers import guard; guard()"
     with subprocess.Popen(
         [sys.executable, "-c", code, str(folder)], stdin=subprocess.PIPE, cwd=ROOT, start_new_session=True
     ):

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 from playwright.sync_api import Browser, sync_playwright
 
-from tests.harness.chromium import find_chromium
+from tests.harness.dashboard.chromium import find_chromium
 
 
 @pytest.fixture(scope="session")

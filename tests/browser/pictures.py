@@ -8,9 +8,9 @@ from pathlib import Path
 from playwright.sync_api import sync_playwright
 
 from tests.browser.visit import visiting
-from tests.harness.chromium import find_chromium
-from tests.harness.page_server import serving
-from tests.harness.sample_statuses import SCENES, fill_history, shop_config
+from tests.harness.dashboard.chromium import find_chromium
+from tests.harness.dashboard.page_server import serving
+from tests.harness.dashboard.sample_statuses import SCENES, fill_history, shop_config
 
 PICTURES = Path(__file__).parents[2] / "docs" / "pictures"
 TOKEN = "a-token-of-pictures-0123"

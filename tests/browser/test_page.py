@@ -9,8 +9,16 @@ from playwright.sync_api import Browser, Page, expect
 
 from cdc.monitoring.web.actions import Actions, DashboardAction
 from tests.browser.visit import PHONE, visiting
-from tests.harness.page_server import serving
-from tests.harness.sample_statuses import SCENES, bootstrap_under_way, busy, fill_history, idle, shop_config, store_down
+from tests.harness.dashboard.page_server import serving
+from tests.harness.dashboard.sample_statuses import (
+    SCENES,
+    bootstrap_under_way,
+    busy,
+    fill_history,
+    idle,
+    shop_config,
+    store_down,
+)
 
 TOKEN = "a-token-of-tests-0123"
 _TOKEN_SECTION = f'\n[dashboard]\ntoken = "{TOKEN}"\n'

@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import signal
 import threading
 from pathlib import Path
-from types import FrameType
 
 import click
 import msgspec
@@ -15,6 +13,7 @@ from cdc.audit.audit_records import TOPIC, AuditRecord
 from cdc.commands.options import config_option, json_option
 from cdc.config import Config, load_config
 from cdc.errors import UsageError
+from cdc.stop_signals import event_on
 
 _SHOWN = 20
 _STOP_SECONDS = 5.0
@@ -89,13 +88,7 @@ def _run_continuously(config: Config, timeout: float) -> int:
 
     if not config.audit.rows_per_second:
         raise UsageError("[audit] rows_per_second is 0.", remedy="Set it to the rows per second to compare.")
-    stop = threading.Event()
-
-    def ask_to_stop(_signal: int, _frame: FrameType | None) -> None:
-        stop.set()
-
-    signal.signal(signal.SIGTERM, ask_to_stop)
-    signal.signal(signal.SIGINT, ask_to_stop)
+    stop = event_on()
     kinds = {is_table_kind(store.kind) for store in config.stores.values()} or {False}
     audits = [
         ContinuousAudit(

@@ -8,12 +8,13 @@ from typing import Any
 
 import click
 import orjson
-from confluent_kafka import OFFSET_BEGINNING, OFFSET_END, Consumer, KafkaError, KafkaException, Message, TopicPartition
+from confluent_kafka import OFFSET_BEGINNING, OFFSET_END, KafkaError, KafkaException, Message, TopicPartition
 
 from cdc.commands.options import config_option, json_option
 from cdc.config import Config, load_config
 from cdc.config.tables import TableSelector
 from cdc.errors import TransientError, UsageError
+from cdc.kafka.clients import open_consumer
 from cdc.kafka.failures import kafka_refusal
 from cdc.names import topic
 
@@ -62,15 +63,9 @@ def _topic_of(config: Config, table: str) -> str:
 
 
 def _changes(config: Config, name: str, *, from_beginning: bool, follow: bool) -> Iterator[Message]:
-    consumer = Consumer(
-        {
-            "log_level": 0,  # errors are raised; librdkafka would also print them 20 times a second
-            **config.kafka.client_options(),
-            "group.id": "tailrace-tail",
-            "isolation.level": "read_committed",
-            "enable.auto.commit": False,
-            "enable.partition.eof": not follow,
-        }
+    consumer = open_consumer(
+        config.kafka.client_options(),
+        {"auto.offset.reset": "latest", "enable.partition.eof": not follow, "fetch.wait.max.ms": 500},
     )
     try:
         found = consumer.list_topics(name, timeout=10).topics[name]

@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import signal
 import sys
-import threading
 from pathlib import Path
-from types import FrameType
 
 import click
 
 from cdc.commands.options import config_option
 from cdc.config import load_config
+from cdc.stop_signals import STOP_SIGNALS, event_on
 
 
 @click.command()
@@ -44,19 +43,7 @@ def run(context: click.Context, config_path: Path, as_json: bool, folder: Path |
         folder = config_path.absolute().parent / ".tailrace" / "logs"
     lines = OnStderr() if folder is None else InFiles(folder)
     pipeline = Pipeline(config, log_level=context.obj.log_level, lines=lines)
-    stop, clear_refusal = threading.Event(), threading.Event()
-    _on_signals(stop, clear_refusal)
+    stop = event_on({*STOP_SIGNALS, signal.SIGHUP})
+    clear_refusal = event_on({signal.SIGUSR1})
     with view_for(as_json=as_json, is_terminal=is_terminal) as view:
         return pipeline.run(view, stop=stop, clear_refusal=clear_refusal)
-
-
-def _on_signals(stop: threading.Event, clear_refusal: threading.Event) -> None:
-    def ask_to_stop(_number: int, _frame: FrameType | None) -> None:
-        stop.set()
-
-    def ask_to_clear_refusals(_number: int, _frame: FrameType | None) -> None:
-        clear_refusal.set()
-
-    for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
-        signal.signal(number, ask_to_stop)
-    signal.signal(signal.SIGUSR1, ask_to_clear_refusals)

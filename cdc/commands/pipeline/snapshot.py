@@ -2,13 +2,10 @@
 
 from __future__ import annotations
 
-import signal
-import threading
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from types import FrameType
 from typing import TYPE_CHECKING
 
 import click
@@ -16,11 +13,11 @@ import msgspec
 import orjson
 
 from cdc.commands.options import config_option, json_option
-from cdc.commands.pipeline.snapshot_keys import snapshot_rows
 from cdc.commands.pipeline.snapshot_requests import carry_out_request
-from cdc.config import load_config
+from cdc.config import Config, load_config
 from cdc.errors import UsageError
 from cdc.snapshot.records import SnapshotProgress
+from cdc.stop_signals import event_on
 
 if TYPE_CHECKING:
     from rich.progress import Progress as RichProgress
@@ -72,23 +69,52 @@ def snapshot(
     if keys:
         if len(tables) != 1 or where:
             raise UsageError("--keys needs exactly one --table and takes no --where.")
-        return snapshot_rows(load_config(config_path), tables[0], keys, as_json=as_json)
+        return _snapshot_rows(load_config(config_path), tables[0], keys, as_json=as_json)
     from spark_jobs.snapshot.due_snapshots import take_due_snapshots  # noqa: PLC0415 - Spark's session is not needed for --help
 
     if where and not tables:
         raise UsageError("--where needs --table.", remedy="Name the tables that the condition applies to.")
     config = load_config(config_path)
-    stop = threading.Event()
-
-    def ask_to_stop(_signal: int, _frame: FrameType | None) -> None:
-        stop.set()
-
-    signal.signal(signal.SIGTERM, ask_to_stop)
-    signal.signal(signal.SIGINT, ask_to_stop)
+    stop = event_on()
     with _view(as_json=as_json) as view:
         report = take_due_snapshots(config, view, stop, tables=tables, where=where)
     click.echo(_json(report) if as_json else "\n".join(_lines(report)))
     return 0 if _is_done(report, first=config.snapshot.initial) else 1
+
+
+def _snapshot_rows(config: Config, table: str, given: str, *, as_json: bool) -> int:
+    """Publish the rows of `table` whose keys are in `given`, print the result, and return the exit code."""
+    from cdc.snapshot.incremental.keys import record_keys, snapshot_keys  # noqa: PLC0415 - needs Kafka's client
+    from cdc.tables.state_reader import read_recorded_states  # noqa: PLC0415 - as above
+
+    name = table if "." in table else f"public.{table}"
+    states = read_recorded_states(config)
+    oids = {f"{state.schema}.{state.table}": oid for oid, state in states.tables.items()} if states is not None else {}
+    if name not in oids:
+        raise UsageError(f"Table {name} is not captured.", remedy=f"Captured are: {', '.join(sorted(oids)) or 'none'}.")
+    keys = record_keys(config, oids[name], _texts_of(given))
+    published = snapshot_keys(config, oids[name], keys)
+    if as_json:
+        click.echo(orjson.dumps({"event": "result", "table": name, "keys": len(keys), "published": published}).decode())
+    else:
+        click.echo(f"Published {published:,} of {len(keys):,} keys of {name} again.")
+    return 0
+
+
+def _texts_of(given: str) -> list[str]:
+    """Return the keys in `given`: a file with one key per line, or keys or JSON arrays separated by commas."""
+    try:
+        lines = Path(given).read_text().splitlines() if Path(given).is_file() else None
+    except (OSError, UnicodeDecodeError) as error:
+        raise UsageError(f"Cannot read {given}: {error}.") from None
+    if lines is not None:
+        return [line for line in lines if line.strip()]
+    if not given.lstrip().startswith("["):
+        return [text for text in given.split(",") if text]
+    try:
+        return [orjson.dumps(each).decode() for each in orjson.loads(f"[{given}]")]
+    except orjson.JSONDecodeError:
+        raise UsageError("--keys is neither a file nor a list of keys separated by commas.") from None
 
 
 def _is_done(report: SnapshotReport, *, first: bool) -> bool:

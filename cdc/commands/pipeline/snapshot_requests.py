@@ -47,10 +47,10 @@ def _cancel(config: Config, tables: Collection[str], *, as_json: bool) -> int:
 
 def _give_up_idle(config: Config) -> None:
     """Record the end of a planned snapshot that no process is working on; otherwise its own process records the end."""
-    from spark_jobs.snapshot.incremental import CANCELLED, LaterDriver  # noqa: PLC0415 - only needed here
+    from spark_jobs.snapshot.incremental import CANCELLED, IncrementalSnapshotDriver  # noqa: PLC0415 - only needed here
 
     try:
-        driver = LaterDriver(config, watch=lambda _progress: None, stop=threading.Event())
+        driver = IncrementalSnapshotDriver(config, watch=lambda _progress: None, stop=threading.Event())
         with driver:
             driver.give_up_planned(CANCELLED)
     except TransientError:
@@ -82,7 +82,5 @@ def _snapshot_line(copy: Mapping[str, Any]) -> str:
     words = {"planned": "running", "open": "about to start"}.get(copy["state"], copy["state"])
     reason = f" ({copy['reason']})" if copy["reason"] else ""
     where = f" where {copy['where']}" if copy["where"] else ""
-    return (
-        f"{copy['kind']} snapshot {copy['id']} of {', '.join(copy['tables'])}{where}: {words}{reason}, "
-        f"{', '.join(parts)}"
-    )
+    kind = "initial" if copy["kind"] == "first" else "incremental"
+    return f"{kind} snapshot {copy['id']} of {', '.join(copy['tables'])}{where}: {words}{reason}, {', '.join(parts)}"

@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-import signal
-import threading
 from pathlib import Path
-from types import FrameType
 
 import click
 
 from cdc.commands.options import config_option
 from cdc.config import load_config
+from cdc.stop_signals import event_on
 
 
 @click.command()
@@ -32,11 +30,5 @@ def sync(stores: tuple[str, ...], config_path: Path, generation: int | None) -> 
     from spark_jobs.sync.sync import run_sync  # noqa: PLC0415 - Spark imports slowly
 
     config = load_config(config_path)
-    stop = threading.Event()
-
-    def ask_to_stop(_signal: int, _frame: FrameType | None) -> None:
-        stop.set()
-
-    signal.signal(signal.SIGTERM, ask_to_stop)
-    signal.signal(signal.SIGINT, ask_to_stop)
+    stop = event_on()
     return run_sync(config, stores, stop, generation=generation)

@@ -20,7 +20,7 @@ from cdc.config import load_config
 from cdc.demo.comparison import compare_all
 from cdc.demo.parts import DemoPart, WriterPart
 from cdc.demo.past_totals import query_as_of, remember
-from cdc.demo.pipeline_part import STORES, PipelinePart, write_config
+from cdc.demo.pipeline_process import STORES, PipelineProcess, write_config
 from cdc.demo.run import Demo
 from cdc.demo.shop import DATABASE, create_database
 from cdc.demo.view import view_on
@@ -120,7 +120,7 @@ class _Stage:
         self.writer = ShopWriter(dsn, seed=self._seed, rate=self._rate)
         if self._stores:
             self.writer.write(_FIRST_TRANSACTIONS)  # rows for the initial snapshot
-        pipeline = PipelinePart(self._config_file, self._stack.folder / "logs", stores=self._stores, say=_say)
+        pipeline = PipelineProcess(self._config_file, self._stack.folder / "logs", stores=self._stores, say=_say)
         return [pipeline, WriterPart(self.writer)]
 
     def conclude(self) -> bool:

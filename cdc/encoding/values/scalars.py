@@ -105,7 +105,7 @@ def unescape(value: bytes) -> bytes:
     return _ESCAPED.sub(rb"\1", value) if b"\\" in value else value
 
 
-_SETTINGS = "The session must have the parameters of cdc.postgres.session_settings.SESSION_SETTINGS."
+_SETTINGS = "The session must have the parameters of cdc.postgres.connection.SESSION_SETTINGS."
 _AMOUNT = re.compile(rb"-?\d+\.\d\d").fullmatch
 _ESCAPED = re.compile(rb"\\(.)", re.DOTALL)
 _QUOTED = rb'"((?:[^"\\]|\\.)*)"'

@@ -106,7 +106,7 @@ def _infinite(value: bytes, type_name: str) -> bytes:
 def _not_iso(type_name: str) -> ProtocolError:
     return ProtocolError(
         f"A {type_name} value is not in ISO format and UTC.",
-        remedy="The session must have the parameters of cdc.postgres.session_settings.SESSION_SETTINGS.",
+        remedy="The session must have the parameters of cdc.postgres.connection.SESSION_SETTINGS.",
     )
 
 

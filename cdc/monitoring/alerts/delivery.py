@@ -71,7 +71,7 @@ class Delivery:
             if problem is None:
                 backoff.reset()
             elif time.monotonic() - since < _TOO_OLD_SECONDS:
-                pause = backoff.after(0.0)
+                pause = backoff.next_delay()
                 log.warning("alert_not_delivered", reason=problem, seconds=pause)
                 self._stop.wait(pause)
                 continue

@@ -19,8 +19,10 @@ from cdc.audit.audit_records import AuditRecord
 from cdc.config import Config
 from cdc.errors import TransientError
 from cdc.kafka.broker_clock import append_time_ms
+from cdc.kafka.clients import open_offset_client
 from cdc.kafka.control_topics import committed_reader
 from cdc.kafka.failures import kafka_refusal
+from cdc.kafka.offsets import first_and_end_offset
 from cdc.monitoring.audit_summary import decode_audit, last_audits
 from cdc.monitoring.facts.log_clock import LogClock
 from cdc.monitoring.facts.published_offsets import PublishedOffsets
@@ -154,7 +156,7 @@ class KafkaFactsReader:
         self._unread = set(wanted)
 
     def _start(self, consumer: Consumer, name: str) -> int:
-        low, high = consumer.get_watermark_offsets(TopicPartition(name, 0), timeout=_ANSWER_SECONDS)
+        low, high = first_and_end_offset(consumer, name, timeout_seconds=_ANSWER_SECONDS)
         look_back = next((back for each, back in _LOOK_BACK.items() if each.value == self._controls[name]), high)
         known = self._places.get(name, 0)
         return max(low, high - look_back, known if known <= high else 0)
@@ -235,7 +237,7 @@ class KafkaFactsReader:
         if progress is None:
             return
         if self._admin is None:
-            self._admin = AdminClient({**self._config.kafka.client_options(), "log_level": 0})
+            self._admin = open_offset_client(self._config.kafka.client_options())
         latest = OffsetSpec.latest()  # type: ignore[no-untyped-call]
         places = {
             TopicPartition(name, number): latest

@@ -8,9 +8,9 @@ from __future__ import annotations
 from concurrent import futures
 
 from confluent_kafka import ConsumerGroupTopicPartitions, KafkaException, TopicPartition
-from confluent_kafka.admin import AdminClient
 
 from cdc.config import Config
+from cdc.kafka.clients import open_offset_client
 from cdc.logs import get_logger
 from cdc.monitoring.status_record import PipelineStatus
 
@@ -31,7 +31,7 @@ class GroupMirror:
 
     def __init__(self, config: Config) -> None:
         self._prefix = config.kafka.prefix
-        self._admin = AdminClient({**config.kafka.client_options(), "log_level": 0})
+        self._admin = open_offset_client(config.kafka.client_options())
         self._committed: dict[str, Offsets] = {}
         self._complained = False
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import signal
 import socket
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -20,6 +19,7 @@ from cdc.monitoring.web.consumer_groups import GroupMirror
 from cdc.monitoring.web.history import open_history
 from cdc.monitoring.web.server import DashboardServer
 from cdc.monitoring.web.status_poller import StatusPoller, StatusSource
+from cdc.stop_signals import handled_by
 
 # The time that open requests get at shutdown. Event streams never end by themselves.
 _GRACE_SECONDS = 2
@@ -38,12 +38,8 @@ class _Uvicorn(uvicorn.Server):
 
         So the exit code after a clean shutdown is 0.
         """
-        before = {number: signal.signal(number, self.handle_exit) for number in (signal.SIGINT, signal.SIGTERM)}
-        try:
+        with handled_by(self.handle_exit):
             yield
-        finally:
-            for number, handler in before.items():
-                signal.signal(number, handler)
 
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
         self._served.closing = True

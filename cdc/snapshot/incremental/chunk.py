@@ -19,18 +19,19 @@ from typing import Any
 
 import msgspec
 import psycopg
-from confluent_kafka import KafkaError, KafkaException, Message, Producer
+from confluent_kafka import KafkaError, KafkaException, Message
 
 from cdc.config import Config
 from cdc.config.tables import TableName
 from cdc.errors import TransientError
+from cdc.kafka.clients import open_durable_producer
 from cdc.logical_messages.signed import read_secret
 from cdc.names import TOPIC_BYTES, Control, control_topic
 from cdc.postgres.connection import connect
 from cdc.publishing.publisher import largest_record, producer_settings
+from cdc.snapshot.chunk_attempt import Attempt, AttemptOutcome, RateLimiter, run_attempt
 from cdc.snapshot.incremental import watermarks
 from cdc.snapshot.incremental.chunk_rows import CHUNK_HEADER, GONE, SIZE_HEADER, TOPIC_HEADER, chunk_tag
-from cdc.snapshot.initial_chunk import Attempt, AttemptOutcome, RateLimiter, run_attempt
 from cdc.snapshot.locked_pieces import LockedPiece, lock_pieces
 from cdc.snapshot.records import ChunkState
 from cdc.snapshot.rows_by_key import rows_by_key
@@ -157,7 +158,7 @@ class _Rows:
         self._offsets: list[int] = []
         self._failed: KafkaError | None = None
         settings = producer_settings(kafka.max_message_bytes) | kafka.client_options()
-        self._producer = Producer(settings | {"delivery.report.only.error": False})
+        self._producer = open_durable_producer(settings, {"delivery.report.only.error": False})
         self._pace = RateLimiter(task.rows_per_second)
         self._largest = largest_record(kafka.max_message_bytes)
         self._headers_bytes = TOPIC_BYTES + len(self._tag)

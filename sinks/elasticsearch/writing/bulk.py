@@ -16,6 +16,7 @@ import msgspec
 from elastic_transport import TransportError
 from elasticsearch import ApiError, Elasticsearch
 
+from cdc.backoff import Backoff
 from cdc.errors import RefusedError, TransientError
 from sinks.elasticsearch.client import api_error, problem, transport_error
 
@@ -87,17 +88,17 @@ def send_bulk(client: Elasticsearch, target: str, portion: Sequence[BulkItem]) -
     refused: list[BulkRefusal] = []
     waiting: Sequence[BulkItem] = portion
     give_up_at = time.monotonic() + _PATIENCE_SECONDS
-    pause_seconds = _FIRST_PAUSE_SECONDS
+    backoff = Backoff(_FIRST_PAUSE_SECONDS, _LONGEST_PAUSE_SECONDS)
     while True:
         waiting = _attempt(client, target, waiting, refused)
         if not waiting:
             return refused
+        pause_seconds = backoff.next_delay()
         if time.monotonic() + pause_seconds > give_up_at:
             raise TransientError(
                 f"The search server is too busy: {len(waiting)} documents are not written to {target}."
             )
         time.sleep(pause_seconds)
-        pause_seconds = min(pause_seconds * 2, _LONGEST_PAUSE_SECONDS)
 
 
 def _attempt(

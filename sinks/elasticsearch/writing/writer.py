@@ -7,19 +7,19 @@ below a TRUNCATE marker.
 
 from __future__ import annotations
 
-import time
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Final
 
+from cdc.clock import now_ms
 from cdc.config.stores import SearchConfig as Settings
 from cdc.lsn import Version
 from cdc.stores.contract import Change, Generation, Rejected, TableSchema
 from sinks.elasticsearch.client import open_elasticsearch
+from sinks.elasticsearch.clients import SearchClient
 from sinks.elasticsearch.markers import read_marker, write_marker
 from sinks.elasticsearch.naming import index_of, writer_alias
 from sinks.elasticsearch.pages import pages
-from sinks.elasticsearch.search_client import SearchClient
 from sinks.elasticsearch.writing import bulk
 from sinks.elasticsearch.writing.documents import Documents, live, older_than, tombstone_lines
 from sinks.elasticsearch.writing.external_versions import Numbering
@@ -74,8 +74,8 @@ class ElasticsearchWriter:
             size=_SWEEP_ROWS,
             with_source=False,
         ):
-            now_ms, number = time.time_ns() // 1_000_000, self._numbering.number(version)
-            items = [bulk.BulkItem(tombstone_lines(hit.id, number, *version, now_ms), hit.id) for hit in page]
+            deleted_ms, number = now_ms(), self._numbering.number(version)
+            items = [bulk.BulkItem(tombstone_lines(hit.id, number, *version, deleted_ms), hit.id) for hit in page]
             for portion in bulk.requests(items, self._bulk_bytes):
                 bulk.send_bulk(self._raw, target, portion)
             swept += len(page)
@@ -90,7 +90,7 @@ class ElasticsearchWriter:
             self._markers[table] = read_marker(self._client, self._prefix, self._generation, table)
         marker = self._markers[table]
         lines = Documents(table, self._numbering).lines
-        now_ms = time.time_ns() // 1_000_000
+        written_ms = now_ms()
         for change in changes:
             if marker is None or change.version >= marker:
-                yield bulk.BulkItem(lines(change, now_ms), change)
+                yield bulk.BulkItem(lines(change, written_ms), change)

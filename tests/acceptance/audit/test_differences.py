@@ -20,14 +20,14 @@ from cdc.audit.audit_records import AuditRecord
 from cdc.audit.sampled_audit import ContinuousAudit
 from cdc.lsn import Version
 from spark_jobs.audit.run import AuditOptions, run_audit
-from tests.harness import cleanup
-from tests.harness.database import Database
-from tests.harness.pipeline import Pipeline
-from tests.harness.process import Process, tailrace_argv
-from tests.harness.store_sync import StorePipeline
-from tests.harness.store_tampering import Tampering
-from tests.harness.topics import delete_topics
-from tests.harness.waiting import eventually
+from tests.harness.kafka.topics import delete_topics
+from tests.harness.pipeline.pipeline import Pipeline
+from tests.harness.postgres.database import Database
+from tests.harness.processes.process import Process, tailrace_argv
+from tests.harness.processes.waiting import eventually
+from tests.harness.servers import cleanup
+from tests.harness.stores.store_pipeline import StorePipeline
+from tests.harness.stores.tampering import Tampering
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -158,7 +158,7 @@ def _spoil_search(tampering: Tampering, ghost: Any) -> None:
 
 
 def _spoil_cache(tampering: Tampering, row: Any, version: Any) -> None:
-    """The same differences as in `_spoil_search`."""
+    """Make the same differences in Redis as `_spoil_search` makes in Elasticsearch."""
     tampering.row(1, n=-1)
     tampering.redis.delete(tampering.key(2))
     tampering.redis.hset(tampering.key(3), "version", str(Version((1 << 50), 1)))
@@ -168,51 +168,53 @@ def _spoil_cache(tampering: Tampering, row: Any, version: Any) -> None:
 
 
 def _kept(stores: StorePipeline, table: str) -> dict[str, str]:
-    """The verdict of the last whole audit that was kept, by store."""
+    """The stored verdict of the last full audit, by store."""
     kept = [each for each in read_audits(stores.config) if each.table == f"public.{table}" and not each.sampled]
     return {each.store: each.verdict for each in kept}
 
 
 def _differences(records: list[AuditRecord], store: str) -> dict[str, str]:
-    """Kinds by id."""
+    """The kind of each difference, by row id."""
     return {each.id: each.kind for record in records if record.store == store for each in record.differences}
 
 
 @pytest.mark.parametrize("store", STORES)
 def test_every_kind_of_difference_is_found_and_no_other(history: History, spark: SparkSession, store: str) -> None:
-    """A changed field, a missing row, a wrong version, a row too many, and a row that was deleted."""
+    """An audit reports a changed field, a missing row, a wrong version, an extra row and a row that was deleted at the
+    source.
+    """
     assert _differences(history.found, store) == EXPECTED
 
 
 @pytest.mark.parametrize("store", STORES)
 def test_the_columns_that_differ_are_named(history: History, spark: SparkSession, store: str) -> None:
-    """Of a row with another content, the names of just these columns."""
+    """For a row whose content differs, the audit names exactly the columns that differ."""
     found = [each for record in history.found if record.store == store for each in record.differences]
     assert [each.fields for each in found if each.id == "1"] == [["n"]]
 
 
 def test_a_repair_corrects_every_difference(history: History, spark: SparkSession) -> None:
-    """It counts the rows that it has repaired in each store, and ends with a verdict of equal."""
+    """A repair counts the rows that it corrected in each store and ends with the verdict equal."""
     assert [(each.store, each.verdict, each.repaired) for each in history.repaired] == [
         (store, "equal", len(EXPECTED)) for store in STORES
     ]
 
 
-def test_after_a_repair_every_row_is_equal_at_first_sight(history: History, spark: SparkSession) -> None:
-    """The next audit has no row to look at again."""
+def test_after_a_repair_no_row_needs_a_second_comparison(history: History, spark: SparkSession) -> None:
+    """The audit after a repair rechecks no row."""
     assert [(each.store, each.verdict, each.looked_again) for each in history.again] == [
         (store, "equal", 0) for store in STORES
     ]
 
 
 def test_the_last_audit_of_each_store_is_kept(history: History, spark: SparkSession) -> None:
-    """For the dashboard: drift after the first audit, equal after the last one."""
+    """The dashboard's record of a store's last audit is drift after the first audit and equal after the last one."""
     assert history.found_kept == dict.fromkeys(STORES, "drift")
     assert history.again_kept == dict.fromkeys(STORES, "equal")
 
 
 def test_repaired_rows_take_changes_again(history: History, stores: StorePipeline, spark: SparkSession) -> None:
-    """Also the rows whose version was above all others, and those that were deleted before."""
+    """Repaired rows accept later changes, including rows that had too high a version and rows that had been deleted."""
     stores.pipeline.database.execute(
         "UPDATE kinds SET v = 'later' WHERE id IN (1, 2, 3); INSERT INTO kinds VALUES (900, 1, 'new')"
     )
@@ -223,7 +225,9 @@ def test_repaired_rows_take_changes_again(history: History, stores: StorePipelin
 def test_a_forged_record_in_the_topic_is_found(
     stores: StorePipeline, spark: SparkSession, tamper: Callable[[str], Tampering]
 ) -> None:
-    """An audit of the topics finds it without any store; a repair publishes the row again, and every store has it."""
+    """An audit of the topic finds a forged record without any store; a repair publishes the row again, and every store
+    gets it.
+    """
     audit = _auditing(stores, spark, "others")
     tamper("others").produce({"id": 10}, lambda after: after.update(v="a lie"))
     assert _differences(audit(), "topic") == {"10": "content"}
@@ -245,7 +249,9 @@ def test_a_repair_wins_against_a_delete_that_elasticsearch_remembers(
 def test_a_continuous_audit_finds_what_differs_until_it_is_repaired(
     stores: StorePipeline, spark: SparkSession, tamper: Callable[[str], Tampering]
 ) -> None:
-    """A changed row and a row too many, in the store that has them and not in the other one."""
+    """A continuous audit reports a changed row and an extra row in the store that has them, and not in the other
+    store.
+    """
     samples, tampering = ContinuousAudit(stores.config, rows_per_second=300), tamper("others")
     tampering.row(5, n=-5)
     tampering.redis.hset(tampering.key("77777"), mapping={"row": '{"id":77777}', "version": str(Version(8, 1))})
@@ -257,7 +263,7 @@ def test_a_continuous_audit_finds_what_differs_until_it_is_repaired(
 
 
 def _sampled(samples: ContinuousAudit, stores: StorePipeline, store: str) -> set[str] | None:
-    """What a continuous audit says of the table after one more turn; None before its first sample of it."""
+    """The verdict of the continuous audit after one more pass over the table; None before its first sample."""
     samples.turn()
     sampled = [
         record

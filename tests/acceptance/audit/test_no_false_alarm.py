@@ -1,4 +1,4 @@
-"""Audits raise no false alarm, whatever the source does meanwhile, and follow the shape of a store."""
+"""Audits raise no false alarm while the source changes, and compare each store with its own shape."""
 
 from __future__ import annotations
 
@@ -17,12 +17,12 @@ import pytest
 from cdc.audit.audit_records import AuditRecord
 from spark_jobs.audit.run import AuditOptions, run_audit
 from tests.golden.documented import read_setup
-from tests.harness.database import Database
-from tests.harness.incremental_snapshot import copy_due
-from tests.harness.pipeline import MakePipeline
-from tests.harness.store_sync import StorePipeline
-from tests.harness.store_tampering import tampering_with
-from tests.harness.writer import SCHEMA, Writer
+from tests.harness.pipeline.pipeline import MakePipeline
+from tests.harness.postgres.background_writer import SCHEMA, Writer
+from tests.harness.postgres.database import Database
+from tests.harness.snapshot.incremental_snapshot import copy_due
+from tests.harness.stores.store_pipeline import StorePipeline
+from tests.harness.stores.tampering import tampering_with
 from tests.integration.cdc.snapshot.test_snapshot_equals_stream import make_wide_table
 
 if TYPE_CHECKING:
@@ -30,15 +30,16 @@ if TYPE_CHECKING:
 
 
 def _differences(records: list[AuditRecord], store: str) -> dict[str, str]:
-    """Kinds by id."""
+    """The kind of each difference, by row id."""
     return {each.id: each.kind for record in records if record.store == store for each in record.differences}
 
 
 @contextmanager
 def _altering(database: Database) -> Iterator[None]:
-    """Columns of `items` come and go, as long as the block lasts: each has a name of its own.
+    """Add and drop columns of `items` until the block ends, each under a new name.
 
-    One that is added under the name of a dropped one makes the table incomplete, and nothing would be compared.
+    A column that is added under the name of a dropped one would make the table incomplete, and nothing would be
+    compared.
     """
     stop = threading.Event()
 
@@ -64,10 +65,11 @@ def _altering(database: Database) -> Iterator[None]:
 def test_no_false_alarm_and_every_type(
     make_pipeline: MakePipeline, spark: SparkSession, elasticsearch_url: str, redis_url: str
 ) -> None:
-    """A writer hammers and columns come and go; every documented type, keys of two columns, masked values: no drift.
+    """Under constant writes and DDL, an audit of every documented type, two-column keys and masked values finds no
+    drift.
 
-    A row that is missing among them is told by its key, without its values, and mended. A table with a column that came
-    back under the name of a dropped one is not judged until it has been copied.
+    A missing row is reported by its key, without its values, and repaired. A table with a column that was added again
+    under the name of a dropped one has no verdict until it has been copied.
     """
     pipeline = make_pipeline(capture={"mask_salt": "salt"})
     with pipeline.config.open("a") as config:
@@ -93,10 +95,11 @@ def test_no_false_alarm_and_every_type(
         with Writer(database), _altering(database):
             for _ in range(2):
                 found = list(run_audit(stores.config, options, lambda: spark))
+                assert len(found) == 3 * len(stores.names)
                 assert {record.verdict for record in found} <= {"equal", "undecided"}, found
         found = list(run_audit(stores.config, options, lambda: spark))
         assert {record.verdict for record in found} == {"equal"}, found
-        _assert_column_that_came_back(stores, spark, options)
+        _assert_column_added_again(stores, spark, options)
         with tampering_with(stores, "people", elasticsearch_url, redis_url) as tampering:
             hashed = hmac.new(b"salt", b"b7", "sha256").hexdigest()
             row_id = json.dumps(["7", hashed], separators=(",", ":"))
@@ -114,8 +117,10 @@ def test_no_false_alarm_and_every_type(
         }
 
 
-def _assert_column_that_came_back(stores: StorePipeline, spark: SparkSession, options: AuditOptions) -> None:
-    """The topic has the dropped one's values under its name: neither drift nor equal, and after a copy equal."""
+def _assert_column_added_again(stores: StorePipeline, spark: SparkSession, options: AuditOptions) -> None:
+    """The table is neither equal nor drift until it is copied: the topic has the dropped column's values under this
+    name.
+    """
     database = stores.pipeline.database
     database.execute("ALTER TABLE items ADD COLUMN back text")
     database.execute("INSERT INTO items VALUES (-1, 0, ''); UPDATE items SET back = 'old'")
@@ -140,7 +145,7 @@ def _lie(after: dict[str, Any]) -> None:
 def test_a_store_that_gets_its_own_shape(
     make_pipeline: MakePipeline, spark: SparkSession, elasticsearch_url: str, redis_url: str
 ) -> None:
-    """What it must hold is what the shape makes of the rows: neither more nor less, and that is what is mended."""
+    """A store with a shape is compared with the shaped rows, and a repair writes shaped rows."""
     shape = {"public.t": {"where": "n > 10", "columns": ["id", "n"]}}
     stores = StorePipeline(
         make_pipeline(),

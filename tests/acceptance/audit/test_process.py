@@ -1,4 +1,4 @@
-"""`tailrace audit` and `tailrace snapshot --keys` as processes: exit codes, what they print, what they leave behind."""
+"""`tailrace audit` and `tailrace snapshot --keys` as processes: exit codes, output and effects."""
 
 from __future__ import annotations
 
@@ -7,11 +7,11 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from tests.harness.pipeline import MakePipeline
-from tests.harness.process import StartProcess
-from tests.harness.store_sync import StorePipeline
-from tests.harness.store_tampering import tampering_with
-from tests.harness.waiting import eventually
+from tests.harness.pipeline.pipeline import MakePipeline
+from tests.harness.processes.process import StartProcess
+from tests.harness.processes.waiting import eventually
+from tests.harness.stores.store_pipeline import StorePipeline
+from tests.harness.stores.tampering import tampering_with
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

@@ -1,4 +1,4 @@
-"""An audit of a warehouse finds what was done to its files behind Tailrace's back, and nothing else."""
+"""An audit of a warehouse finds every change that was made to its files without Tailrace, and no other difference."""
 
 from __future__ import annotations
 
@@ -22,12 +22,12 @@ from spark_jobs.audit.run import AuditOptions, run_audit
 from tests.acceptance.audit.test_no_false_alarm import _altering
 from tests.acceptance.warehouse.test_content import _ROWS, _TYPES
 from tests.golden.documented import read_examples, read_setup
-from tests.harness.database import Database
-from tests.harness.incremental_snapshot import copy_due
-from tests.harness.pipeline import MakePipeline
-from tests.harness.store_sync import StorePipeline
-from tests.harness.waiting import eventually
-from tests.harness.writer import SCHEMA, Writer
+from tests.harness.pipeline.pipeline import MakePipeline
+from tests.harness.postgres.background_writer import SCHEMA, Writer
+from tests.harness.postgres.database import Database
+from tests.harness.processes.waiting import eventually
+from tests.harness.snapshot.incremental_snapshot import copy_due
+from tests.harness.stores.store_pipeline import StorePipeline
 from tests.integration.cdc.snapshot.test_snapshot_equals_stream import make_wide_table
 
 if TYPE_CHECKING:
@@ -82,8 +82,9 @@ def _audit(stores: StorePipeline, spark: SparkSession, *tables: str, **options: 
 
 
 def _spoil(table: Table) -> None:
-    """Of pairs: one row gone, one with another value, one with a version from the future, one too many, one twice, and
-    one that was deleted is back."""
+    """Spoil the table `pairs`: one row removed, one changed, one with a future version, one extra, one twice, one
+    deleted row back.
+    """
     rows = table.scan().to_arrow()
     by_name = {name: rows.filter(pa.compute.equal(rows["b"], name)) for name in ("b20", "b21", "b22", "b23")}
     table.delete(EqualTo("b", "b20"))
@@ -101,9 +102,10 @@ def _spoil(table: Table) -> None:
 @pytest.mark.slow
 @pytest.mark.timeout(900)
 @pytest.mark.filterwarnings("ignore:Merge on read is not yet supported", "ignore:Parquet writer option")
-def test_what_was_done_to_the_files_is_found_and_mended(stores: StorePipeline, spark: SparkSession) -> None:
-    """Types, texts, shapes: no alarm. A row gone, changed, too late, too many, twice, back: just these; and a repair
-    makes them right beside the running sync, which goes on from where it was."""
+def test_changes_made_to_the_files_are_found_and_repaired(stores: StorePipeline, spark: SparkSession) -> None:
+    """An audit finds each spoiled row and no other; a repair corrects them while the sync runs, and the sync
+    continues.
+    """
     database = stores.pipeline.database
     database.execute(_TYPES + _MORE)
     stores.pipeline.start()
@@ -134,12 +136,12 @@ def test_what_was_done_to_the_files_is_found_and_mended(stores: StorePipeline, s
         database.execute("UPDATE pairs SET kept = -1 WHERE b IN ('b20', 'b21', 'b22', 'b23')")
         again = _audit(stores, spark, "pairs")["warehouse", "pairs"]
         assert again.verdict == "equal", again
-        eventually(lambda: not _sampled(samples, stores), 90, "samples to find that it is mended")
+        eventually(lambda: not _sampled(samples, stores), 90, "samples to find that it is repaired")
         _assert_one_open_version(stores, rows=again.store_rows)
 
 
 def _sampled(samples: ContinuousAudit, stores: StorePipeline) -> set[str]:
-    """What another turn has found wrong in pairs by now."""
+    """The differences in `pairs` that the continuous audit has found by now."""
     samples.turn()
     records = [each for each in read_audits(stores.config) if each.sampled and each.table == "public.pairs"]
     assert {each.store for each in records} <= {"warehouse"}
@@ -155,7 +157,7 @@ def _position(stores: StorePipeline) -> list[int]:
 
 @contextmanager
 def _updating(database: Database) -> Iterator[None]:
-    """Rows beside those that are mended change all the while."""
+    """Update rows that are not repaired until the block ends."""
     stop = threading.Event()
 
     def update() -> None:
@@ -172,7 +174,7 @@ def _updating(database: Database) -> Iterator[None]:
 
 
 def _assert_one_open_version(stores: StorePipeline, *, rows: int) -> None:
-    """In the history, of each row that is there."""
+    """The history has exactly one open version of each row that exists."""
     with stores.opened("warehouse") as (store, _):
         assert isinstance(store, IcebergStore)
         history = store.tables.load(("public__history", "pairs"))
@@ -184,7 +186,9 @@ def _assert_one_open_version(stores: StorePipeline, *, rows: int) -> None:
 
 @pytest.mark.slow
 def test_every_documented_type_is_compared(make_pipeline: MakePipeline, spark: SparkSession, tmp_path: Path) -> None:
-    """All values of docs/reference/types.md, as text, and typed where they fit: no alarm while columns come and go."""
+    """No false alarm for any value of docs/reference/types.md, as text and typed, while columns are added and
+    dropped.
+    """
     section = {
         "kind": "iceberg",
         "path": str(tmp_path / "warehouse"),
@@ -215,6 +219,7 @@ def test_every_documented_type_is_compared(make_pipeline: MakePipeline, spark: S
         with Writer(database), _altering(database):
             for _ in range(3):
                 found = _audit(stores, spark, "items")
+                assert len(found) == 1
                 assert {each.verdict for each in found.values()} <= {"equal", "undecided"}, found
         found = _audit(stores, spark, "items")
         assert {each.verdict for each in found.values()} == {"equal"}, found

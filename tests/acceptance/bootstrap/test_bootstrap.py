@@ -1,4 +1,4 @@
-"""A store is built anew from the topics alone, beside the one that serves; readers see it when it is whole."""
+"""A bootstrap builds a store from the topics alone, in a new generation; readers switch to it when it is complete."""
 
 from __future__ import annotations
 
@@ -13,13 +13,13 @@ from cdc.stores.registry import open_store
 from spark_jobs.bootstrap.bootstrap import BuildOptions, plan_bootstrap, run_bootstrap, switch_generation
 from spark_jobs.writing.contract import LoadProgress
 from tests.acceptance.bootstrap.test_compaction import _compact
-from tests.harness.contents import read_raw
-from tests.harness.database import Database
-from tests.harness.own_postgres import OwnPostgres
-from tests.harness.pipeline import MakePipeline, Pipeline
-from tests.harness.process import StartProcess
-from tests.harness.store_sync import StorePipeline
-from tests.harness.waiting import eventually
+from tests.harness.kafka.raw_records import read_raw
+from tests.harness.pipeline.pipeline import MakePipeline, Pipeline
+from tests.harness.postgres.database import Database
+from tests.harness.processes.process import StartProcess
+from tests.harness.processes.waiting import eventually
+from tests.harness.servers.dedicated_postgres import OwnPostgres
+from tests.harness.stores.store_pipeline import StorePipeline
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -38,7 +38,9 @@ def make_stores(make_pipeline: MakePipeline, spark: SparkSession, elasticsearch_
 
 
 def test_the_source_is_not_needed(make_stores: MakeStores) -> None:
-    """Capture is dead and nobody answers at the source's address: complete as of an LSN, with deletes and TRUNCATE."""
+    """With capture stopped and the source unreachable, a bootstrap is complete as of an LSN, deletes and TRUNCATE
+    included.
+    """
     stores = make_stores()
     pipeline = stores.pipeline
     capture = pipeline.start()
@@ -68,9 +70,9 @@ def test_the_source_may_be_switched_off(
     elasticsearch_url: str,
     redis_url: str,
 ) -> None:
-    """The database server itself is stopped while both stores are built; started again, it has what they have.
+    """Both stores are built while the database server is stopped, and equal the source when it runs again.
 
-    How far a build is was noted where the dashboard reads it.
+    The progress of the build is recorded where the dashboard reads it.
     """
     server = OwnPostgres(tmp_path / "server")
     try:
@@ -113,7 +115,9 @@ def _both(elasticsearch_url: str, redis_url: str) -> dict[str, dict[str, str]]:
 
 
 def test_a_running_sync_goes_on_and_follows_the_switch(make_stores: MakeStores) -> None:
-    """The old generation is fed until the switch, the new one after it, and the old one is gone."""
+    """A running sync writes to the old generation until the switch and to the new one after it; the old one is
+    removed.
+    """
     stores = make_stores()
     database = stores.pipeline.database
     stores.pipeline.start()
@@ -130,8 +134,8 @@ def test_a_running_sync_goes_on_and_follows_the_switch(make_stores: MakeStores) 
             assert [each.number for each in store.list_generations()] == [2]
 
 
-def test_two_generations_can_be_fed_for_a_while(make_stores: MakeStores) -> None:
-    """Built without the switch, fed beside the one that serves; readers stay where they are until they are told."""
+def test_two_generations_can_be_kept_up_to_date(make_stores: MakeStores) -> None:
+    """A generation built without the switch is synced as well as the serving one; readers switch only when told to."""
     stores = make_stores()
     database = stores.pipeline.database
     stores.pipeline.start()
@@ -153,8 +157,10 @@ def test_two_generations_can_be_fed_for_a_while(make_stores: MakeStores) -> None
         stores.assert_same("t", stores=["search"])
 
 
-def test_one_that_dies_leaves_the_serving_one_alone(make_stores: MakeStores, spark: SparkSession) -> None:
-    """Half built: readers see what they saw, and the next one completes and clears up."""
+def test_a_failed_bootstrap_leaves_the_serving_generation_alone(make_stores: MakeStores, spark: SparkSession) -> None:
+    """After a failure half-way, readers still see the old rows; the next bootstrap completes and removes the
+    leftovers.
+    """
     stores = make_stores()
     database = stores.pipeline.database
     stores.pipeline.start()
@@ -181,8 +187,8 @@ def test_one_that_dies_leaves_the_serving_one_alone(make_stores: MakeStores, spa
         assert [each.number for each in store.list_generations()] == [serving.number] == [report.generation]
 
 
-def test_slower_than_the_deletes_are_kept_is_not_complete(make_stores: MakeStores, spark: SparkSession) -> None:
-    """It says so, and readers stay where they are."""
+def test_a_bootstrap_slower_than_delete_retention_is_not_complete(make_stores: MakeStores, spark: SparkSession) -> None:
+    """A bootstrap that takes longer than delete retention reports that it is incomplete, and readers do not switch."""
     stores = make_stores(kafka={"delete_retention_hours": 0.001})
     stores.pipeline.start()
     stores.pipeline.database.execute("INSERT INTO t VALUES ('a', 1)")
@@ -207,8 +213,8 @@ def test_slower_than_the_deletes_are_kept_is_not_complete(make_stores: MakeStore
 
 
 @pytest.mark.slow
-def test_no_ghosts_after_real_compaction(make_stores: MakeStores) -> None:
-    """What was deleted or truncated before stays dead, where the topic has only the last record of each key."""
+def test_deleted_rows_do_not_return_after_compaction(make_stores: MakeStores) -> None:
+    """Rows that were deleted or truncated stay absent when the topic has only the last record of each key."""
     stores = make_stores(kafka={"partitions": 2})
     database = stores.pipeline.database
     stores.pipeline.start()
@@ -224,7 +230,7 @@ def test_no_ghosts_after_real_compaction(make_stores: MakeStores) -> None:
 @pytest.mark.slow
 @pytest.mark.timeout(600)
 def test_a_killed_bootstrap_process_can_be_run_again(make_stores: MakeStores, tailrace: StartProcess) -> None:
-    """kill -9 of the whole driver while it loads."""
+    """A bootstrap killed with `kill -9` while it loads can be run again and completes."""
     stores = make_stores()
     database = stores.pipeline.database
     stores.pipeline.start()

@@ -1,18 +1,18 @@
-"""Against a topic that Kafka has really compacted: what is left is the last of every key, and it is enough."""
+"""A topic that Kafka has really compacted keeps the last record of every key, and that is enough to build a store."""
 
 from __future__ import annotations
 
-from tests.harness.pipeline import MakePipeline, Pipeline
-from tests.harness.records import Record
-from tests.harness.topics import alter_topic
-from tests.harness.waiting import eventually
+from tests.harness.kafka.records import Record
+from tests.harness.kafka.topics import alter_topic
+from tests.harness.pipeline.pipeline import MakePipeline, Pipeline
+from tests.harness.processes.waiting import eventually
 
 # Rolls a segment at almost every append, and cleans whatever is dirty.
 _EAGER = {"segment.ms": "50", "min.cleanable.dirty.ratio": "0.001", "max.compaction.lag.ms": "100"}
 
 
 def test_the_last_value_of_each_key_survives_compaction(make_pipeline: MakePipeline) -> None:
-    """X=1, Y=2, X=3, Z=4, X=5, delete Y: what is left is X=5, Z=4, and Y's tombstone, kept for a day."""
+    """After X=1, Y=2, X=3, Z=4, X=5 and a delete of Y, compaction leaves X=5, Z=4 and the tombstone of Y."""
     pipeline = make_pipeline(kafka={"partitions": 1})
     database = pipeline.database
     database.execute("CREATE TABLE t (key text PRIMARY KEY, value int)")
@@ -27,7 +27,7 @@ def test_the_last_value_of_each_key_survives_compaction(make_pipeline: MakePipel
     ):
         database.execute(statement)
     pipeline.fence(while_running=capture)
-    assert [_said(record) for record in pipeline.records("t")] == [
+    assert [_latest(record) for record in pipeline.records("t")] == [
         ("X", 1),
         ("Y", 2),
         ("X", 3),
@@ -39,9 +39,9 @@ def test_the_last_value_of_each_key_survives_compaction(make_pipeline: MakePipel
 
     _compact(pipeline, "t")
 
-    left = [record for record in pipeline.records("t") if _said(record)[0] != "filler"]
-    assert [_said(record) for record in left if record.value is not None] == [("Z", 4), ("X", 5)]
-    assert [_said(record)[0] for record in left if record.value is None] == ["Y"]
+    left = [record for record in pipeline.records("t") if _latest(record)[0] != "filler"]
+    assert [_latest(record) for record in left if record.value is not None] == [("Z", 4), ("X", 5)]
+    assert [_latest(record)[0] for record in left if record.value is None] == ["Y"]
     assert all(record.version is not None for record in left)
     pipeline.assert_same("t", while_running=capture)
 
@@ -52,7 +52,9 @@ def test_the_last_value_of_each_key_survives_compaction(make_pipeline: MakePipel
 
 
 def test_a_truncate_still_holds_after_compaction(make_pipeline: MakePipeline) -> None:
-    """Compaction keeps the rows that TRUNCATE killed (nobody deleted their keys), and the marker that says so."""
+    """Compaction keeps the rows that TRUNCATE removed, because their keys have no tombstone, and the marker that ends
+    them.
+    """
     pipeline = make_pipeline(kafka={"partitions": 2})
     database = pipeline.database
     database.execute("CREATE TABLE t (key text PRIMARY KEY, value int)")
@@ -78,7 +80,9 @@ def test_a_truncate_still_holds_after_compaction(make_pipeline: MakePipeline) ->
 
 
 def _compact(pipeline: Pipeline, table: str) -> None:
-    """Until a partition has one record of each key; fillers roll the segments, since the last is never cleaned."""
+    """Wait until a partition has one record per key; filler records roll the segments, since Kafka never cleans the
+    last one.
+    """
     topic = pipeline.topic(table)
     alter_topic(pipeline.bootstrap, topic, _EAGER)
     pipeline.database.execute(f"INSERT INTO {table} VALUES ('filler', 0), ('filler 2', 0), ('filler 3', 0)")
@@ -92,8 +96,8 @@ def _compact(pipeline: Pipeline, table: str) -> None:
     eventually(compacted, 120, f"{topic} to be compacted")
 
 
-def _said(record: Record) -> tuple[str, int | None]:
-    """A key, and the value that it has from here on."""
+def _latest(record: Record) -> tuple[str, int | None]:
+    """A key and the value that it has from here on."""
     key = record.key.decode().removeprefix('{"key":"').removesuffix('"}')
     after = record.value and record.value["after"]
     return ("filler" if key.startswith("filler") else key), after and after["value"]

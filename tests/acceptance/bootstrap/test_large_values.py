@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING
 import pytest
 
 from spark_jobs.tasks.parked_rows import read_parked
-from tests.harness.audit import assert_clean
-from tests.harness.pipeline import MakePipeline
-from tests.harness.store_sync import StorePipeline
+from tests.harness.pipeline.pipeline import MakePipeline
+from tests.harness.stores.clean_audit import assert_clean
+from tests.harness.stores.store_pipeline import StorePipeline
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

@@ -13,12 +13,12 @@ import pytest
 from cdc.lsn import LSN
 from cdc.positions.wait import wait_for
 from sinks.iceberg.store import IcebergStore
-from tests.harness.audit import assert_clean
-from tests.harness.command import run_command
-from tests.harness.database import Database
-from tests.harness.pipeline import MakePipeline, Pipeline
-from tests.harness.store_sync import StorePipeline
-from tests.harness.waiting import eventually
+from tests.harness.pipeline.pipeline import MakePipeline, Pipeline
+from tests.harness.postgres.database import Database
+from tests.harness.processes.command import run_command
+from tests.harness.processes.waiting import eventually
+from tests.harness.stores.clean_audit import assert_clean
+from tests.harness.stores.store_pipeline import StorePipeline
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

@@ -1,4 +1,4 @@
-"""The broker's disk is full: it dies, and when it has room again everything goes on by itself."""
+"""When the broker's disk is full it stops; when it has space again, capture and sync continue without intervention."""
 
 from __future__ import annotations
 
@@ -11,13 +11,13 @@ from typing import TYPE_CHECKING, Final
 import pytest
 
 from deploy.stack import Stack, open_stack
-from tests.harness.audit import assert_clean
-from tests.harness.database import Database
-from tests.harness.pipeline import Pipeline
-from tests.harness.process import StartProcess
-from tests.harness.store_sync import StorePipeline
-from tests.harness.waiting import eventually
-from tests.harness.writer import SCHEMA, Writer
+from tests.harness.pipeline.pipeline import Pipeline
+from tests.harness.postgres.background_writer import SCHEMA, Writer
+from tests.harness.postgres.database import Database
+from tests.harness.processes.process import StartProcess
+from tests.harness.processes.waiting import eventually
+from tests.harness.stores.clean_audit import assert_clean
+from tests.harness.stores.store_pipeline import StorePipeline
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -58,7 +58,7 @@ def disk(tmp_path: Path) -> Iterator[SmallDisk]:
 
 @pytest.fixture
 def broker(tmp_path: Path, disk: SmallDisk) -> Iterator[Stack]:
-    """With its data on that disk."""
+    """A broker with its data on the small disk."""
     stack = open_stack(tmp_path / "stack")
     stack.up(["kafka"])
     yield stack
@@ -77,8 +77,10 @@ def test_a_full_broker_is_waited_for_and_nothing_is_lost(
     disk: SmallDisk,
     broker: Stack,
 ) -> None:
-    """Twice, under load: the disk fills, and the broker dies of it. When it is started with room again, capture and
-    sync go on by themselves, with a new schema too. Nothing is lost or doubled, and an audit finds nothing."""
+    """Twice under load the disk fills and the broker stops; after a restart with free space everything continues.
+
+    Nothing is lost or published twice, a schema change included, and an audit finds nothing.
+    """
     bootstrap = broker.server("kafka").address
     pipeline = Pipeline(database=database, bootstrap=bootstrap, prefix=prefix, folder=tmp_path, start=tailrace)
     pipeline.configure()

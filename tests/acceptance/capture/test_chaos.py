@@ -16,12 +16,12 @@ import psycopg
 import pytest
 
 from deploy.stack import Stack
-from tests.harness.audit import assert_clean
-from tests.harness.pipeline import MakePipeline, Pipeline
-from tests.harness.process import Process
-from tests.harness.proxy import Proxy
-from tests.harness.waiting import eventually
-from tests.harness.writer import SCHEMA, Writer
+from tests.harness.network.proxy import Proxy
+from tests.harness.pipeline.pipeline import MakePipeline, Pipeline
+from tests.harness.postgres.background_writer import SCHEMA, Writer
+from tests.harness.processes.process import Process
+from tests.harness.processes.waiting import eventually
+from tests.harness.stores.clean_audit import assert_clean
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -91,11 +91,10 @@ class Chaos:
 
 @pytest.mark.slow
 @pytest.mark.timeout(_SECONDS * 3 + 300)
-def test_nothing_is_lost_or_doubled_whatever_fails(
+def test_random_faults_lose_and_duplicate_nothing(
     make_pipeline: MakePipeline, stack: Stack, start_proxy: Callable[[str, int], Proxy], spark: SparkSession
 ) -> None:
-    """Whatever fails, in whatever order, capture comes back by itself and every change is published once; an audit
-    finds nothing."""
+    """After random faults in random order, capture recovers without intervention and each change is published once."""
     rng = random.Random(_SEED)
     postgres = stack.server("postgres")
     proxy = start_proxy(postgres.host, postgres.port)
@@ -118,7 +117,7 @@ def test_nothing_is_lost_or_doubled_whatever_fails(
 
 
 def _answers(pipeline: Pipeline) -> bool:
-    """The test's own connection may not know yet that the server was away."""
+    """Whether the source answers; the first query after an outage may fail on the old connection."""
     try:
         return pipeline.database.execute("SELECT 1") == [(1,)]
     except psycopg.OperationalError:

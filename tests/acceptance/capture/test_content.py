@@ -1,4 +1,4 @@
-"""What capture makes of unusual but correct changes: the topics hold what the tables hold, after each of them."""
+"""After unusual but valid changes, the topics hold what the tables hold."""
 
 from __future__ import annotations
 
@@ -10,10 +10,10 @@ from typing import Any
 import pytest
 
 from cdc.names import Control, control_topic
-from tests.harness.database import Database
-from tests.harness.pipeline import MakePipeline, peak_memory_bytes
-from tests.harness.process import StartProcess
-from tests.harness.records import read_topic
+from tests.harness.kafka.records import read_topic
+from tests.harness.pipeline.pipeline import MakePipeline, peak_memory_bytes
+from tests.harness.postgres.database import Database
+from tests.harness.processes.process import StartProcess
 
 # Random text does not compress, so that Postgres keeps it outside the row and leaves it out of updates.
 TOASTED = "(SELECT string_agg(md5(random()::text), '') FROM generate_series(1, {}))"
@@ -21,7 +21,7 @@ MEGABYTE = TOASTED.format(32_768)
 
 
 def test_an_untouched_megabyte_is_in_every_event(make_pipeline: MakePipeline) -> None:
-    """An update that leaves a TOASTed value alone carries it all the same, under either replica identity."""
+    """An update that does not touch a TOASTed value still publishes it, under either replica identity."""
     pipeline = make_pipeline()
     database = pipeline.database
     for table in ("usual", "whole"):
@@ -41,12 +41,13 @@ def test_an_untouched_megabyte_is_in_every_event(make_pipeline: MakePipeline) ->
     pipeline.assert_same("usual", "whole", while_running=capture)
     for table in ("usual", "whole"):
         events = [record for record in pipeline.records(table) if record.op in ("c", "u")]
+        assert len(events) == 10, "3 inserts, 5 updates of all rows or of one, a moved row and a last update"
         assert all(len(record.value["after"]["big"]) > 1_000_000 for record in events)
         assert all(record.value["after"]["list"] for record in events)
 
 
 def test_a_truncate_amid_inserts_is_in_every_partition(make_pipeline: MakePipeline) -> None:
-    """What was inserted before is dead, what came after lives, and one marker per partition says so."""
+    """Rows inserted before a TRUNCATE are removed, rows inserted after it stay, and each partition has one marker."""
     pipeline = make_pipeline(kafka={"partitions": 4})
     database = pipeline.database
     database.execute("CREATE TABLE t (id int PRIMARY KEY, v text)")
@@ -66,7 +67,7 @@ def test_a_truncate_amid_inserts_is_in_every_partition(make_pipeline: MakePipeli
 
 
 def test_one_truncate_of_several_tables_reaches_each(make_pipeline: MakePipeline) -> None:
-    """Tables named together and those that CASCADE takes along: all are emptied under one version, others are not."""
+    """One TRUNCATE empties every named table and those that CASCADE adds, under one version, and no other table."""
     pipeline = make_pipeline(source={"tables": ["public.a", "public.b", "public.child", "public.other"]})
     database = pipeline.database
     database.execute(
@@ -87,7 +88,9 @@ def test_one_truncate_of_several_tables_reaches_each(make_pipeline: MakePipeline
 
 
 def test_before_rows_are_there_where_the_replica_identity_gives_them(make_pipeline: MakePipeline) -> None:
-    """REPLICA IDENTITY FULL: the whole old row, TOASTed values too; otherwise the key of a delete, and no more."""
+    """Under REPLICA IDENTITY FULL `before` is the whole old row, TOASTed values included; otherwise only a delete has
+    the key.
+    """
     pipeline = make_pipeline()
     database = pipeline.database
     database.execute(
@@ -114,7 +117,9 @@ def test_before_rows_are_there_where_the_replica_identity_gives_them(make_pipeli
 
 
 def test_what_is_rolled_back_is_never_published(make_pipeline: MakePipeline) -> None:
-    """Savepoints, subtransactions of a failed block, ROLLBACK PREPARED: no event; COMMIT PREPARED: all of them."""
+    """Rolled-back savepoints, subtransactions and prepared transactions publish nothing; COMMIT PREPARED publishes
+    all.
+    """
     pipeline = make_pipeline()
     database = pipeline.database
     database.execute("CREATE TABLE t (id int PRIMARY KEY, v text)")
@@ -142,7 +147,7 @@ def test_what_is_rolled_back_is_never_published(make_pipeline: MakePipeline) -> 
 
 
 def test_clients_that_race_on_one_key_leave_the_topic_like_the_table(make_pipeline: MakePipeline) -> None:
-    """With two writes the stores would differ for ever; with the log the last commit wins everywhere."""
+    """After concurrent writes to one key, the topic has the row of the last commit."""
     pipeline = make_pipeline()
     database = pipeline.database
     database.execute("CREATE TABLE t (id int PRIMARY KEY, v text, big text)")
@@ -158,8 +163,11 @@ def test_clients_that_race_on_one_key_leave_the_topic_like_the_table(make_pipeli
 
 
 def test_a_row_over_the_size_limit_is_parked_and_the_others_flow(make_pipeline: MakePipeline) -> None:
-    """It is on the parked topic with its key, version and reason, and a tombstone in its own; its delete is published
-    in spite of its size, and settles it. (test_parked_rows.py has the rest.)"""
+    """A row over the size limit is parked with its key, version and reason, its own topic gets a tombstone, and other
+    rows flow.
+
+    Its delete is published in spite of its size, and settles it. test_parked_rows.py has the other cases.
+    """
     pipeline = make_pipeline(kafka={"max_message_bytes": 100_000})
     database = pipeline.database
     database.execute("CREATE TABLE t (id text PRIMARY KEY, v text); ALTER TABLE t REPLICA IDENTITY FULL")
@@ -190,7 +198,7 @@ def test_a_row_over_the_size_limit_is_parked_and_the_others_flow(make_pipeline: 
 
 
 def test_a_row_of_many_megabytes_is_parked_and_its_memory_is_not_kept(make_pipeline: MakePipeline) -> None:
-    """It passes through capture once, as a message and as an event; nothing of its size is left behind."""
+    """A row of many megabytes passes through capture once, and its memory is released."""
     pipeline = make_pipeline()
     database = pipeline.database
     database.execute("CREATE TABLE t (id int PRIMARY KEY, v text)")
@@ -205,7 +213,7 @@ def test_a_row_of_many_megabytes_is_parked_and_its_memory_is_not_kept(make_pipel
 
 
 def test_rows_of_every_size_around_the_limit_pass_or_are_parked(make_pipeline: MakePipeline) -> None:
-    """No size, key length or header makes a record that the broker refuses: that would stop everything for ever."""
+    """No row size or key length near the limit makes a record that the broker refuses."""
     limit = 20_000
     pipeline = make_pipeline(kafka={"max_message_bytes": limit})
     database = pipeline.database
@@ -234,7 +242,9 @@ def test_rows_of_every_size_around_the_limit_pass_or_are_parked(make_pipeline: M
 def test_a_clock_that_is_wrong_changes_neither_order_nor_content(
     make_pipeline: MakePipeline, tailrace: StartProcess, tmp_path: Path, shift_seconds: int
 ) -> None:
-    """Order comes from the log: a capture whose clock jumps by a day goes on as if nothing had happened."""
+    """When capture's clock jumps by a day, the order and content of events stay correct, because order comes from the
+    log.
+    """
     pipeline = make_pipeline()
     database = pipeline.database
     database.execute("CREATE TABLE t (id int PRIMARY KEY, v text)")
@@ -307,7 +317,7 @@ def test_a_raised_size_limit_holds_for_topics_that_exist(make_pipeline: MakePipe
 
 @pytest.mark.parametrize("partitions", [2, 8])
 def test_another_number_of_partitions_is_refused(make_pipeline: MakePipeline, partitions: int) -> None:
-    """Fewer would leave partitions without TRUNCATE's marker, more do not exist: nothing is published under either."""
+    """Capture refuses to start when the config has fewer or more partitions than the topic, and publishes nothing."""
     pipeline = make_pipeline(kafka={"partitions": 4})
     pipeline.database.execute("CREATE TABLE t (id int PRIMARY KEY)")
     pipeline.start().kill()

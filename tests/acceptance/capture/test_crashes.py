@@ -1,4 +1,4 @@
-"""Capture killed at the worst moments: every row arrives, none arrives twice, and each key's order stands."""
+"""Capture killed at critical moments loses no row, publishes none twice, and keeps each key's order."""
 
 from __future__ import annotations
 
@@ -10,35 +10,37 @@ import psycopg
 from cdc.lsn import LSN
 from cdc.names import Control, control_topic
 from deploy.stack import Stack
-from tests.harness.database import Database
-from tests.harness.pipeline import MakePipeline, Pipeline
-from tests.harness.process import Process
-from tests.harness.proxy import Proxy
-from tests.harness.records import read_topic
-from tests.harness.topics import list_topics
-from tests.harness.waiting import eventually
-from tests.harness.writer import SCHEMA, Writer
+from tests.harness.kafka.records import read_topic
+from tests.harness.kafka.topics import list_topics
+from tests.harness.network.proxy import Proxy
+from tests.harness.pipeline.pipeline import MakePipeline, Pipeline
+from tests.harness.postgres.background_writer import SCHEMA, Writer
+from tests.harness.postgres.database import Database
+from tests.harness.processes.process import Process
+from tests.harness.processes.waiting import eventually
 
 _POWER_CUTS = 6
 _ROWS_PER_CUT = 20_000
 
 
 def _insert(database: Database, first: int, last: int) -> None:
-    """One transaction."""
+    """Insert these rows in one transaction."""
     database.execute(
         "INSERT INTO items SELECT n, mod(n, 7), 'note ' || n FROM generate_series(%s::int, %s) AS n", [first, last]
     )
 
 
 def _copy(database: Database, first: int, last: int) -> None:
-    """One transaction whose rows share LSNs: COPY writes many rows with one WAL record."""
+    """COPY these rows in one transaction; the rows share LSNs, because COPY writes many rows with one WAL record."""
     with database.connect() as connection, connection.cursor().copy("COPY items FROM STDIN") as copy:
         for number in range(first, last + 1):
             copy.write_row((number, number % 7, f"note {number}"))
 
 
 def test_killed_at_every_step_of_the_first_start(make_pipeline: MakePipeline) -> None:
-    """The first start makes a publication, topics, a record and a slot; killed anywhere, the next one goes on."""
+    """Killed after each step of the first start (publication, topics, record, slot), capture continues at the next
+    start.
+    """
     pipeline = make_pipeline()
     database = pipeline.database
     database.execute(SCHEMA)
@@ -63,7 +65,8 @@ def test_killed_at_every_step_of_the_first_start(make_pipeline: MakePipeline) ->
 def test_killed_in_the_middle_of_a_transaction(
     make_pipeline: MakePipeline, stack: Stack, start_proxy: Callable[[str, int], Proxy]
 ) -> None:
-    """`kill -9` while a transaction is being published: readers see nothing of it in any topic, later all of it.
+    """After `kill -9` while a transaction is published, readers see none of its rows in any topic, and later all of
+    them.
 
     Capture cannot have received COMMIT: the connection is slow, and the proxy freezes it after the first rows.
     """
@@ -93,7 +96,9 @@ def test_killed_in_the_middle_of_a_transaction(
 def test_killed_or_stopped_inside_one_copy(
     make_pipeline: MakePipeline, stack: Stack, start_proxy: Callable[[str, int], Proxy]
 ) -> None:
-    """Rows of one COPY share an LSN: ended after k of n of them, the rest follow, none skipped and none twice."""
+    """Rows of one COPY share an LSN: when capture ends after k of n of them, the rest follow, none skipped and none
+    twice.
+    """
     postgres = stack.server("postgres")
     proxy = start_proxy(postgres.host, postgres.port)
     pipeline = make_pipeline(proxy=proxy, capture={"transaction_events": 1000})
@@ -114,10 +119,10 @@ def test_killed_or_stopped_inside_one_copy(
     assert len(records["items"]) == 30_000
 
 
-def test_killed_after_kafka_has_it_and_before_the_slot_knows(
+def test_killed_between_kafkas_commit_and_the_slots_confirmation(
     make_pipeline: MakePipeline, stack: Stack, start_proxy: Callable[[str, int], Proxy]
 ) -> None:
-    """The slot is confirmed after Kafka's commit, never before; what it sends again is not published again."""
+    """The slot is confirmed only after Kafka's commit, and what the slot sends again is not published again."""
     postgres = stack.server("postgres")
     proxy = start_proxy(postgres.host, postgres.port)
     # No heartbeat but the first: nothing but our own rows moves the slot.
@@ -154,7 +159,7 @@ def test_killed_after_kafka_has_it_and_before_the_slot_knows(
 
 
 def test_a_long_transaction_commits_after_a_short_one_with_a_crash_between(make_pipeline: MakePipeline) -> None:
-    """The long one's rows lie before the short one in the log; confirming the short one must not skip them."""
+    """Confirming a short transaction does not skip the earlier rows of a long one that is still open."""
     pipeline = make_pipeline()
     pipeline.database.execute(SCHEMA)
     capture = pipeline.start()
@@ -171,7 +176,7 @@ def test_a_long_transaction_commits_after_a_short_one_with_a_crash_between(make_
 
 
 def test_killed_again_and_again_under_load(make_pipeline: MakePipeline) -> None:
-    """Wherever the kill lands while clients write, the topic ends up equal and every event is in it once."""
+    """Killed at random moments while clients write, capture ends with an equal topic and each event in it once."""
     pipeline = make_pipeline(capture={"transaction_events": 20})
     pipeline.database.execute(SCHEMA)
     capture = pipeline.start()
@@ -187,7 +192,9 @@ def test_killed_again_and_again_under_load(make_pipeline: MakePipeline) -> None:
 def test_power_cut_of_capture_and_server(
     make_pipeline: MakePipeline, stack: Stack, start_proxy: Callable[[str, int], Proxy]
 ) -> None:
-    """A crash throws the server's slot back behind what was confirmed; progress does not fall, nothing doubles."""
+    """After a crash the server's slot is behind what was confirmed; progress does not fall, and no row is published
+    twice.
+    """
     postgres = stack.server("postgres")
     proxy = start_proxy(postgres.host, postgres.port)
     pipeline = make_pipeline(proxy=proxy, capture={"transaction_events": 1000})
@@ -215,7 +222,9 @@ def test_power_cut_of_capture_and_server(
 
 
 def _cut_power(pipeline: Pipeline, stack: Stack, proxy: Proxy, first: int) -> LSN:
-    """With small transactions confirmed and a part of a large one published; gives what was confirmed."""
+    """Confirm small transactions, publish part of a large one, kill capture and the server; returns the confirmed
+    LSN.
+    """
     capture = pipeline.start()
     for number in range(first, first + 50):
         _insert(pipeline.database, number, number)
@@ -238,7 +247,7 @@ def _sent(pipeline: Pipeline) -> LSN:
 
 
 def _round_trip(pipeline: Pipeline, proxy: Proxy) -> None:
-    """The proxy has forwarded everything that had reached it before this."""
+    """Wait until the proxy has forwarded everything that it received before this call."""
     with psycopg.connect(pipeline.database.dsn, host=proxy.host, port=proxy.port) as connection:
         for _ in range(3):
             connection.execute("SELECT 1")

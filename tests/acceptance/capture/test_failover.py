@@ -1,4 +1,4 @@
-"""The primary dies under load and its standby is promoted: capture goes on without a gap, or refuses."""
+"""When the primary dies under load and its standby is promoted, capture continues without a gap or refuses."""
 
 from __future__ import annotations
 
@@ -9,15 +9,15 @@ from urllib.parse import urlsplit
 
 import pytest
 
-from tests.harness.audit import assert_clean
-from tests.harness.command import run_command
-from tests.harness.database import Database
-from tests.harness.incremental_snapshot import copy_due
-from tests.harness.own_postgres import OwnPostgres
-from tests.harness.pipeline import Pipeline
-from tests.harness.process import Process, StartProcess
-from tests.harness.waiting import eventually
-from tests.harness.writer import SCHEMA, Writer
+from tests.harness.pipeline.pipeline import Pipeline
+from tests.harness.postgres.background_writer import SCHEMA, Writer
+from tests.harness.postgres.database import Database
+from tests.harness.processes.command import run_command
+from tests.harness.processes.process import Process, StartProcess
+from tests.harness.processes.waiting import eventually
+from tests.harness.servers.dedicated_postgres import OwnPostgres
+from tests.harness.snapshot.incremental_snapshot import copy_due
+from tests.harness.stores.clean_audit import assert_clean
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -26,7 +26,7 @@ SYNCED = {"sync_replication_slots": "on"}
 
 
 class Pair:
-    """Two servers under one address, which means whichever of them is the primary. They change roles at a failover."""
+    """Two servers under one address, which always leads to the primary. They change roles at a failover."""
 
     def __init__(self, folder: Path) -> None:
         self.primary = OwnPostgres(folder / "one")
@@ -71,7 +71,7 @@ def make_own_pipeline(
     tailrace: StartProcess,
     request: pytest.FixtureRequest,
 ) -> Iterator[Callable[[], Pipeline]]:
-    """On the pair, once it replicates."""
+    """Pipelines on the pair of servers, once it replicates."""
     made: list[Database] = []
 
     def make() -> Pipeline:
@@ -90,7 +90,7 @@ def make_own_pipeline(
 def test_a_promoted_standby_with_the_slot_goes_on(
     pair: Pair, make_own_pipeline: Callable[[], Pipeline], tailrace: StartProcess
 ) -> None:
-    """The slot was synchronised, and capture never gets ahead of the standby: no gap, nothing twice, and it is said."""
+    """With a synchronised slot capture continues on the standby: no gap, no duplicate, and a log line reports it."""
     pair.replicate(**SYNCED)
     pair.primary.configure({"synchronized_standby_slots": "standby"})
     pipeline = make_own_pipeline()
@@ -110,7 +110,7 @@ def test_a_promoted_standby_with_the_slot_goes_on(
 
 
 def _fail_back(pair: Pair, pipeline: Pipeline, capture: Process, tailrace: StartProcess) -> None:
-    """The same once more, with capture down meanwhile: `check` knows that it may go on, and it does."""
+    """A second failover, with capture down meanwhile: `check` reports that capture may continue, and it does."""
     pair.replicate(**SYNCED)
     eventually(lambda: pair.slot_is_synced(pipeline.slot_name), 60, "the slot on the standby")
     capture.terminate()
@@ -127,7 +127,7 @@ def _fail_back(pair: Pair, pipeline: Pipeline, capture: Process, tailrace: Start
 
 
 def test_a_promoted_standby_without_the_slot_is_refused(pair: Pair, make_own_pipeline: Callable[[], Pipeline]) -> None:
-    """Nobody can tell what was committed in between: exit code 3, and no new slot."""
+    """Without the slot the changes in between are unknown: capture exits with code 3 and makes no new slot."""
     pair.replicate()
     pipeline = make_own_pipeline()
     capture = pipeline.start()
@@ -142,7 +142,7 @@ def test_a_promoted_standby_without_the_slot_is_refused(pair: Pair, make_own_pip
 def test_a_promoted_standby_that_lacks_published_changes_is_refused(
     pair: Pair, make_own_pipeline: Callable[[], Pipeline]
 ) -> None:
-    """It was behind, and capture had published what it never got: going on would contradict the topics."""
+    """Capture refuses a standby that lacks changes already published, since new changes would contradict the topics."""
     pair.replicate(**SYNCED)
     pipeline = make_own_pipeline()
     capture = pipeline.start()
@@ -164,7 +164,7 @@ def test_a_promoted_standby_that_lacks_published_changes_is_refused(
 def test_a_promoted_standby_that_lacks_published_changes_is_recovered(
     pair: Pair, make_own_pipeline: Callable[[], Pipeline], spark: SparkSession
 ) -> None:
-    """`tailrace recover`: what was published and is lost goes from the topics, and what the new primary writes wins."""
+    """`tailrace recover` removes published rows that are lost from the topics, and the new primary's writes win."""
     pair.replicate()
     pipeline = make_own_pipeline()
     capture = pipeline.start()

@@ -1,4 +1,4 @@
-"""Any role of the database may write any message into its log: that neither stalls capture nor misleads it."""
+"""A message that another role writes into the log neither stalls nor misleads capture."""
 
 from __future__ import annotations
 
@@ -7,17 +7,17 @@ import re
 from cdc.logical_messages.heartbeat import PREFIX as HEARTBEAT
 from cdc.names import Control, control_topic, message_topic
 from cdc.snapshot.incremental import watermarks
-from tests.harness.contents import RawRecord, read_raw, topics_under
-from tests.harness.database import Database
-from tests.harness.incremental_chunks import Later
-from tests.harness.pipeline import MakePipeline, Pipeline
-from tests.harness.records import read_topic
+from tests.harness.kafka.raw_records import RawRecord, read_raw, topics_under
+from tests.harness.kafka.records import read_topic
+from tests.harness.pipeline.pipeline import MakePipeline, Pipeline
+from tests.harness.postgres.database import Database
+from tests.harness.snapshot.incremental_chunks import Later
 
 EMIT = "SELECT pg_logical_emit_message(true, %s, %s::text)"
 
 
 def _written(database: Database, slot: str, prefix: str) -> list[str]:
-    """The messages of this name since the slot was made, as anybody sees them who may decode the log."""
+    """The messages of this name since the slot was made, as any role that may decode the log sees them."""
     rows = database.execute("SELECT data FROM pg_logical_slot_peek_changes(%s, NULL, NULL)", [slot])
     found = (
         re.match(rf"message: transactional: 1 prefix: {re.escape(prefix)}, sz: \d+ content:(.*)", row)
@@ -26,8 +26,8 @@ def _written(database: Database, slot: str, prefix: str) -> list[str]:
     return [match[1] for match in found if match]
 
 
-def test_marks_that_are_written_again_do_nothing(make_pipeline: MakePipeline) -> None:
-    """Those of a copy that was published, word by word: the rows on `__copy` are older than what has come since."""
+def test_replayed_watermarks_do_nothing(make_pipeline: MakePipeline) -> None:
+    """Repeating the watermarks of a published snapshot, byte for byte, publishes nothing again."""
     pipeline = make_pipeline()
     database = pipeline.database
     database.execute("CREATE TABLE t (id int PRIMARY KEY, v text)")
@@ -51,8 +51,8 @@ def test_marks_that_are_written_again_do_nothing(make_pipeline: MakePipeline) ->
     pipeline.assert_same("t", while_running=capture)
 
 
-def test_forged_marks_are_passed_without_asking_kafka(make_pipeline: MakePipeline) -> None:
-    """Thousands of them, of unknown copies: one line says so, and what comes behind them comes."""
+def test_forged_watermarks_are_skipped_without_a_kafka_request(make_pipeline: MakePipeline) -> None:
+    """Thousands of watermarks of unknown snapshots give one log line, and later changes are published."""
     pipeline = make_pipeline()
     database = pipeline.database
     database.execute("CREATE TABLE t (id int PRIMARY KEY, v text)")
@@ -70,8 +70,8 @@ def test_forged_marks_are_passed_without_asking_kafka(make_pipeline: MakePipelin
     assert read_raw(pipeline.bootstrap, control_topic(pipeline.prefix, Control.COPIES)) == []
 
 
-def test_forged_heartbeats_are_none(make_pipeline: MakePipeline) -> None:
-    """Each of ours makes capture look at the catalog and at every topic: a stranger's must not."""
+def test_forged_heartbeats_are_ignored(make_pipeline: MakePipeline) -> None:
+    """A forged heartbeat does not make capture read the catalog and the topics, as its own heartbeats do."""
     pipeline = make_pipeline(source={"heartbeat_seconds": 3600})
     database = pipeline.database
     database.execute("CREATE TABLE t (id int PRIMARY KEY, v text)")
@@ -88,7 +88,9 @@ def _messages(pipeline: Pipeline, topic: str) -> list[RawRecord]:
 
 
 def test_messages_make_no_more_topics_than_allowed(make_pipeline: MakePipeline) -> None:
-    """Names beyond the limit share one topic, each message with its name; names of the config have their own."""
+    """Names beyond the limit share one topic, in which each message has its name; configured names have their own
+    topics.
+    """
     pipeline = make_pipeline(source={"message_topics": 2, "message_names": ["orders", "made.up.*", "*"]})
     database = pipeline.database
     database.execute("CREATE TABLE t (id int PRIMARY KEY, v text)")
@@ -109,7 +111,7 @@ def test_messages_make_no_more_topics_than_allowed(make_pipeline: MakePipeline) 
 
 
 def test_only_messages_that_are_named_are_published(make_pipeline: MakePipeline) -> None:
-    """With `message_names`, the others make no topic and no record; a line in the log says that they came."""
+    """With `message_names`, other messages make no topic and no record; a log line reports them."""
     pipeline = make_pipeline(source={"message_names": ["orders.*", "test.fence"]})
     database = pipeline.database
     database.execute("CREATE TABLE t (id int PRIMARY KEY, v text)")

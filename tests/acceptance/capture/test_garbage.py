@@ -1,4 +1,6 @@
-"""Garbage on the replication connection: a clear error or another try; never a hang, a crash or a wrong record."""
+"""Invalid bytes on the replication connection cause a clear error or a retry, and never a hang, a crash or a wrong
+record.
+"""
 
 from __future__ import annotations
 
@@ -9,9 +11,9 @@ from urllib.parse import urlsplit
 
 import pytest
 
-from tests.harness.database import Database
-from tests.harness.pipeline import MakePipeline
-from tests.harness.tampering_proxy import Tamper, TamperingProxy, copy_data, in_message
+from tests.harness.network.tampering_proxy import Tamper, TamperingProxy, copy_data, in_message
+from tests.harness.pipeline.pipeline import MakePipeline
+from tests.harness.postgres.database import Database
 
 # What a row's message becomes, all of it impossible: nothing may be published from it. The row is (int, text, bool).
 # The decoder's own tests have many more; these show what becomes of the process.
@@ -78,7 +80,7 @@ def proxy(database: Database) -> Iterator[TamperingProxy]:
 def test_an_impossible_row_message_is_refused_with_a_clear_error(
     make_pipeline: MakePipeline, proxy: TamperingProxy
 ) -> None:
-    """Exit code 3, one line that says what is wrong and nothing of the row; the next start goes on from there."""
+    """Exit code 3 and one line that names the error without row values; the next start continues from there."""
     pipeline = make_pipeline(proxy=proxy)
     pipeline.database.execute("CREATE TABLE t (id int PRIMARY KEY, v text, b bool)")
     pipeline.start().kill()
@@ -101,7 +103,7 @@ def test_an_impossible_row_message_is_refused_with_a_clear_error(
 def test_an_impossible_message_of_any_other_kind_is_refused_with_a_clear_error(
     make_pipeline: MakePipeline, proxy: TamperingProxy
 ) -> None:
-    """Updates, deletes, columns and truncates: as with inserts."""
+    """Invalid updates, deletes, relations and truncates are refused as invalid inserts are."""
     pipeline = make_pipeline(proxy=proxy)
     database = pipeline.database
     for name in ("t", "whole"):
@@ -128,8 +130,8 @@ def test_an_impossible_message_of_any_other_kind_is_refused_with_a_clear_error(
     assert not problems, "\n".join(problems)
 
 
-def test_a_broken_replication_protocol_is_tried_again(make_pipeline: MakePipeline, proxy: TamperingProxy) -> None:
-    """The connection is given up, the reason logged, and nothing is lost or published twice."""
+def test_a_broken_replication_protocol_is_retried(make_pipeline: MakePipeline, proxy: TamperingProxy) -> None:
+    """Capture closes the connection, logs the reason and reconnects; nothing is lost or published twice."""
     pipeline = make_pipeline(proxy=proxy)
     database = pipeline.database
     database.execute("CREATE TABLE t (id int PRIMARY KEY, v text)")

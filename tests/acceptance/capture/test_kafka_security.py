@@ -1,4 +1,6 @@
-"""A real broker with TLS and passwords: every client of ours is let in, and what is wrong is said and not retried."""
+"""With a real broker that has TLS and passwords, every client of ours can connect, and a wrong setting is refused with
+its reason.
+"""
 
 from __future__ import annotations
 
@@ -16,13 +18,13 @@ from cdc.kafka.control_topics import committed_reader, end_of_all
 from cdc.kafka.failures import kafka_refusal
 from cdc.kafka.topics import Topics
 from spark_jobs.sync.progress_follower import Ledger
-from tests.harness.check_runs import config_text
-from tests.harness.database import Database
-from tests.harness.pipeline import Pipeline
-from tests.harness.process import Process, StartProcess, tailrace_argv
-from tests.harness.secured_kafka import PASSWORD, PASSWORD_PARTS, WRONG_PASSWORD, SecuredKafka
-from tests.harness.store_sync import StorePipeline
-from tests.harness.waiting import eventually
+from tests.harness.pipeline.check_runs import config_text
+from tests.harness.pipeline.pipeline import Pipeline
+from tests.harness.postgres.database import Database
+from tests.harness.processes.process import Process, StartProcess, tailrace_argv
+from tests.harness.processes.waiting import eventually
+from tests.harness.servers.secured_kafka import PASSWORD, PASSWORD_PARTS, WRONG_PASSWORD, SecuredKafka
+from tests.harness.stores.store_pipeline import StorePipeline
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -43,7 +45,7 @@ def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SecuredKafka]:
 
 
 def _configs(broker: SecuredKafka, postgres_url: str, folder: Path) -> dict[str, Path]:
-    """One for each refusal."""
+    """One config for each refusal."""
     files = {}
     for name, (changed, *_) in REFUSALS.items():
         files[name] = folder / f"{name}.toml"
@@ -57,7 +59,7 @@ def _configs(broker: SecuredKafka, postgres_url: str, folder: Path) -> dict[str,
 def refused(
     broker: SecuredKafka, postgres_url: str, tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[dict[str, dict[str, Process]]]:
-    """`capture` and `check` with each wrong config; all at once, since each waits for most of its time."""
+    """The results of `capture` and `check` with each wrong config; all run at once, since each mostly waits."""
     processes = {
         name: {
             command: Process(tailrace_argv("--log-level", "debug", command, "--config", str(file)))
@@ -72,10 +74,10 @@ def refused(
 
 
 @pytest.mark.parametrize("name", REFUSALS)
-def test_what_is_wrong_is_said_with_its_remedy_and_not_tried_for_ever(
+def test_a_wrong_setting_is_refused_with_its_remedy(
     refused: dict[str, dict[str, Process]], broker: SecuredKafka, name: str
 ) -> None:
-    """Capture stops with exit code 3, check fails at the broker; no output has a password, not even debugging."""
+    """Capture exits with code 3, check fails at the broker, and no output has a password, debug output included."""
     capture, check = refused[name]["capture"], refused[name]["check"]
     capture.expect_exit(3, 120)
     check.expect_exit(1, 120)
@@ -89,7 +91,7 @@ def test_what_is_wrong_is_said_with_its_remedy_and_not_tried_for_ever(
 
 
 def test_readers_of_control_topics_are_refused_as_well(broker: SecuredKafka, postgres_url: str, tmp_path: Path) -> None:
-    """What sync and the other commands read by, through librdkafka: it reports a timeout, and we say why."""
+    """Readers of control topics report the real reason, although librdkafka reports only a timeout."""
     config = load_config(_configs(broker, postgres_url, tmp_path)["wrong_password"])
     with pytest.raises(RefusedError, match="invalid credentials"):
         end_of_all(config.kafka.client_options(), "nothing", 1)
@@ -97,15 +99,16 @@ def test_readers_of_control_topics_are_refused_as_well(broker: SecuredKafka, pos
 
         def is_refused() -> bool:
             try:
-                return ledger.progress() is not None
+                ledger.progress()
             except RefusedError as error:
                 return "[kafka.sasl]" in str(error)
+            return False
 
         eventually(is_refused, 60, "the ledger refuses")
 
 
 def test_a_broker_that_is_away_is_no_refusal(broker: SecuredKafka, postgres_url: str, tmp_path: Path) -> None:
-    """Nothing listens, or no TLS is spoken there: it is tried again."""
+    """Capture retries when no process listens at the address or the server there speaks no TLS."""
     options = load_config(_configs(broker, postgres_url, tmp_path)["wrong_password"]).kafka.client_options()
     assert kafka_refusal({**options, "bootstrap.servers": "localhost:1"}) is None
     assert kafka_refusal({**options, "bootstrap.servers": broker.plain}) is None
@@ -120,7 +123,7 @@ def test_right_credentials_are_enough_for_every_client(
     tmp_path: Path,
     tailrace: StartProcess,
 ) -> None:
-    """Capture's producer and admin client, sync's readers in Spark's tasks, and Spark's own; check finds no fault."""
+    """With right credentials capture, sync, Spark and check can all connect."""
     pipeline = Pipeline(database=database, bootstrap=broker.plain, prefix=prefix, folder=tmp_path, start=tailrace)
     pipeline.configure(kafka=broker.section())
     database.execute("CREATE TABLE t (id int PRIMARY KEY, v text)")
@@ -134,14 +137,15 @@ def test_right_credentials_are_enough_for_every_client(
     read = spark.read.format("kafka").options(**config.kafka.spark_options())
     assert read.option("subscribe", pipeline.topic("t")).load().count() >= 500
     found = [finding for finding in inspect(config) if finding.place in ("broker", "topics")]
+    assert {finding.place for finding in found} == {"broker", "topics"}
     assert {finding.level for finding in found} <= {Level.OK, Level.WARN}, found
     capture.stop()
     assert json.dumps(PASSWORD)[1:-1] not in capture.errors
     assert not any(part in capture.errors + capture.output for part in PASSWORD_PARTS)
 
 
-def test_passwords_are_also_sent_plainly_within_tls(broker: SecuredKafka, postgres_url: str, tmp_path: Path) -> None:
-    """SASL's PLAIN, through kafka-python and librdkafka; the password has quotes, a backslash and spaces."""
+def test_sasl_plain_works_within_tls(broker: SecuredKafka, postgres_url: str, tmp_path: Path) -> None:
+    """SASL PLAIN works with kafka-python and librdkafka, for a password with quotes, a backslash and spaces."""
     config = _right(broker, postgres_url, tmp_path, mechanism="PLAIN")
     topics = Topics(config.kafka)
     try:

@@ -1,4 +1,4 @@
-"""Keys through a real capture: changed, swapped, re-used, and of every type that Postgres can index."""
+"""Capture publishes changed, swapped and re-used keys correctly, and keys of every type that Postgres can index."""
 
 from __future__ import annotations
 
@@ -7,9 +7,9 @@ from collections.abc import Callable
 import pytest
 
 from deploy.stack import Stack
-from tests.harness.pipeline import MakePipeline
-from tests.harness.process import Process
-from tests.harness.proxy import Proxy
+from tests.harness.network.proxy import Proxy
+from tests.harness.pipeline.pipeline import MakePipeline
+from tests.harness.processes.process import Process
 
 # Random text, so that it neither compresses nor fits into the row: Postgres keeps it outside, and leaves it out of
 # the stream when an update does not touch it.
@@ -79,7 +79,9 @@ KEY_TYPES = {
 
 
 def test_a_primary_key_change_moves_the_row(make_pipeline: MakePipeline) -> None:
-    """The old key ends in a delete and a tombstone, the new key has the whole row, both under one version."""
+    """A key change publishes a delete and a tombstone for the old key and the whole row for the new one, under one
+    version.
+    """
     pipeline = make_pipeline()
     database = pipeline.database
     database.execute("CREATE TABLE t (a int, b text, big text, PRIMARY KEY (b, a))")
@@ -95,7 +97,7 @@ def test_a_primary_key_change_moves_the_row(make_pipeline: MakePipeline) -> None
 
 
 def test_a_replica_identity_by_an_index_that_holds_the_key(make_pipeline: MakePipeline) -> None:
-    """Old rows then carry more than the key; the record's key is the primary key alone, whatever of it changes."""
+    """When old rows carry more than the primary key, the record's key is still the primary key alone."""
     pipeline = make_pipeline()
     database = pipeline.database
     database.execute("CREATE TABLE t (id int PRIMARY KEY, code int NOT NULL, v text, big text, UNIQUE (code, id))")
@@ -119,7 +121,7 @@ def test_a_replica_identity_by_an_index_that_holds_the_key(make_pipeline: MakePi
 
 
 def test_a_key_may_be_deleted_and_used_again_in_one_transaction(make_pipeline: MakePipeline) -> None:
-    """The last holder of a key is the one in the topic, however often the key changed hands."""
+    """The topic has the row that holds a key at commit, however often the key was deleted and used again."""
     pipeline = make_pipeline()
     database = pipeline.database
     database.execute("CREATE TABLE t (id int PRIMARY KEY, v text, big text)")
@@ -136,7 +138,7 @@ def test_a_key_may_be_deleted_and_used_again_in_one_transaction(make_pipeline: M
 
 
 def test_rows_may_pass_through_each_others_deferrable_keys(make_pipeline: MakePipeline) -> None:
-    """Whoever holds a key at commit is in the topic: shifts, swaps, rings, and what deletes make of them."""
+    """With deferrable keys that shift, swap or rotate, the topic has the row that holds each key at commit."""
     pipeline = make_pipeline()
     database = pipeline.database
     for name in DEFERRED_MOVES:
@@ -154,7 +156,9 @@ def test_rows_may_pass_through_each_others_deferrable_keys(make_pipeline: MakePi
 def test_all_keys_of_a_large_table_shift_with_crashes_between(
     make_pipeline: MakePipeline, stack: Stack, start_proxy: Callable[[str, int], Proxy]
 ) -> None:
-    """Every key is asked for at the commit, in parts: ended in the middle of them, the rest follow, and none twice."""
+    """When capture is killed while it queries shifted keys at commit, the remaining rows follow and none is published
+    twice.
+    """
     postgres = stack.server("postgres")
     proxy = start_proxy(postgres.host, postgres.port)
     pipeline = make_pipeline(proxy=proxy, capture={"transaction_events": 1000})
@@ -184,7 +188,7 @@ def test_all_keys_of_a_large_table_shift_with_crashes_between(
 
 
 def test_two_rows_swap_composite_deferrable_keys_again_and_again(make_pipeline: MakePipeline) -> None:
-    """Later moves do not disturb the answer about earlier ones, although they are looked up late."""
+    """Later swaps do not change the published result of earlier ones, although rows are queried later."""
     pipeline = make_pipeline()
     database = pipeline.database
     database.execute(
@@ -204,7 +208,7 @@ def test_two_rows_swap_composite_deferrable_keys_again_and_again(make_pipeline: 
 
 
 def test_rows_are_found_again_by_keys_of_every_type(make_pipeline: MakePipeline) -> None:
-    """An update that leaves a TOASTed value alone is completed whatever type the key has."""
+    """The re-select completes an update that leaves out a TOASTed value for a key of any type."""
     pipeline = make_pipeline()
     database = pipeline.database
     database.execute(
@@ -227,7 +231,7 @@ def test_rows_are_found_again_by_keys_of_every_type(make_pipeline: MakePipeline)
 
 @pytest.mark.parametrize("identity", ["DEFAULT", "FULL"])
 def test_a_key_that_is_toasted_itself_is_whole(make_pipeline: MakePipeline, identity: str) -> None:
-    """A long key that compresses enough to be indexed is kept outside the row; it is in every event all the same."""
+    """A long, compressed key that is itself TOASTed is whole in every event."""
     pipeline = make_pipeline()
     database = pipeline.database
     database.execute(

@@ -1,4 +1,6 @@
-"""The documented least-privilege role is enough for a real capture; `tailrace check` says so, and what broke after."""
+"""The documented least-privilege role is enough for capture, and `tailrace check` reports it and anything that broke
+since.
+"""
 
 from __future__ import annotations
 
@@ -8,10 +10,10 @@ import pytest
 
 from cdc.check import Finding, Level, inspect
 from cdc.config import load_config
-from tests.harness.check_runs import as_role, assert_found, assert_no_fail, forget_role, role
-from tests.harness.database import Database
-from tests.harness.pipeline import MakePipeline, Pipeline
-from tests.harness.topics import grow_topic
+from tests.harness.kafka.topics import grow_topic
+from tests.harness.pipeline.check_runs import as_role, assert_found, assert_no_fail, forget_role, role
+from tests.harness.pipeline.pipeline import MakePipeline, Pipeline
+from tests.harness.postgres.database import Database
 
 SETUP = """
 CREATE TABLE orders (id int PRIMARY KEY, note text, doc text);
@@ -21,7 +23,7 @@ ALTER TABLE orders ALTER COLUMN doc SET STORAGE EXTERNAL;
 
 @pytest.fixture
 def reader(database: Database, postgres_url: str) -> Iterator[str]:
-    """LOGIN REPLICATION and nothing else."""
+    """A role with LOGIN REPLICATION and no other right."""
     with role(postgres_url, "LOGIN", "REPLICATION") as name:
         yield name
         forget_role(database.dsn, name)
@@ -32,7 +34,7 @@ def _inspect(pipeline: Pipeline) -> list[Finding]:
 
 
 def _as_documented(pipeline: Pipeline, reader: str) -> None:
-    """docs/guides/source-setup.md: the owner grants SELECT and makes the publication."""
+    """Set up the source as docs/guides/source-setup.md says: the owner grants SELECT and makes the publication."""
     pipeline.database.execute(SETUP)
     pipeline.database.execute(f"GRANT SELECT ON orders TO {reader}")
     pipeline.database.execute(
@@ -42,7 +44,7 @@ def _as_documented(pipeline: Pipeline, reader: str) -> None:
 
 
 def test_login_replication_and_select_are_enough(make_pipeline: MakePipeline, database: Database, reader: str) -> None:
-    """Check passes before, while and after; capture runs as that role, with a re-select, a truncate and a restart."""
+    """With these rights check passes before, during and after capture, which re-selects, truncates and restarts."""
     pipeline = make_pipeline(source={"dsn": as_role(database.dsn, reader), "tables": ["public.orders"]})
     _as_documented(pipeline, reader)
     assert_no_fail(_inspect(pipeline))
@@ -68,7 +70,7 @@ def test_login_replication_and_select_are_enough(make_pipeline: MakePipeline, da
 def test_row_level_security_that_would_hide_rows_is_refused(
     make_pipeline: MakePipeline, database: Database, reader: str
 ) -> None:
-    """A policy that comes while capture is down: the re-select errors instead of reading too little."""
+    """A policy added while capture is down makes the re-select fail instead of reading too few rows."""
     pipeline = make_pipeline(source={"dsn": as_role(database.dsn, reader), "tables": ["public.orders"]})
     _as_documented(pipeline, reader)
     database.execute("INSERT INTO orders VALUES (1, 'a', repeat('x', 5000))")
@@ -82,7 +84,7 @@ def test_row_level_security_that_would_hide_rows_is_refused(
 
 
 def test_what_broke_while_capture_was_down(make_pipeline: MakePipeline, database: Database) -> None:
-    """Publication, topic, slot: check says each of them before capture refuses to start."""
+    """Check reports a broken publication, topic or slot before capture refuses to start."""
     pipeline = make_pipeline(source={"tables": ["public.orders"]})
     database.execute(SETUP)
     capture = pipeline.start()
@@ -114,7 +116,7 @@ def test_what_broke_while_capture_was_down(make_pipeline: MakePipeline, database
 def test_a_table_that_cannot_be_captured_does_not_hold_up_the_others(
     make_pipeline: MakePipeline, database: Database, broken: str
 ) -> None:
-    """No key, or REPLICA IDENTITY NOTHING: refused by check with the remedy, and the other tables flow."""
+    """Check refuses a table without a key or with REPLICA IDENTITY NOTHING, and other tables are captured."""
     pipeline = make_pipeline()
     database.execute(SETUP)
     database.execute("CREATE TABLE keyless (id int PRIMARY KEY, v text)")

@@ -1,4 +1,4 @@
-"""What `[mask]` and `[columns]` keep back leaves capture nowhere: no topic of any kind, no log line."""
+"""No topic and no log line has a value that `[mask]` or `[columns]` withholds."""
 
 from __future__ import annotations
 
@@ -9,9 +9,9 @@ from typing import Any
 
 import pytest
 
-from tests.harness.contents import read_raw, topics_under
-from tests.harness.pipeline import MakePipeline, Pipeline
-from tests.harness.process import Process
+from tests.harness.kafka.raw_records import read_raw, topics_under
+from tests.harness.pipeline.pipeline import MakePipeline, Pipeline
+from tests.harness.processes.process import Process
 
 SALT = "pepper-and-salt"
 SECRET = "s3cr3t-of-somebody"
@@ -36,7 +36,7 @@ def _make(make_pipeline: MakePipeline, **settings: Any) -> Pipeline:
 
 
 def _assert_nowhere(pipeline: Pipeline, capture: Process, *texts: str) -> None:
-    """Not in any record, aborted ones included, nor in anything that the process said."""
+    """No record, aborted ones included, and no output of the process has the secret."""
     topics = topics_under(pipeline.bootstrap, pipeline.prefix)
     assert f"{pipeline.prefix}.__progress" in topics
     records = read_raw(pipeline.bootstrap, *topics, committed=False)
@@ -52,7 +52,7 @@ def _after(pipeline: Pipeline, table: str) -> list[dict[str, Any]]:
 
 @pytest.mark.parametrize("identity", ["DEFAULT", "FULL"])
 def test_masked_values_are_nowhere(make_pipeline: MakePipeline, identity: str) -> None:
-    """Insert, update, an update that leaves the TOASTed value out, key change, delete, and a row too big to publish."""
+    """Inserts, updates, TOASTed values, key changes, deletes and rows too large to publish leak no masked value."""
     pipeline = _make(make_pipeline, kafka={"max_message_bytes": 100_000})
     database = pipeline.database
     database.execute(
@@ -87,7 +87,7 @@ def test_masked_values_are_nowhere(make_pipeline: MakePipeline, identity: str) -
 
 
 def test_masked_keys_are_hashed_alike_everywhere(make_pipeline: MakePipeline) -> None:
-    """A masked key joins across tables and types, and its events follow each other under one record key."""
+    """A masked key has one hash in all tables and types, and the events of a row share one record key."""
     pipeline = _make(make_pipeline)
     database = pipeline.database
     database.execute(
@@ -127,7 +127,7 @@ def _last(pipeline: Pipeline, table: str) -> dict[str, dict[str, Any]]:
 
 
 def test_masks_and_columns_of_a_partitioned_table(make_pipeline: MakePipeline) -> None:
-    """They are given for the table and hold for rows of every partition, whatever its own column order."""
+    """Masks and columns of a partitioned table hold for every partition, also with another column order."""
     pipeline = _make(make_pipeline)
     database = pipeline.database
     database.execute(
@@ -151,7 +151,7 @@ def test_masks_and_columns_of_a_partitioned_table(make_pipeline: MakePipeline) -
 
 @pytest.mark.parametrize("identity", ["DEFAULT", "FULL"])
 def test_columns_that_are_not_listed_do_not_leave(make_pipeline: MakePipeline, identity: str) -> None:
-    """Neither their values nor, in events and schema records, their names; columns added later stay back too."""
+    """Unlisted columns, later ones included, have neither their values nor their names in events and schema records."""
     pipeline = _make(make_pipeline)
     database = pipeline.database
     database.execute(
@@ -186,10 +186,10 @@ def test_columns_that_are_not_listed_do_not_leave(make_pipeline: MakePipeline, i
         ({}, {"public.t": ["id", "w"]}, "has no column 'w'"),
     ],
 )
-def test_what_cannot_hold_is_refused_before_anything_is_made(
+def test_an_impossible_mask_is_refused_before_the_slot_is_made(
     make_pipeline: MakePipeline, mask: dict[str, str], columns: dict[str, list[str]], words: str
 ) -> None:
-    """A mistyped name would mask nothing, a key without its values would make all rows one: exit code 3, no slot."""
+    """A mistyped column name or a key masked to one value is refused with exit code 3, and no slot is made."""
     pipeline = _make(make_pipeline)
     pipeline.database.execute(
         "CREATE TABLE t (id int PRIMARY KEY, v text);"
@@ -207,7 +207,7 @@ def test_what_cannot_hold_is_refused_before_anything_is_made(
 
 @pytest.mark.parametrize("rename", ["RENAME COLUMN email TO mail", "RENAME TO persons"])
 def test_a_mask_that_a_rename_took_away_stops_capture(make_pipeline: MakePipeline, rename: str) -> None:
-    """Under its new name the column would leave as it is: refused until that is masked; then nothing is lost."""
+    """When a masked column is renamed, capture refuses until the new name is masked, and then loses nothing."""
     pipeline = _make(make_pipeline)
     database = pipeline.database
     database.execute("CREATE TABLE people (id int PRIMARY KEY, email text)")
@@ -231,7 +231,7 @@ def test_a_mask_that_a_rename_took_away_stops_capture(make_pipeline: MakePipelin
 
 
 def test_a_column_renamed_there_and_back_is_not_let_out(make_pipeline: MakePipeline) -> None:
-    """While capture was down, a masked column had another name for a while: rows written then are masked as well."""
+    """Rows written while a masked column had another name for a time are masked as well."""
     pipeline = _make(make_pipeline)
     database = pipeline.database
     database.execute("CREATE TABLE people (id int PRIMARY KEY, email text)")
@@ -249,7 +249,7 @@ def test_a_column_renamed_there_and_back_is_not_let_out(make_pipeline: MakePipel
 
 
 def test_a_retyped_key_is_not_shown_by_a_failing_query(make_pipeline: MakePipeline) -> None:
-    """The text of the old key is no value of the new type: the row is gone, nothing stops, and nobody quotes it."""
+    """When the old key's text is no value of the new key type, capture continues and no output quotes the key."""
     pipeline = _make(make_pipeline)
     database = pipeline.database
     database.execute("CREATE TABLE people (email text PRIMARY KEY, bio text, n int)")

@@ -1,4 +1,4 @@
-"""Logical messages of the user's own: each name to its own topic, in commit order, exactly once."""
+"""The user's logical messages arrive in a topic per name, in commit order, exactly once."""
 
 from __future__ import annotations
 
@@ -7,9 +7,9 @@ from collections.abc import Callable
 
 from cdc.names import Control, message_topic
 from deploy.stack import Stack
-from tests.harness.contents import RawRecord, read_raw, topics_under
-from tests.harness.pipeline import MakePipeline, Pipeline
-from tests.harness.proxy import Proxy
+from tests.harness.kafka.raw_records import RawRecord, read_raw, topics_under
+from tests.harness.network.proxy import Proxy
+from tests.harness.pipeline.pipeline import MakePipeline, Pipeline
 
 
 def _messages(pipeline: Pipeline, name: str) -> list[RawRecord]:
@@ -21,7 +21,7 @@ def _contents(pipeline: Pipeline, name: str) -> list[str]:
 
 
 def test_messages_arrive_in_commit_order(make_pipeline: MakePipeline) -> None:
-    """What commits first comes first, whatever was written first; what is rolled back never comes; bytes are kept."""
+    """Messages arrive in commit order with their bytes unchanged, and rolled-back messages never arrive."""
     pipeline = make_pipeline()
     database = pipeline.database
     database.execute("CREATE TABLE t (id int PRIMARY KEY, v text)")
@@ -48,7 +48,9 @@ def test_messages_arrive_in_commit_order(make_pipeline: MakePipeline) -> None:
 
 
 def test_messages_outside_transactions_are_marked(make_pipeline: MakePipeline) -> None:
-    """They are there at once, also when the transaction that sent them is rolled back, and say that they were."""
+    """Non-transactional messages arrive at once and carry a header, even if the transaction that sent them rolls
+    back.
+    """
     pipeline = make_pipeline()
     database = pipeline.database
     database.execute("CREATE TABLE t (id int PRIMARY KEY, v text)")
@@ -64,7 +66,9 @@ def test_messages_outside_transactions_are_marked(make_pipeline: MakePipeline) -
 
 
 def test_messages_exactly_once_across_kills(make_pipeline: MakePipeline) -> None:
-    """Killed again and again, also inside a transaction that is spread over many: each once, each name in order."""
+    """With capture killed repeatedly, also inside a long transaction, each message arrives once and each name in
+    order.
+    """
     pipeline = make_pipeline(capture={"transaction_events": 50})
     database = pipeline.database
     database.execute("CREATE TABLE t (id int PRIMARY KEY, v text)")
@@ -106,7 +110,9 @@ def test_messages_exactly_once_across_kills(make_pipeline: MakePipeline) -> None
 def test_messages_exactly_once_where_a_replay_is_killed_too(
     make_pipeline: MakePipeline, stack: Stack, start_proxy: Callable[[str, int], Proxy]
 ) -> None:
-    """Killed inside a transaction, and again while its published part is sent again: progress does not forget it."""
+    """When capture is killed again during a replay, the messages that were already published are not published
+    again.
+    """
     postgres = stack.server("postgres")
     proxy = start_proxy(postgres.host, postgres.port)
     pipeline = make_pipeline(proxy=proxy, capture={"transaction_events": 50})
@@ -136,7 +142,7 @@ def test_messages_exactly_once_where_a_replay_is_killed_too(
 
 
 def test_messages_can_be_turned_off(make_pipeline: MakePipeline) -> None:
-    """`[source] messages = false`: no topic, and everything else flows."""
+    """With `[source] messages = false` messages make no topic, and row changes flow."""
     pipeline = make_pipeline(source={"messages": False})
     database = pipeline.database
     database.execute("CREATE TABLE t (id int PRIMARY KEY, v text)")
@@ -151,7 +157,9 @@ def test_messages_can_be_turned_off(make_pipeline: MakePipeline) -> None:
 
 
 def test_no_message_reaches_a_topic_of_another_kind(make_pipeline: MakePipeline) -> None:
-    """Whatever its name: that of a control topic, of a table, of Tailrace itself, an empty, long or odd one."""
+    """A message named like a control topic, a table or Tailrace, or with an empty or long name, gets a message
+    topic.
+    """
     pipeline = make_pipeline()
     database = pipeline.database
     database.execute("CREATE TABLE t (id int PRIMARY KEY, v text)")
@@ -172,7 +180,7 @@ def test_no_message_reaches_a_topic_of_another_kind(make_pipeline: MakePipeline)
 
 
 def test_a_message_too_big_is_parked(make_pipeline: MakePipeline) -> None:
-    """One message over the limit stops nobody: it is parked, and the next one comes."""
+    """A message over the size limit is parked, and the next message is published."""
     pipeline = make_pipeline(kafka={"max_message_bytes": 100_000})
     database = pipeline.database
     database.execute("CREATE TABLE t (id int PRIMARY KEY, v text)")

@@ -1,4 +1,4 @@
-"""Names that are not names elsewhere: streamed like any other, never executed, never mixed up."""
+"""Tables with unusual names are captured like any other; their names are never executed or confused."""
 
 from __future__ import annotations
 
@@ -6,11 +6,11 @@ from psycopg import sql
 
 from cdc.config.tables import quote_identifier
 from cdc.names import topic
-from tests.harness.comparer import assert_exactly_once, assert_same, source_reader, topic_reader
-from tests.harness.pipeline import MakePipeline, Pipeline
-from tests.harness.process import Process
-from tests.harness.records import read_topic
-from tests.harness.topics import create_topic
+from tests.harness.comparison.comparer import assert_exactly_once, assert_same, source_reader, topic_reader
+from tests.harness.kafka.records import read_topic
+from tests.harness.kafka.topics import create_topic
+from tests.harness.pipeline.pipeline import MakePipeline, Pipeline
+from tests.harness.processes.process import Process
 
 SCHEMA = 'odd "schema" %s'
 TABLES = [
@@ -31,7 +31,7 @@ COLUMNS = ['a"b', "a'b", "%s", "100%", "\\", "\\u0041", "ключ 🐘", "two\nl
 
 
 def test_odd_names_are_streamed_and_nothing_is_executed(make_pipeline: MakePipeline) -> None:
-    """Every way that a row can go works under any name: whole, re-selected, moved, deleted, truncated."""
+    """Inserts, re-selects, key changes, deletes and truncates work for a table of any name."""
     pipeline = make_pipeline(
         source={
             "publication": 'pub"; DROP TABLE t;-- %s',
@@ -75,7 +75,7 @@ def test_odd_names_are_streamed_and_nothing_is_executed(make_pipeline: MakePipel
 
 
 def test_tables_whose_names_differ_by_dots_or_case_have_their_own_topics(make_pipeline: MakePipeline) -> None:
-    """Nothing of one table is ever in the topic of another."""
+    """Tables whose names differ only by dots or case never share a topic."""
     names = [("a", "b.c"), ("a.b", "c"), ("A", "b.c"), ("a", "B.c"), ("a", "b-2ec"), ("a", "b/c"), ("a", "b_c")]
     pipeline = make_pipeline(source={"tables": sorted({f'"{schema}".*' for schema, _ in names})})
     database = pipeline.database
@@ -92,8 +92,8 @@ def test_tables_whose_names_differ_by_dots_or_case_have_their_own_topics(make_pi
         assert [record.value["after"] for record in records] == [{"id": number}]
 
 
-def test_a_topic_that_kafka_refuses_to_make_is_said(make_pipeline: MakePipeline) -> None:
-    """Kafka takes no `a.b_c` beside an `a_b.c` (one name to its metrics): refused with the reason, not retried."""
+def test_a_topic_name_that_kafka_refuses_is_refused_with_the_reason(make_pipeline: MakePipeline) -> None:
+    """Kafka accepts no `a.b_c` where `a_b.c` exists; capture refuses with the reason and does not retry."""
     pipeline = make_pipeline(source={"tables": ["a.b_c"]})
     pipeline.database.execute("CREATE SCHEMA a; CREATE TABLE a.b_c (id int PRIMARY KEY)")
     create_topic(pipeline.bootstrap, topic(pipeline.prefix, "a_b", "c"))

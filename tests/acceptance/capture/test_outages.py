@@ -1,4 +1,6 @@
-"""Servers that die, freeze, stop or are cut off under capture: it waits and goes on, and holds nobody up."""
+"""When servers die, freeze, stop or lose the network, capture waits and continues, and does not block a server's
+shutdown.
+"""
 
 from __future__ import annotations
 
@@ -12,12 +14,12 @@ import pytest
 
 from deploy.stack import Stack
 from tests.bench.arrivals import Arrivals
-from tests.harness.database import Database
-from tests.harness.pipeline import MakePipeline, Pipeline, peak_memory_bytes
-from tests.harness.process import Process
-from tests.harness.proxy import Proxy
-from tests.harness.waiting import eventually
-from tests.harness.writer import SCHEMA, Writer
+from tests.harness.network.proxy import Proxy
+from tests.harness.pipeline.pipeline import MakePipeline, Pipeline, peak_memory_bytes
+from tests.harness.postgres.background_writer import SCHEMA, Writer
+from tests.harness.postgres.database import Database
+from tests.harness.processes.process import Process
+from tests.harness.processes.waiting import eventually
 
 _LARGEST_MEMORY_BYTES = 256 << 20
 
@@ -32,17 +34,17 @@ def _frozen(stack: Stack, name: str) -> Iterator[None]:
 
 
 def _set_wal_sender_timeout(database: Database, value: str) -> None:
-    """For the replication connections to this database that are made from now on."""
+    """Set it for replication connections to this database that are opened from now on."""
     database.execute(f"ALTER DATABASE {database.name} SET wal_sender_timeout = '{value}'")
 
 
 def _insert(database: Database, rows: int) -> None:
-    """One transaction."""
+    """Insert these rows in one transaction."""
     database.execute("INSERT INTO items SELECT n, mod(n, 7), 'note ' || n FROM generate_series(1, %s) AS n", [rows])
 
 
 def _wait_for_reply_after(pipeline: Pipeline, capture: Process, seconds: int) -> None:
-    """Until a status update of capture reaches the server that was sent at least so long from now."""
+    """Wait until the server has a status update from capture that was sent at least this long from now."""
     ((later,),) = pipeline.database.execute("SELECT clock_timestamp() + make_interval(secs => %s)", [seconds])
     query = "SELECT count(*) FROM pg_stat_replication WHERE pid = %s AND reply_time >= %s"
     pid = pipeline.slot().pid
@@ -51,10 +53,8 @@ def _wait_for_reply_after(pipeline: Pipeline, capture: Process, seconds: int) ->
     )
 
 
-def test_large_transaction_with_a_broker_slower_than_the_servers_patience(
-    make_pipeline: MakePipeline, stack: Stack
-) -> None:
-    """The broker stands still for longer than `wal_sender_timeout`: the server is answered, and stays connected."""
+def test_a_broker_stalled_past_wal_sender_timeout(make_pipeline: MakePipeline, stack: Stack) -> None:
+    """While the broker stalls for longer than `wal_sender_timeout`, capture answers the server and stays connected."""
     pipeline = make_pipeline()
     pipeline.database.execute(SCHEMA)
     _set_wal_sender_timeout(pipeline.database, "2s")
@@ -73,9 +73,9 @@ def test_large_transaction_with_a_broker_slower_than_the_servers_patience(
 @pytest.mark.slow
 @pytest.mark.timeout(900)
 def test_memory_stays_flat_for_two_million_rows_in_one_transaction(make_pipeline: MakePipeline, stack: Stack) -> None:
-    """A transaction of any size flows through: 2 million rows need no more memory than 200,000.
+    """A transaction of 2 million rows needs no more memory than one of 200,000.
 
-    In both a broker that hangs for a while fills every queue that there is.
+    In both a stalled broker fills every queue.
     """
     pipeline = make_pipeline()
     pipeline.database.execute(SCHEMA)
@@ -106,7 +106,7 @@ def test_memory_stays_flat_for_two_million_rows_in_one_transaction(make_pipeline
 
 
 def test_broker_killed_and_restarted_under_load(make_pipeline: MakePipeline, stack: Stack) -> None:
-    """`kill -9` of the broker: nothing that it acknowledged is lost, nothing is published twice."""
+    """After `kill -9` of the broker nothing that it acknowledged is lost or published twice."""
     pipeline = make_pipeline()
     pipeline.database.execute(SCHEMA)
     capture = pipeline.start()
@@ -121,7 +121,7 @@ def test_broker_killed_and_restarted_under_load(make_pipeline: MakePipeline, sta
 
 
 def test_broker_frozen_past_the_transaction_timeout(make_pipeline: MakePipeline, stack: Stack) -> None:
-    """A stall that may cost the Kafka transaction: whether it does or not, its rows are published once."""
+    """When a stall outlasts the Kafka transaction timeout, the rows are published once."""
     pipeline = make_pipeline(capture={"transaction_timeout_seconds": 5})
     pipeline.database.execute(SCHEMA)
     capture = pipeline.start()
@@ -138,7 +138,7 @@ def test_broker_frozen_past_the_transaction_timeout(make_pipeline: MakePipeline,
 def test_network_cut_without_a_reset(
     make_pipeline: MakePipeline, stack: Stack, start_proxy: Callable[[str, int], Proxy]
 ) -> None:
-    """A connection to Postgres that stays open but carries nothing is given up within a bound, and made again."""
+    """Capture closes a Postgres connection that is open but silent within a limit, and reconnects."""
     postgres = stack.server("postgres")
     proxy = start_proxy(postgres.host, postgres.port)
     pipeline = make_pipeline(proxy=proxy)
@@ -158,7 +158,7 @@ def test_network_cut_without_a_reset(
 def test_connections_reset_under_load(
     make_pipeline: MakePipeline, stack: Stack, start_proxy: Callable[[str, int], Proxy]
 ) -> None:
-    """Every connection to Postgres is reset, several times, and capture comes back by itself."""
+    """After every Postgres connection is reset several times, capture reconnects without intervention."""
     postgres = stack.server("postgres")
     proxy = start_proxy(postgres.host, postgres.port)
     pipeline = make_pipeline(proxy=proxy)
@@ -176,7 +176,7 @@ def test_connections_reset_under_load(
 def test_a_row_that_takes_longer_than_the_longest_silence(
     make_pipeline: MakePipeline, stack: Stack, start_proxy: Callable[[str, int], Proxy]
 ) -> None:
-    """7 MB at 200 kB a second: heard while they come, so capture does not begin anew in the middle of them for ever."""
+    """A row that takes longer than the silence limit to arrive counts as traffic, and does not cause a reconnect."""
     postgres = stack.server("postgres")
     proxy = start_proxy(postgres.host, postgres.port)
     pipeline = make_pipeline(proxy=proxy)
@@ -193,7 +193,7 @@ def test_a_row_that_takes_longer_than_the_longest_silence(
 
 @pytest.mark.parametrize("kafka", ["up", "frozen", pytest.param("killed", marks=pytest.mark.slow)])
 def test_a_server_that_stops_is_not_held_up(make_pipeline: MakePipeline, stack: Stack, kafka: str) -> None:
-    """`pg_ctl stop -m fast` ends although rows are on their way, Kafka up or down; afterwards nothing is missing."""
+    """`pg_ctl stop -m fast` ends while rows are being sent, with Kafka up or down; afterwards nothing is missing."""
     pipeline = make_pipeline()
     pipeline.database.execute(SCHEMA)
     # A server that waited for capture would wait for ever, and not until it loses patience.
@@ -218,7 +218,9 @@ def test_a_server_that_stops_is_not_held_up(make_pipeline: MakePipeline, stack: 
 
 
 def test_server_killed_under_load(make_pipeline: MakePipeline, stack: Stack) -> None:
-    """`kill -9` of all of Postgres: its slot may fall back to what was on disk; nothing is lost or doubled."""
+    """After `kill -9` of Postgres, whose slot may fall back to its state on disk, nothing is lost or published
+    twice.
+    """
     pipeline = make_pipeline()
     pipeline.database.execute(SCHEMA)
     capture = pipeline.start()
@@ -234,7 +236,7 @@ def test_server_killed_under_load(make_pipeline: MakePipeline, stack: Stack) -> 
 
 
 def test_asked_to_stop_while_kafka_is_frozen(make_pipeline: MakePipeline, stack: Stack) -> None:
-    """SIGTERM ends capture although Kafka does not answer; what was on its way is published by the next start."""
+    """SIGTERM ends capture while Kafka does not answer; the next start publishes what was pending."""
     pipeline = make_pipeline()
     pipeline.database.execute(SCHEMA)
     capture = pipeline.start()
@@ -249,7 +251,7 @@ def test_asked_to_stop_while_kafka_is_frozen(make_pipeline: MakePipeline, stack:
 
 
 def _reconnect(database: Database) -> None:
-    """The test's own connection does not know yet that the server was away."""
+    """Replace the test's own connection, which the outage has closed."""
 
     def answers() -> bool:
         try:

@@ -1,6 +1,6 @@
-"""Rows that capture cannot publish: absent rather than stale, counted everywhere, settled when they fit.
+"""Rows that capture cannot publish are absent instead of stale, counted everywhere, and settled when they fit.
 
-`tests/acceptance/monitoring/test_parked_in_stores.py` has what stores, audits and bootstraps make of them.
+`tests/acceptance/monitoring/test_parked_in_stores.py` tests how stores, audits and bootstraps show them.
 """
 
 from __future__ import annotations
@@ -18,11 +18,11 @@ from cdc.names import Control, control_topic
 from cdc.tables.state_reader import read_recorded_states
 from spark_jobs.tasks.parked_rows import read_parked
 from tests.acceptance.snapshot.test_incremental_snapshot import Later
-from tests.harness.pipeline import MakePipeline, Pipeline
-from tests.harness.process import Process, StartProcess
-from tests.harness.records import Record
-from tests.harness.topics import delete_topic
-from tests.harness.waiting import eventually
+from tests.harness.kafka.records import Record
+from tests.harness.kafka.topics import delete_topic
+from tests.harness.pipeline.pipeline import MakePipeline, Pipeline
+from tests.harness.processes.process import Process, StartProcess
+from tests.harness.processes.waiting import eventually
 
 LIMIT = {"max_message_bytes": 20_000}
 LARGE = "repeat('x', 100000)"
@@ -30,7 +30,7 @@ V1 = "0000000000000001.00000001"
 
 
 def _parked(pipeline: Pipeline) -> list[tuple[str, str]]:
-    """Topic and key of what capture could not publish, oldest first."""
+    """Topic and key of the parked rows, oldest first."""
     return [(row.topic, row.key) for row in read_parked(load_config(pipeline.config)) if not row.store]
 
 
@@ -48,13 +48,13 @@ def _fenced(pipeline: Pipeline, capture: Process, sql: str) -> None:
 
 
 def _copied(pipeline: Pipeline, capture: Process) -> None:
-    """Table t as a whole, beside the stream."""
+    """Run an incremental snapshot of table t."""
     assert Later.of(pipeline, "t").whole().done
     pipeline.fence(while_running=capture)
 
 
 def _recorded(pipeline: Pipeline) -> dict[str, int]:
-    """What the progress record says of parked rows, by topic."""
+    """The parked rows that the progress record counts, by topic."""
     found: dict[str, int] = pipeline.progress_records()[-1]["parked"]
     return found
 
@@ -68,7 +68,9 @@ def limited(make_pipeline: MakePipeline) -> Pipeline:
 
 
 def test_a_row_that_grows_too_large_is_absent_and_comes_back_when_it_fits(limited: Pipeline) -> None:
-    """Its earlier state does not look current: a delete that says `parked`, and a tombstone, at the row's version."""
+    """A parked row's old state is removed: its key gets a delete with the reason `parked` and a tombstone, at its
+    version.
+    """
     capture = limited.start()
     _fenced(limited, capture, "INSERT INTO t SELECT i, 'small' FROM generate_series(1, 3) i")
     _fenced(limited, capture, f"UPDATE t SET v = {LARGE} WHERE id = 2; INSERT INTO t VALUES (4, {LARGE})")
@@ -98,7 +100,9 @@ def test_a_row_that_grows_too_large_is_absent_and_comes_back_when_it_fits(limite
 
 @pytest.mark.parametrize("identity", ["DEFAULT", "FULL"])
 def test_what_is_deleted_truncated_or_dropped_is_parked_no_longer(limited: Pipeline, identity: str) -> None:
-    """A delete is published also where its `before` is too large; a changed key leaves nothing under the old one."""
+    """A delete is published even if its `before` is too large, and a changed key leaves no parked row under the old
+    key.
+    """
     database = limited.database
     database.execute(f"ALTER TABLE t REPLICA IDENTITY {identity}; CREATE TABLE gone (id int PRIMARY KEY, v text)")
     capture = limited.start()
@@ -119,7 +123,7 @@ def test_what_is_deleted_truncated_or_dropped_is_parked_no_longer(limited: Pipel
 
 
 def test_a_key_that_is_too_long_for_a_record_is_settled_by_its_delete(limited: Pipeline) -> None:
-    """Two keys that only differ behind the first 512 bytes are two rows."""
+    """Two keys that differ only after the first 512 bytes are two parked rows."""
     database = limited.database
     database.execute("CREATE TABLE k (id text PRIMARY KEY, v text)")
     capture = limited.start()
@@ -134,9 +138,10 @@ def test_a_key_that_is_too_long_for_a_record_is_settled_by_its_delete(limited: P
     assert set(_last(limited, "k")) == {b'{"id":"short"}'}
 
 
-def test_copies_park_and_settle(limited: Pipeline) -> None:
-    """A copy of a table whose row is still too large parks it again, and takes its stale state away; one that finds it
-    small enough, or gone, settles it."""
+def test_snapshots_park_and_settle(limited: Pipeline) -> None:
+    """A snapshot parks a row that is too large and removes its stale state; a later one that finds it small or gone
+    settles it.
+    """
     database = limited.database
     database.execute(f"INSERT INTO t VALUES (1, 'small'), (2, {LARGE}), (3, repeat('y', 19500)), (4, 'small')")
     capture = limited.start()
@@ -156,7 +161,7 @@ def test_copies_park_and_settle(limited: Pipeline) -> None:
 
 
 def test_a_raised_limit_and_a_retry_settle_them(limited: Pipeline, tailrace: StartProcess) -> None:
-    """Listed, and shown by `lag`, `check` and the exit codes; published once [kafka] max_message_bytes allows it."""
+    """Parked rows are shown by `lag`, `check` and exit codes, and a retry publishes them once the limit is raised."""
     capture = limited.start()
     _fenced(limited, capture, f"INSERT INTO t VALUES (1, 'small'), (2, {LARGE}), (3, {LARGE})")
     where = ("--config", str(limited.config))
@@ -200,7 +205,9 @@ def _lag(pipeline: Pipeline, tailrace: StartProcess) -> tuple[int, str]:
 
 
 def test_a_lost_log_of_parked_rows_makes_the_table_incomplete(limited: Pipeline) -> None:
-    """Nobody knows which rows are missing then, so the table is due for a copy, which parks them again."""
+    """Without the parked topic the missing rows are unknown, so the table is incomplete and the next snapshot parks
+    them again.
+    """
     capture = limited.start()
     _fenced(limited, capture, f"INSERT INTO t VALUES (1, 'small'), (2, {LARGE})")
     capture.stop()
@@ -215,7 +222,7 @@ def test_a_lost_log_of_parked_rows_makes_the_table_incomplete(limited: Pipeline)
 
 
 def test_what_an_older_tailrace_parked_is_counted_and_settled(limited: Pipeline) -> None:
-    """Release 0.1 wrote the entry and nothing else: it is taken to be unsettled until the row changes, or `retry`."""
+    """An entry of release 0.1, which has no state, counts as parked until the row changes or is retried."""
     capture = limited.start()
     _fenced(limited, capture, "INSERT INTO t VALUES (1, 'small'), (2, 'small')")
     capture.stop()
@@ -236,7 +243,7 @@ def test_what_an_older_tailrace_parked_is_counted_and_settled(limited: Pipeline)
 
 
 def test_a_table_that_is_removed_leaves_nothing_parked(limited: Pipeline, tailrace: StartProcess) -> None:
-    """Its entries are settled with it: taken in again, it begins from nothing."""
+    """Removing a table settles its parked rows; a table that is added again starts with none."""
     limited.database.execute("CREATE TABLE kept (id int PRIMARY KEY)")
     limited.configure(kafka=LIMIT, source={"tables": ["public.t", "public.kept"]})
     capture = limited.start()

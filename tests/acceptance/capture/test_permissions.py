@@ -1,4 +1,6 @@
-"""A real broker with access control: what it forbids is refused with the reason, idle or busy, not tried for ever."""
+"""With a real broker that has access control, capture refuses a forbidden operation with the reason and does not
+retry.
+"""
 
 from __future__ import annotations
 
@@ -18,15 +20,15 @@ from confluent_kafka.admin import (
 
 from deploy.stack import Stack, open_stack
 from deploy.stack.servers import kafka
-from tests.harness.database import Database
-from tests.harness.pipeline import Pipeline
-from tests.harness.process import StartProcess
-from tests.harness.writer import SCHEMA, Writer
+from tests.harness.pipeline.pipeline import Pipeline
+from tests.harness.postgres.background_writer import SCHEMA, Writer
+from tests.harness.postgres.database import Database
+from tests.harness.processes.process import StartProcess
 
 
 @pytest.fixture
 def broker(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Stack]:
-    """Everybody may do everything that no rule is about."""
+    """A broker that allows any operation that no rule covers."""
     monkeypatch.setitem(
         kafka.SETTINGS, "authorizer.class.name", "org.apache.kafka.metadata.authorizer.StandardAuthorizer"
     )
@@ -41,7 +43,7 @@ def broker(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Stack]:
 def test_a_topic_that_may_not_be_written_is_refused(
     broker: Stack, database: Database, tmp_path: Path, tailrace: StartProcess, is_busy: bool
 ) -> None:
-    """Exit code 3 with Kafka's reason: trying again would not help, and a supervisor must not. Nothing is lost."""
+    """Exit code 3 with Kafka's reason, so that a supervisor does not restart it; nothing is lost."""
     bootstrap = broker.server("kafka").address
     pipeline = Pipeline(database=database, bootstrap=bootstrap, prefix="acl", folder=tmp_path, start=tailrace)
     pipeline.configure()
@@ -75,7 +77,9 @@ def _rule(topic: str) -> AclBinding:
 
 
 def _write_is_denied(bootstrap: str, topic: str) -> None:
-    """Once a topic has a rule, what it does not allow is forbidden too: the rest is allowed in so many words."""
+    """Deny writes; once a topic has a rule Kafka denies everything else, so the other operations are allowed
+    explicitly.
+    """
     every = AclBinding(
         ResourceType.TOPIC,
         topic,

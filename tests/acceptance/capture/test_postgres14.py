@@ -1,14 +1,15 @@
-"""The oldest Postgres that we support: the same capture, against a server of its own."""
+"""Capture works on the oldest Postgres that Tailrace supports, on a dedicated server."""
 
 from __future__ import annotations
 
 from pathlib import Path
 
-from cdc.snapshot.initial_chunk import AttemptOutcome, run_chunk
-from tests.harness.database import Database
-from tests.harness.initial_snapshot import WITH_INITIAL_SNAPSHOT, prepared, wait_for_hold
-from tests.harness.pipeline import Pipeline
-from tests.harness.process import StartProcess
+from cdc.snapshot.chunk_attempt import AttemptOutcome
+from cdc.snapshot.initial_chunk import run_chunk
+from tests.harness.pipeline.pipeline import Pipeline
+from tests.harness.postgres.database import Database
+from tests.harness.processes.process import StartProcess
+from tests.harness.snapshot.initial_snapshot import WITH_INITIAL_SNAPSHOT, prepared, wait_for_hold
 
 
 def test_capture_works_on_postgres_14(
@@ -33,10 +34,10 @@ def test_capture_works_on_postgres_14(
     pipeline.assert_same("t")
 
 
-def test_the_first_copy_works_on_postgres_14(
+def test_the_initial_snapshot_works_on_postgres_14(
     old_database: Database, kafka_bootstrap: str, prefix: str, tmp_path: Path, tailrace: StartProcess
 ) -> None:
-    """Its own words for the exported snapshot; copied by blocks while somebody writes, and streamed from there on."""
+    """The initial snapshot reads Postgres 14 by blocks during writes, and capture streams from there."""
     pipeline = Pipeline(
         database=old_database, bootstrap=kafka_bootstrap, prefix=prefix, folder=tmp_path, start=tailrace
     )

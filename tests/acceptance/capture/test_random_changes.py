@@ -1,6 +1,6 @@
-"""Random SQL from a seed, capture killed and stopped in the middle of it: the topics end up with what the tables hold.
+"""After random SQL from a seed, with capture killed and stopped meanwhile, the topics equal the tables.
 
-The seed is printed; `TAILRACE_SEED=… pytest tests/acceptance/capture/test_random_changes.py` does the same again.
+The seed is printed; `TAILRACE_SEED=… pytest tests/acceptance/capture/test_random_changes.py` repeats the run.
 """
 
 from __future__ import annotations
@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING, Any
 import psycopg
 import pytest
 
-from tests.harness.audit import assert_clean
-from tests.harness.pipeline import MakePipeline, Pipeline
+from tests.harness.pipeline.pipeline import MakePipeline, Pipeline
+from tests.harness.stores.clean_audit import assert_clean
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -40,7 +40,7 @@ _HARMLESS = (psycopg.errors.IntegrityError,)
 
 
 class Writer:
-    """Everything it does follows from the random numbers it is given."""
+    """Writes random changes; the same seed gives the same changes."""
 
     def __init__(self, connection: psycopg.Connection[Any], chance: random.Random) -> None:
         self._connection = connection
@@ -59,7 +59,7 @@ class Writer:
         ]
 
     def transaction(self) -> None:
-        """One transaction, ended in one of the ways there are."""
+        """Run one transaction, which commits, rolls back or is prepared."""
         connection = self._connection
         connection.execute("BEGIN")
         for _ in range(self._chance.choice((1, 1, 2, 3, 8))):
@@ -74,7 +74,7 @@ class Writer:
             connection.execute("ROLLBACK")  # a deferred constraint; some of these end as a rollback
 
     def _statement(self) -> None:
-        """In a savepoint of its own, which may be rolled back although nothing was wrong."""
+        """Run a statement in a savepoint, which is sometimes rolled back."""
         connection = self._connection
         connection.execute("SAVEPOINT s")
         (kind,) = self._chance.choices([kind for _, kind in self._kinds], [weight for weight, _ in self._kinds])
@@ -100,7 +100,7 @@ class Writer:
         return self._number
 
     def _some(self) -> tuple[str, str]:
-        """A table, and a condition that holds for one or a few of its rows."""
+        """A table and a condition that selects one or a few of its rows."""
         table = self._chance.choice(TABLES)
         key = "a" if table == "composite" else "id"
         if self._chance.random() < 0.8:
@@ -176,8 +176,8 @@ class Writer:
         )
 
 
-class Trouble:
-    """Ends capture in the ways in which it may end, and starts it again."""
+class Interruptions:
+    """Ends capture by kill, SIGTERM or freeze and starts it again."""
 
     def __init__(self, pipeline: Pipeline, chance: random.Random) -> None:
         self._pipeline = pipeline
@@ -202,7 +202,7 @@ class Trouble:
             self._split_and_kill()
 
     def _split_and_kill(self) -> None:
-        """Twice inside one large transaction: the second life skips what the first one published."""
+        """Kill twice inside one large transaction: the second process skips what the first one published."""
         self._pipeline.database.execute(
             "UPDATE plain SET n = n + 1;"
             "INSERT INTO seats SELECT 9000 + i, 0 FROM generate_series(1, 3000) i; DELETE FROM seats WHERE id >= 9000"
@@ -225,14 +225,14 @@ def _run(make_pipeline: MakePipeline, seed: int, *, transactions: int, strikes: 
         capture={"transaction_events": chance.choice((1, 300)), "batch_milliseconds": chance.choice((0, 50))},
     )
     pipeline.database.execute(_SCHEMA)
-    trouble = Trouble(pipeline, chance)
+    interruptions = Interruptions(pipeline, chance)
     writer = Writer(pipeline.database.connect(), chance)
     strike_at = set(chance.sample(range(transactions), strikes))
     for number in range(transactions):
         writer.transaction()
         if number in strike_at:
-            trouble.strike()
-    pipeline.assert_same(*TABLES, deadline_seconds=120, while_running=trouble.capture)
+            interruptions.strike()
+    pipeline.assert_same(*TABLES, deadline_seconds=120, while_running=interruptions.capture)
     return pipeline
 
 
@@ -241,7 +241,7 @@ def _seed() -> int:
 
 
 def test_random_changes_and_kills_lose_and_double_nothing(make_pipeline: MakePipeline) -> None:
-    """After any mix of changes and ends of capture: equal content, no event twice, progress that only rose."""
+    """After random changes and kills, contents are equal, no event is published twice, and progress never falls."""
     _run(make_pipeline, _seed(), transactions=300, strikes=3)
 
 
@@ -250,6 +250,6 @@ def test_random_changes_and_kills_lose_and_double_nothing(make_pipeline: MakePip
 def test_many_random_changes_and_kills_lose_and_double_nothing(
     make_pipeline: MakePipeline, spark: SparkSession
 ) -> None:
-    """The same for longer, and an audit finds nothing either."""
+    """A longer run, after which an audit finds nothing either."""
     pipeline = _run(make_pipeline, _seed(), transactions=6000, strikes=60)
     assert_clean(pipeline.config, spark)

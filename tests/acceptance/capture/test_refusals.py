@@ -1,4 +1,4 @@
-"""Where going on could lose changes without a word, capture stops with exit code 3, the reason and the remedy."""
+"""Capture stops with exit code 3, the reason and the remedy where continuing could lose changes silently."""
 
 from __future__ import annotations
 
@@ -8,17 +8,17 @@ import psycopg
 import pytest
 
 from cdc.tables.recorded_state import KEY as STATES_KEY
-from tests.harness.command import run_command
-from tests.harness.database import Database
-from tests.harness.pipeline import MakePipeline, Pipeline
-from tests.harness.process import Process, StartProcess
-from tests.harness.records import read_topic
-from tests.harness.topics import alter_topic, create_topic, delete_topic, grow_topic, list_topics
-from tests.harness.writer import SCHEMA, Writer
+from tests.harness.kafka.records import read_topic
+from tests.harness.kafka.topics import alter_topic, create_topic, delete_topic, grow_topic, list_topics
+from tests.harness.pipeline.pipeline import MakePipeline, Pipeline
+from tests.harness.postgres.background_writer import SCHEMA, Writer
+from tests.harness.postgres.database import Database
+from tests.harness.processes.command import run_command
+from tests.harness.processes.process import Process, StartProcess
 
 
 def _stopped_pipeline(make_pipeline: MakePipeline) -> Pipeline:
-    """One that has captured three rows and was stopped in good order."""
+    """A pipeline that captured three rows and was stopped with SIGTERM."""
     pipeline = make_pipeline()
     pipeline.database.execute(SCHEMA)
     capture = pipeline.start()
@@ -29,7 +29,7 @@ def _stopped_pipeline(make_pipeline: MakePipeline) -> Pipeline:
 
 
 def _assert_refused(pipeline: Pipeline, capture: Process, *words: str) -> None:
-    """Exit code 3 with these words and the command that mends it, and nothing was published."""
+    """Capture exits with code 3, these words and the repair command, and publishes nothing."""
     before = pipeline.published_to()
     capture.expect_exit(3, 60)
     for word in (*words, "tailrace recover"):
@@ -38,7 +38,7 @@ def _assert_refused(pipeline: Pipeline, capture: Process, *words: str) -> None:
 
 
 def test_slot_dropped_and_recreated_while_down(make_pipeline: MakePipeline) -> None:
-    """Capture never makes a new slot by itself, and one of the same name that starts later has a gap before it."""
+    """Capture makes no new slot, and refuses a slot of the same name that starts after its progress."""
     pipeline = _stopped_pipeline(make_pipeline)
     pipeline.database.execute("SELECT pg_drop_replication_slot(%s)", [pipeline.slot_name])
     for _ in range(2):  # a supervisor that starts it again changes nothing
@@ -50,7 +50,7 @@ def test_slot_dropped_and_recreated_while_down(make_pipeline: MakePipeline) -> N
 
 
 def test_slot_advanced_by_someone_else(make_pipeline: MakePipeline) -> None:
-    """`pg_replication_slot_advance` past our progress skips changes: refused."""
+    """A slot that `pg_replication_slot_advance` moved past capture's progress is refused."""
     pipeline = _stopped_pipeline(make_pipeline)
     pipeline.database.execute("DELETE FROM items WHERE id = 2")
     pipeline.database.execute(
@@ -68,10 +68,10 @@ def test_slot_advanced_by_someone_else(make_pipeline: MakePipeline) -> None:
     ids=["another database", "physical"],
 )
 @pytest.mark.parametrize("is_new", [True, False], ids=["new", "running before"])
-def test_slot_of_something_else(
+def test_slot_of_another_program(
     make_pipeline: MakePipeline, postgres_url: str, made_by: str, words: str, is_new: bool
 ) -> None:
-    """One that someone else uses under our name is left alone, and the remedy is another name."""
+    """A slot of our name that another program uses is left alone, and the remedy is another name."""
     pipeline = make_pipeline() if is_new else _stopped_pipeline(make_pipeline)
     if is_new:
         pipeline.database.execute(SCHEMA)
@@ -100,7 +100,7 @@ def test_a_value_that_the_server_cannot_send(
     encoding: str,
     state: str,
 ) -> None:
-    """It fails at the same place at each try, while WAL piles up behind it: refused, with the reason."""
+    """A value that fails to decode at every attempt is refused with the reason, instead of letting WAL accumulate."""
     database = Database(postgres_url, "unsendable", encoding=encoding)
     try:
         pipeline = Pipeline(
@@ -121,7 +121,7 @@ BY_CODE = "ALTER TABLE {0} REPLICA IDENTITY USING INDEX {0}_code_key"
 
 
 def test_identity_by_an_index_without_the_key(make_pipeline: MakePipeline) -> None:
-    """Its deletes would not say which key: refused where the table is named, left out under `schema.*`."""
+    """A replica identity without the key is refused for a named table, and the table is left out under `schema.*`."""
     pipeline = make_pipeline(source={"tables": ["public.coded"]})
     for name in ("coded", "other"):
         pipeline.database.execute(f"CREATE TABLE {name} (id int PRIMARY KEY, code int NOT NULL UNIQUE)")
@@ -139,7 +139,9 @@ def test_identity_by_an_index_without_the_key(make_pipeline: MakePipeline) -> No
 
 
 def test_identity_altered_to_an_index_without_the_key(make_pipeline: MakePipeline) -> None:
-    """While running: refused before a row is published under another key, also once it is altered back."""
+    """A replica identity changed to one without the key is refused before a row is published, also once it is changed
+    back.
+    """
     pipeline = make_pipeline()
     pipeline.database.execute("CREATE TABLE coded (id int PRIMARY KEY, code int NOT NULL UNIQUE)")
     capture = pipeline.start()
@@ -164,7 +166,7 @@ def test_identity_altered_to_an_index_without_the_key(make_pipeline: MakePipelin
     ids=["inserts only", "row filter"],
 )
 def test_publication_that_keeps_changes_back(make_pipeline: MakePipeline, publication: str, words: str) -> None:
-    """One that somebody else has made must let everything through: what it does not send would be missing for ever."""
+    """A publication with a row filter or without some operations is refused, since their changes would be missing."""
     pipeline = make_pipeline()
     pipeline.database.execute("CREATE TABLE t (id int PRIMARY KEY, v text)")
     pipeline.database.execute(f"CREATE PUBLICATION tailrace {publication}")
@@ -175,7 +177,7 @@ def test_publication_that_keeps_changes_back(make_pipeline: MakePipeline, public
 
 
 def test_topic_deleted_and_recreated_while_down(make_pipeline: MakePipeline) -> None:
-    """What a deleted topic held cannot be had from the slot, and one of the same name and shape is another topic."""
+    """A topic that was deleted and created again is refused, since the slot cannot supply its records."""
     pipeline = _stopped_pipeline(make_pipeline)
     delete_topic(pipeline.bootstrap, pipeline.topic("items"))
     _assert_refused(pipeline, pipeline.launch(), pipeline.topic("items"), "is gone")
@@ -186,7 +188,7 @@ def test_topic_deleted_and_recreated_while_down(make_pipeline: MakePipeline) -> 
 
 @pytest.mark.parametrize("recreated", [False, True])
 def test_topic_deleted_under_load(make_pipeline: MakePipeline, recreated: bool) -> None:
-    """Noticed while running, too; whether or not somebody has made it anew."""
+    """A topic deleted while capture runs is refused, whether or not it was created again."""
     pipeline = make_pipeline()
     pipeline.database.execute(SCHEMA)
     capture = pipeline.start()
@@ -201,14 +203,14 @@ def test_topic_deleted_under_load(make_pipeline: MakePipeline, recreated: bool) 
 
 
 def test_progress_topic_deleted_while_down(make_pipeline: MakePipeline) -> None:
-    """Without the recovery record nobody knows what was published: a new one is never begun on an old slot."""
+    """Without the progress record capture refuses to start a new one on an old slot."""
     pipeline = _stopped_pipeline(make_pipeline)
     delete_topic(pipeline.bootstrap, f"{pipeline.prefix}.__progress")
     _assert_refused(pipeline, pipeline.launch(), "there is no progress record")
 
 
 def test_schema_topic_deleted_while_down(make_pipeline: MakePipeline) -> None:
-    """It says which tables are incomplete, and that must not be forgotten without a word. Recovery writes it anew."""
+    """Capture refuses to start without the schema topic, which records incomplete tables; recovery writes it again."""
     pipeline = _stopped_pipeline(make_pipeline)
     name = f"{pipeline.prefix}.__schema"
     delete_topic(pipeline.bootstrap, name)
@@ -224,7 +226,7 @@ def test_schema_topic_deleted_while_down(make_pipeline: MakePipeline) -> None:
 
 
 def test_cleanup_policy_changed_while_down(make_pipeline: MakePipeline) -> None:
-    """Under another policy the broker may have deleted rows that nobody deleted."""
+    """A topic with another cleanup policy is refused, since the broker may have deleted current rows."""
     pipeline = _stopped_pipeline(make_pipeline)
     for policy in ("delete", "compact,delete"):
         alter_topic(pipeline.bootstrap, pipeline.topic("items"), {"cleanup.policy": policy})
@@ -232,7 +234,7 @@ def test_cleanup_policy_changed_while_down(make_pipeline: MakePipeline) -> None:
 
 
 def test_cleanup_policy_changed_while_running(make_pipeline: MakePipeline) -> None:
-    """Noticed at the next heartbeat, on an idle database as well."""
+    """A changed cleanup policy is noticed at the next heartbeat, also on an idle database."""
     pipeline = make_pipeline()
     pipeline.database.execute(SCHEMA)
     capture = pipeline.start()
@@ -244,7 +246,7 @@ def test_cleanup_policy_changed_while_running(make_pipeline: MakePipeline) -> No
 
 
 def test_partitions_added_while_down(make_pipeline: MakePipeline) -> None:
-    """With more partitions a key's events no longer follow each other: refused."""
+    """A topic with added partitions is refused, since a key's events would be in two partitions."""
     pipeline = _stopped_pipeline(make_pipeline)
     grow_topic(pipeline.bootstrap, pipeline.topic("items"), 3)
     capture = pipeline.launch()

@@ -1,12 +1,12 @@
-"""The re-select, while a commit is streamed that nobody can see yet, or a migration holds its table."""
+"""The re-select during a commit that is streamed before it is visible, and during a migration that locks its table."""
 
 from __future__ import annotations
 
 import pytest
 
-from tests.harness.pipeline import MakePipeline, Pipeline
-from tests.harness.slow_commits import SlowCommits
-from tests.harness.waiting import eventually
+from tests.harness.pipeline.pipeline import MakePipeline, Pipeline
+from tests.harness.postgres.slow_commits import SlowCommits
+from tests.harness.processes.waiting import eventually
 
 TOASTED = "(SELECT string_agg(md5(random()::text), '') FROM generate_series(1, 300))"
 
@@ -15,7 +15,7 @@ TOASTED = "(SELECT string_agg(md5(random()::text), '') FROM generate_series(1, 3
 def test_an_invisible_commit_is_waited_for(
     make_pipeline: MakePipeline, slow_commits: SlowCommits, released: str
 ) -> None:
-    """Completing its event from before it is visible would publish the old value under the new version, for ever."""
+    """The re-select waits until a commit is visible, so that it never publishes an old value under the new version."""
     pipeline = make_pipeline()
     database = pipeline.database
     database.execute("CREATE TABLE t (id int PRIMARY KEY, n int, big text)")
@@ -32,7 +32,7 @@ def test_an_invisible_commit_is_waited_for(
     slow_commits.begin()
     # The second update leaves the new long value out of the stream: whoever asks too early gets the old one.
     slow_commits.commit(f"UPDATE t SET big = {TOASTED} || id; UPDATE t SET n = 2; UPDATE d SET id = 4 - id")
-    _wait_for_the_question(pipeline)
+    _wait_for_the_reselect(pipeline)
     assert len(pipeline.records("t")) == before, "nothing of it may be published yet"
     database.execute("INSERT INTO t VALUES (4, 4, 'after it')")
     release = slow_commits.cancel if released == "cancelled" else slow_commits.end
@@ -42,7 +42,7 @@ def test_an_invisible_commit_is_waited_for(
 
 
 def test_stopping_does_not_wait_for_an_invisible_commit(make_pipeline: MakePipeline, slow_commits: SlowCommits) -> None:
-    """SIGTERM ends a capture that waits; the next one waits again, and publishes the right value."""
+    """SIGTERM ends a capture that waits for visibility; the next one waits again and publishes the right value."""
     pipeline = make_pipeline()
     database = pipeline.database
     database.execute("CREATE TABLE t (id int PRIMARY KEY, n int, big text)")
@@ -52,11 +52,11 @@ def test_stopping_does_not_wait_for_an_invisible_commit(make_pipeline: MakePipel
 
     slow_commits.begin()
     slow_commits.commit(f"UPDATE t SET big = {TOASTED}; UPDATE t SET n = 2")
-    _wait_for_the_question(pipeline)
+    _wait_for_the_reselect(pipeline)
     capture.terminate()
     capture.expect_exit(0, 30)
     again = pipeline.start()
-    _wait_for_the_question(pipeline)
+    _wait_for_the_reselect(pipeline)
     assert len(pipeline.records("t")) == 1
     slow_commits.end()
 
@@ -65,7 +65,7 @@ def test_stopping_does_not_wait_for_an_invisible_commit(make_pipeline: MakePipel
 
 @pytest.mark.parametrize("migration", ["ALTER TABLE t RENAME big TO body", "ALTER TABLE t RENAME TO u", "DROP TABLE t"])
 def test_a_migration_under_a_waiting_re_select_stops_nothing(make_pipeline: MakePipeline, migration: str) -> None:
-    """The question waits for the migration's lock, and is put again to what the migration has left."""
+    """The re-select waits for the migration's lock, then queries the migrated table, in one capture session."""
     pipeline = make_pipeline()
     database = pipeline.database
     database.execute("CREATE TABLE t (id int PRIMARY KEY, n int, big text); CREATE TABLE other (id int PRIMARY KEY)")
@@ -90,8 +90,8 @@ def test_a_migration_under_a_waiting_re_select_stops_nothing(make_pipeline: Make
     assert pipeline.lives(capture) == 1
 
 
-def _wait_for_the_question(pipeline: Pipeline) -> None:
-    """The re-select's session is one that looks at its snapshot and rolls back, again and again."""
+def _wait_for_the_reselect(pipeline: Pipeline) -> None:
+    """The re-select's session is one that takes a snapshot and rolls back repeatedly."""
     query = (
         "SELECT 1 FROM pg_stat_activity WHERE datname = current_database() AND pid <> pg_backend_pid()"
         " AND (query ILIKE 'ROLLBACK%' OR query ILIKE '%pg_current_snapshot%')"

@@ -1,4 +1,4 @@
-"""The slot moves whatever is written or not written; and what was rolled back is never published."""
+"""The slot advances with and without writes, and rolled-back changes are never published."""
 
 from __future__ import annotations
 
@@ -10,14 +10,14 @@ import pytest
 from cdc.capture.loop import CaptureSession
 from cdc.config import load_config
 from cdc.lsn import LSN
-from tests.harness.pipeline import MakePipeline, Pipeline
-from tests.harness.process import Process
-from tests.harness.waiting import eventually
-from tests.harness.writer import SCHEMA
+from tests.harness.pipeline.pipeline import MakePipeline, Pipeline
+from tests.harness.postgres.background_writer import SCHEMA
+from tests.harness.processes.process import Process
+from tests.harness.processes.waiting import eventually
 
 
 def _wait_for_slot(pipeline: Pipeline, capture: Process, lsn: LSN) -> None:
-    """Until the server may forget everything before `lsn`, and has nothing left to read again from before it."""
+    """Wait until the slot's restart and confirmed LSNs have reached `lsn`."""
 
     def passed() -> bool:
         # What the restart point may move to is found at these records; the server writes one every 15 seconds.
@@ -30,7 +30,7 @@ def _wait_for_slot(pipeline: Pipeline, capture: Process, lsn: LSN) -> None:
 
 @pytest.mark.parametrize("heartbeat_seconds", [0.5, 3600])
 def test_large_transaction_on_unpublished_tables(make_pipeline: MakePipeline, heartbeat_seconds: float) -> None:
-    """A transaction that concerns none of our tables lets the slot pass it, also by the server's keepalives alone."""
+    """A transaction on tables that are not captured lets the slot advance, also by keepalives alone."""
     pipeline = make_pipeline(source={"tables": ["public.items"], "heartbeat_seconds": heartbeat_seconds})
     pipeline.database.execute(SCHEMA)
     pipeline.database.execute("CREATE TABLE other (id int PRIMARY KEY, note text)")
@@ -42,7 +42,7 @@ def test_large_transaction_on_unpublished_tables(make_pipeline: MakePipeline, he
 
 
 def test_idle_tables_on_a_busy_server(make_pipeline: MakePipeline, postgres_url: str) -> None:
-    """Only another database is written to: the heartbeat moves our slot, so that no log piles up behind it."""
+    """When only another database has writes, the heartbeat advances the slot, so that WAL does not accumulate."""
     pipeline = make_pipeline()
     pipeline.database.execute(SCHEMA)
     capture = pipeline.start()
@@ -57,7 +57,7 @@ def test_idle_tables_on_a_busy_server(make_pipeline: MakePipeline, postgres_url:
 
 
 def test_what_is_rolled_back_is_never_published(make_pipeline: MakePipeline) -> None:
-    """Savepoints rolled back, transactions rolled back or prepared and rolled back leave nothing in the topic."""
+    """Rolled-back savepoints, transactions and prepared transactions leave nothing in the topic."""
     pipeline = make_pipeline()
     database = pipeline.database
     database.execute(SCHEMA)
@@ -81,7 +81,7 @@ def test_what_is_rolled_back_is_never_published(make_pipeline: MakePipeline) -> 
 
 
 def test_time_limits_of_the_role_do_not_keep_a_slot_from_being_made(make_pipeline: MakePipeline) -> None:
-    """Making one waits for every open transaction to end, however long that takes."""
+    """Time limits of the role do not cancel the creation of a slot, which waits for every open transaction."""
     pipeline = make_pipeline()
     database = pipeline.database
     database.execute(SCHEMA)
@@ -98,7 +98,7 @@ def test_time_limits_of_the_role_do_not_keep_a_slot_from_being_made(make_pipelin
 
 
 def test_progress_comes_before_confirmation_on_an_idle_database(make_pipeline: MakePipeline) -> None:
-    """At no moment, writes or none, does the slot stand beyond what the recovery record says."""
+    """The slot is never beyond the progress record, with writes or without."""
     pipeline = make_pipeline(source={"heartbeat_seconds": 0.1})
     pipeline.database.execute(SCHEMA)
     capture = pipeline.start()
@@ -110,11 +110,11 @@ def test_progress_comes_before_confirmation_on_an_idle_database(make_pipeline: M
     pipeline.assert_same("items", while_running=capture)
 
 
-@pytest.mark.parametrize("step", ["database_name", "_look_at_visible"])
-def test_a_life_that_fails_at_its_beginning_lets_the_slot_go(
+@pytest.mark.parametrize("step", ["database_name", "_check_visible"])
+def test_a_session_that_fails_at_start_releases_the_slot(
     make_pipeline: MakePipeline, monkeypatch: pytest.MonkeyPatch, step: str
 ) -> None:
-    """The next one would wait for ever as the standby of a dead one; no session and no thread of it is left."""
+    """A capture session that fails at its start leaves no connection or thread that would hold the slot."""
     pipeline = make_pipeline()
     pipeline.database.execute(SCHEMA)
 

@@ -1,4 +1,4 @@
-"""The source has lost what capture needs, or is not the server that it was: said clearly, never passed over."""
+"""Capture refuses a source that has lost data it needs, or that is another server."""
 
 from __future__ import annotations
 
@@ -7,11 +7,11 @@ from pathlib import Path
 
 import pytest
 
-from tests.harness.database import Database
-from tests.harness.own_postgres import OwnPostgres
-from tests.harness.pipeline import MakePipeline, Pipeline
-from tests.harness.process import Process
-from tests.harness.writer import SCHEMA
+from tests.harness.pipeline.pipeline import MakePipeline, Pipeline
+from tests.harness.postgres.background_writer import SCHEMA
+from tests.harness.postgres.database import Database
+from tests.harness.processes.process import Process
+from tests.harness.servers.dedicated_postgres import OwnPostgres
 
 
 @pytest.fixture
@@ -29,7 +29,7 @@ def _publish(pipeline: Pipeline, number: int) -> Process:
 
 @pytest.mark.parametrize("frozen", [False, True])
 def test_an_invalidated_slot_is_refused(pipeline: Pipeline, own: OwnPostgres, frozen: bool) -> None:
-    """The server threw away what was not read yet, while capture was stopped or hung: no silent restart, ever."""
+    """Capture refuses to continue after the server removed unread WAL, whether it was stopped or hung."""
     capture = _publish(pipeline, 1)
     if frozen:
         capture.freeze()
@@ -56,7 +56,7 @@ def test_an_invalidated_slot_is_refused(pipeline: Pipeline, own: OwnPostgres, fr
 def test_a_server_restored_from_an_older_backup_is_refused(
     pipeline: Pipeline, own: OwnPostgres, tmp_path: Path
 ) -> None:
-    """The disk of yesterday, slot and all: the log is shorter than what was published, and would be skipped over."""
+    """A restored server whose log ends before the published LSN is refused."""
     _publish(pipeline, 1).stop()
     own.keep(tmp_path / "backup")
     pipeline.database.forget_connection()
@@ -100,8 +100,7 @@ def test_a_rolled_back_server_that_has_written_more_log_is_refused(
 
 
 def test_a_server_that_crashed_is_not_taken_for_one_that_was_rolled_back(pipeline: Pipeline, own: OwnPostgres) -> None:
-    """`kill -9` right after a confirmation: the slot falls back to its last checkpoint, and what is sent again is what
-    was published."""
+    """After a crash the slot falls back to its checkpoint and sends published changes again; capture continues."""
     capture = _publish(pipeline, 1)
     for number in (2, 3):
         pipeline.database.execute("INSERT INTO items VALUES (%s, 0, 'a')", [number])
@@ -116,7 +115,7 @@ def test_a_server_that_crashed_is_not_taken_for_one_that_was_rolled_back(pipelin
 
 @pytest.mark.parametrize("with_slot", [True, False])
 def test_another_server_is_refused(pipeline: Pipeline, database: Database, with_slot: bool) -> None:
-    """The address leads to another cluster, with tables and perhaps even a slot of the same names."""
+    """Another cluster at the same address is refused, even with the same tables and slot."""
     _publish(pipeline, 1).stop()
     before = pipeline.published_to()
     database.execute(SCHEMA)
@@ -133,7 +132,7 @@ def test_another_server_is_refused(pipeline: Pipeline, database: Database, with_
 
 @pytest.mark.parametrize("prepared", [False, True])
 def test_an_open_transaction_while_the_slot_is_made(make_pipeline: MakePipeline, prepared: bool) -> None:
-    """The first start waits for it and says for which; it goes on when that one has ended."""
+    """The first start waits for an open transaction, names it, and continues when it has ended."""
     pipeline = make_pipeline()
     database = pipeline.database
     database.execute(SCHEMA)

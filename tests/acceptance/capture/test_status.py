@@ -6,10 +6,10 @@ import json
 from typing import Any
 
 from cdc.lsn import LSN, Version
-from tests.harness.pipeline import MakePipeline, Pipeline
-from tests.harness.process import Process, StartProcess
-from tests.harness.waiting import eventually
-from tests.harness.writer import SCHEMA
+from tests.harness.pipeline.pipeline import MakePipeline, Pipeline
+from tests.harness.postgres.background_writer import SCHEMA
+from tests.harness.processes.process import Process, StartProcess
+from tests.harness.processes.waiting import eventually
 
 
 def _ask(pipeline: Pipeline, tailrace: StartProcess, *options: str, code: int = 0) -> Process:
@@ -24,7 +24,7 @@ def _status(pipeline: Pipeline, tailrace: StartProcess) -> dict[str, Any]:
 
 
 def test_before_the_first_start(make_pipeline: MakePipeline, tailrace: StartProcess) -> None:
-    """Nothing to report is said, with exit code 1, and asking makes nothing."""
+    """Before the first start the status says that there is nothing to report, with exit code 1, and creates nothing."""
     pipeline = make_pipeline()
     assert "not been started" in _ask(pipeline, tailrace, code=1).output
     assert json.loads(_ask(pipeline, tailrace, "--json", code=1).output) is None
@@ -32,7 +32,9 @@ def test_before_the_first_start(make_pipeline: MakePipeline, tailrace: StartProc
 
 
 def test_progress_and_incomplete_tables(make_pipeline: MakePipeline, tailrace: StartProcess) -> None:
-    """While it runs, after it has stopped, and without the source: as JSON and as text."""
+    """The status shows progress and incomplete tables during capture, after it and without the source, as JSON and
+    text.
+    """
     pipeline = make_pipeline()
     database = pipeline.database
     database.execute(SCHEMA)

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import json
 
-from tests.harness.pipeline import MakePipeline
-from tests.harness.process import StartProcess
-from tests.harness.waiting import eventually
+from tests.harness.pipeline.pipeline import MakePipeline
+from tests.harness.processes.process import StartProcess
+from tests.harness.processes.waiting import eventually
 
 
 def test_tail_shows_what_the_topic_holds(make_pipeline: MakePipeline, tailrace: StartProcess) -> None:
@@ -37,7 +37,7 @@ def test_tail_shows_what_the_topic_holds(make_pipeline: MakePipeline, tailrace: 
 
 
 def test_tail_of_a_table_without_a_topic(make_pipeline: MakePipeline, tailrace: StartProcess) -> None:
-    """Said in one line with the remedy, exit code 2."""
+    """A table without a topic gives one line with the remedy and exit code 2."""
     pipeline = make_pipeline()
     process = tailrace("tail", "public.nothing", "--config", str(pipeline.config))
     process.expect_exit(2)
@@ -45,7 +45,7 @@ def test_tail_of_a_table_without_a_topic(make_pipeline: MakePipeline, tailrace: 
 
 
 def test_a_masked_column_is_not_shown(make_pipeline: MakePipeline, tailrace: StartProcess) -> None:
-    """A column that should leave the database only masked does not leave it as it is."""
+    """`tail` does not show the original value of a masked column."""
     pipeline = make_pipeline()
     pipeline.database.execute("CREATE TABLE t (id int PRIMARY KEY, email text)")
     with pipeline.config.open("a") as config:
@@ -64,7 +64,7 @@ def test_a_masked_column_is_not_shown(make_pipeline: MakePipeline, tailrace: Sta
 
 
 def test_tail_follows_and_stops_after_the_limit(make_pipeline: MakePipeline, tailrace: StartProcess) -> None:
-    """Without options it begins with what comes next; `--limit` ends it, Ctrl-C does too."""
+    """Without options `tail` starts with the next record; `--limit` and Ctrl-C end it."""
     pipeline = make_pipeline(kafka={"partitions": 1})
     database = pipeline.database
     database.execute("CREATE TABLE t (id int PRIMARY KEY, v text)")
@@ -96,7 +96,7 @@ def test_tail_follows_and_stops_after_the_limit(make_pipeline: MakePipeline, tai
 
 
 def test_tail_shows_committed_changes_only(make_pipeline: MakePipeline, tailrace: StartProcess) -> None:
-    """A source transaction appears whole: what an open Kafka transaction holds is not shown."""
+    """`tail` shows no record of an open Kafka transaction, and then the whole source transaction."""
     pipeline = make_pipeline(kafka={"partitions": 1})
     database = pipeline.database
     database.execute("CREATE TABLE t (id int PRIMARY KEY)")
@@ -109,7 +109,7 @@ def test_tail_shows_committed_changes_only(make_pipeline: MakePipeline, tailrace
 
 
 def test_tail_of_an_impossible_table_name(make_pipeline: MakePipeline, tailrace: StartProcess) -> None:
-    """Wrong use is exit code 2 and one line."""
+    """An impossible table name gives exit code 2 and one line."""
     pipeline = make_pipeline()
     for name in ("public.*", "orders", "public.Orders"):
         process = tailrace("tail", name, "--config", str(pipeline.config))

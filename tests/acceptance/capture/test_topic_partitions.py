@@ -1,4 +1,4 @@
-"""One partition rule for everybody who writes: the same key bytes land on the same partition."""
+"""Every writer uses one partition rule: the same key bytes go to the same partition."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ from cdc.kafka import producer as outlet
 from cdc.lsn import Version
 from cdc.names import Control, control_topic
 from cdc.publishing.publisher import Publisher
-from tests.harness.pipeline import MakePipeline, Pipeline
-from tests.harness.records import read_topic
-from tests.harness.topics import create_topic
+from tests.harness.kafka.records import read_topic
+from tests.harness.kafka.topics import create_topic
+from tests.harness.pipeline.pipeline import MakePipeline, Pipeline
 
 PARTITIONS = 7
 
@@ -24,8 +24,7 @@ PARTITIONS = 7
 def test_every_writer_agrees_on_the_partition(
     make_pipeline: MakePipeline, spark: SparkSession, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The writer of a snapshot's chunks, compiled and not, Spark's Java client and a Python client put a row where
-    capture puts it: its records are in one order."""
+    """Snapshot tasks, Spark's Java client and a Python client put a row into the partition that capture uses."""
     pipeline = make_pipeline(kafka={"partitions": PARTITIONS})
     pipeline.database.execute("CREATE TABLE t (a text, b int, PRIMARY KEY (a, b))")
     capture = pipeline.start()
@@ -57,7 +56,7 @@ def test_every_writer_agrees_on_the_partition(
 
 
 def _write_as_a_snapshot(pipeline: Pipeline, name: str, keys: Collection[bytes]) -> None:
-    """As `cdc.snapshot.initial_chunk` publishes the rows of a chunk."""
+    """Write rows as `cdc.snapshot.initial_chunk` publishes those of a chunk."""
     kafka = load_config(pipeline.config).kafka
     publisher = Publisher(
         kafka.client_options(),

@@ -1,22 +1,24 @@
-"""Two captures on one slot: one streams, the other waits; they change places without losing or doubling a row."""
+"""Of two captures on one slot one streams and the other waits; they change roles without losing or duplicating a
+row.
+"""
 
 from __future__ import annotations
 
-from tests.harness.pipeline import MakePipeline, Pipeline
-from tests.harness.process import Process
-from tests.harness.waiting import eventually
-from tests.harness.writer import SCHEMA, Writer
+from tests.harness.pipeline.pipeline import MakePipeline, Pipeline
+from tests.harness.postgres.background_writer import SCHEMA, Writer
+from tests.harness.processes.process import Process
+from tests.harness.processes.waiting import eventually
 
 
 def _standby(pipeline: Pipeline) -> Process:
-    """A second capture, once it says that it waits."""
+    """A second capture that has logged that it waits."""
     process = pipeline.launch()
     process.wait_for_line('"standby"')
     return process
 
 
 def test_second_capture_waits_and_takes_over_when_the_first_is_killed(make_pipeline: MakePipeline) -> None:
-    """A standby publishes nothing while the first lives, and takes over under load when it is killed."""
+    """A standby publishes nothing while the first capture runs, and takes over under load when it is killed."""
     pipeline = make_pipeline()
     pipeline.database.execute(SCHEMA)
     first = pipeline.start()
@@ -51,7 +53,7 @@ def test_standby_takes_over_when_the_first_is_stopped_in_good_order(make_pipelin
 
 
 def test_frozen_capture_that_wakes_up_is_fenced(make_pipeline: MakePipeline) -> None:
-    """Frozen with a Kafka transaction open, replaced, thawed: what it still holds is not published by it."""
+    """A capture that was frozen with an open Kafka transaction and replaced cannot publish when it resumes."""
     pipeline = make_pipeline()
     pipeline.database.execute(SCHEMA)
     # How soon the server gives up a reader that has gone silent, and with it the slot.
@@ -79,7 +81,7 @@ def test_frozen_capture_that_wakes_up_is_fenced(make_pipeline: MakePipeline) -> 
 
 
 def test_two_first_starts_at_once(make_pipeline: MakePipeline) -> None:
-    """Before there is a slot to be the lock, two captures that start together still become one and a standby."""
+    """Of two first starts at once, before a slot exists to lock, one becomes the leader and one the standby."""
     pipeline = make_pipeline()
     pipeline.database.execute(SCHEMA)
     both = [pipeline.launch(), pipeline.launch()]
@@ -92,7 +94,7 @@ def test_two_first_starts_at_once(make_pipeline: MakePipeline) -> None:
 
 
 def _states(process: Process) -> str:
-    """The last of the two events that it logged."""
+    """The last of the two events that the process logged."""
     found = [(process.errors.rfind(f'"{event}"'), event) for event in ("standby", "streaming")]
     position, event = max(found)
     return event if position >= 0 else "starting"

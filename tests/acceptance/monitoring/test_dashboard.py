@@ -1,4 +1,4 @@
-"""What is shown against the truth: each hop held for a known time, on real servers, through the real dashboard."""
+"""The dashboard's figures are compared with known values: each hop is held for a known time, on real servers."""
 
 from __future__ import annotations
 
@@ -15,14 +15,14 @@ import pytest
 from confluent_kafka import ConsumerGroupTopicPartitions
 from confluent_kafka.admin import AdminClient
 
-from tests.harness.dashboard_client import Visitor
-from tests.harness.metric_names import names_scraped, names_used
-from tests.harness.own_redis import OwnRedis
-from tests.harness.pipeline import MakePipeline, Pipeline
-from tests.harness.process import StartProcess
-from tests.harness.store_sync import StorePipeline
-from tests.harness.waiting import eventually
-from tests.harness.webhook_receiver import Receiver
+from tests.harness.dashboard.client import Visitor
+from tests.harness.dashboard.metric_names import names_scraped, names_used
+from tests.harness.network.webhook_receiver import Receiver
+from tests.harness.pipeline.pipeline import MakePipeline, Pipeline
+from tests.harness.processes.process import StartProcess
+from tests.harness.processes.waiting import eventually
+from tests.harness.servers.dedicated_redis import OwnRedis
+from tests.harness.stores.store_pipeline import StorePipeline
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -42,7 +42,7 @@ def receiver() -> Iterator[Receiver]:
 
 @pytest.fixture
 def redis(tmp_path: Path) -> Iterator[OwnRedis]:
-    """With a password, which must be seen nowhere."""
+    """A Redis with a password, which no output may have."""
     own = OwnRedis(tmp_path)
     own.client().config_set("requirepass", PASSWORD)
     yield own
@@ -50,7 +50,7 @@ def redis(tmp_path: Path) -> Iterator[OwnRedis]:
 
 
 class Watched:
-    """A pipeline with one store, and the dashboard that looks at it."""
+    """A pipeline with one store, and the dashboard that observes it."""
 
     def __init__(
         self, pipeline: Pipeline, spark: SparkSession, tailrace: StartProcess, redis: OwnRedis, receiver: Receiver
@@ -72,7 +72,7 @@ class Watched:
         self.visitor = Visitor(self.dashboard.wait_for_line(r"Dashboard: (http\S+)/")[1], TOKEN)
 
     def shows(self, condition: Callable[[dict[str, Any]], object], what: str) -> dict[str, Any]:
-        """The first record of which this is so."""
+        """The first record for which the condition is true."""
 
         def found() -> dict[str, Any] | None:
             record = self.visitor.record()
@@ -81,7 +81,7 @@ class Watched:
         return eventually(found, 60, what) or {}
 
     def written(self) -> float:
-        """When, by the source's clock."""
+        """The time of the last write, by the source's clock."""
         self.pipeline.database.execute("UPDATE t SET v = v || 'x'")
         ((now,),) = self.pipeline.database.execute("SELECT extract(epoch FROM clock_timestamp())::float8")
         return float(now)
@@ -106,13 +106,15 @@ def _store(record: dict[str, Any], name: str = "cache") -> dict[str, Any]:
 
 
 def _agrees(shown: float | None, truth: float) -> bool:
-    """Never younger than the truth (but for a reading's own moment), and older by one step of each clock at most."""
+    """Lag is never understated, except by the time of one reading, and overstated by at most one step of each clock."""
     assert shown is not None
     return truth - 0.5 <= shown <= truth + APART_SECONDS
 
 
 def test_lag_is_right_when_idle_and_while_capture_is_frozen_or_dead(watched: Watched) -> None:
-    """It grows with the age of what was written, instead of freezing; readiness goes red, and green again."""
+    """While capture is frozen or dead, lag grows with the age of the unpublished change, and readiness turns red,
+    then green.
+    """
     shows, visitor = watched.shows, watched.visitor
     with watched.stores.syncing():
         watched.stores.wait()
@@ -144,12 +146,12 @@ def test_lag_is_right_when_idle_and_while_capture_is_frozen_or_dead(watched: Wat
     _assert_names_exist(visitor.get("/metrics").text)
 
 
-def test_lag_is_right_while_a_store_is_paused_or_gone_and_somebody_is_told(
+def test_lag_is_right_while_a_store_is_paused_or_gone_and_alerts_are_sent(
     watched: Watched, tailrace: StartProcess
 ) -> None:
-    """Its lag grows, the topics' does not; alerts come and end; a consumer group has its offsets.
+    """Only the store's lag grows, alerts start and end, and the mirrored consumer group has the store's offsets.
 
-    Whatever the dashboard, its log and its alerts say holds no password and no token.
+    No output of the dashboard, its log and its alerts has a password or a token.
     """
     shows, visitor, pipeline = watched.shows, watched.visitor, watched.pipeline
     with watched.stores.syncing():
@@ -192,7 +194,7 @@ def test_lag_is_right_while_a_store_is_paused_or_gone_and_somebody_is_told(
 
 @pytest.mark.slow
 def test_an_audit_and_a_retry_can_be_started_from_the_page(watched: Watched) -> None:
-    """They are the commands that a person would start; how they ended is shown, and what the audit found."""
+    """The page starts the commands and shows how they ended and what the audit found."""
     visitor = watched.visitor
     with watched.stores.syncing():
         watched.stores.wait()
@@ -207,7 +209,7 @@ def test_an_audit_and_a_retry_can_be_started_from_the_page(watched: Watched) -> 
 
 
 def test_run_serves_the_page_and_starts_it_again(make_pipeline: MakePipeline, tailrace: StartProcess) -> None:
-    """A part like the others: killed, it comes back, with what went wrong meanwhile; a stop ends it too, with 0."""
+    """`tailrace run` restarts a killed dashboard, keeps its journal, and stops it with exit code 0."""
     pipeline = make_pipeline(dashboard={"port": 0, "token": TOKEN}, lag={"interval_seconds": 0.5})
     pipeline.database.execute("CREATE TABLE t (id int PRIMARY KEY, v text)")
     run = tailrace("run", "--json", "--config", str(pipeline.config))
@@ -232,7 +234,7 @@ def test_run_serves_the_page_and_starts_it_again(make_pipeline: MakePipeline, ta
 
 
 def _assert_mirrored(bootstrap: str, group: str, visitor: Visitor) -> None:
-    """A consumer group stands where the store does."""
+    """The consumer group has the offsets that the store has reached."""
 
     def mirrored() -> bool:
         with AdminClient({"bootstrap.servers": bootstrap}) as admin:
@@ -250,7 +252,7 @@ def _assert_mirrored(bootstrap: str, group: str, visitor: Visitor) -> None:
 
 
 def _assert_names_exist(scrape: str) -> None:
-    """Every metric that the Grafana dashboard, the alert rules and the documentation name is in a live scrape."""
+    """A live scrape has every metric that the Grafana dashboard, the alert rules and the documentation name."""
     scraped = names_scraped(scrape)
     for place, used in names_used().items():
         assert used, f"{place} uses no metric"
@@ -258,7 +260,7 @@ def _assert_names_exist(scrape: str) -> None:
 
 
 def test_readiness_is_red_while_a_store_takes_connections_and_never_answers(watched: Watched) -> None:
-    """Nothing crashes and no connection breaks. `/readyz` says which hop it is, and is green when the store answers."""
+    """`/readyz` names a store that accepts connections and never answers, and turns green when it answers."""
     visitor = watched.visitor
     with watched.stores.syncing():
         watched.stores.wait()
@@ -277,7 +279,7 @@ def test_readiness_is_red_while_a_store_takes_connections_and_never_answers(watc
 def test_readiness_is_red_while_a_sync_hangs(
     make_pipeline: MakePipeline, redis_url: str, tailrace: StartProcess
 ) -> None:
-    """SIGSTOP to the sync of a real `tailrace run`: alive for the supervisor, and nothing moves. Then it goes on."""
+    """SIGSTOP to the sync of a real `tailrace run` turns readiness red, and SIGCONT turns it green."""
     pipeline = make_pipeline(
         dashboard={"port": 0, "token": TOKEN},
         lag={"interval_seconds": 0.5, "max_seconds": 4, "stalled_seconds": 5},

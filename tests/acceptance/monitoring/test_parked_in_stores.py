@@ -13,9 +13,9 @@ from cdc.monitoring.status_record import HealthLevel
 from cdc.snapshot.table_status import read_status
 from spark_jobs.audit.run import AuditOptions, exit_code, run_audit
 from spark_jobs.tasks.parked_rows import read_parked
-from tests.harness.initial_snapshot import WITH_INITIAL_SNAPSHOT, Copying
-from tests.harness.pipeline import MakePipeline
-from tests.harness.store_sync import StorePipeline
+from tests.harness.pipeline.pipeline import MakePipeline
+from tests.harness.snapshot.initial_snapshot import WITH_INITIAL_SNAPSHOT, Copying
+from tests.harness.stores.store_pipeline import StorePipeline
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -35,8 +35,9 @@ def _states(stores: StorePipeline) -> dict[str, HealthLevel]:
 def test_a_row_that_capture_parked_counts_everywhere_until_it_fits(
     make_pipeline: MakePipeline, spark: SparkSession, elasticsearch_url: str, redis_url: str
 ) -> None:
-    """Absent from every store, also where an earlier state was there; counted by audits, a bootstrap and the dashboard;
-    all of them say that all is well once the row is published."""
+    """A parked row is absent from every store and counted by audits, bootstraps and the dashboard until it is
+    published.
+    """
     stores = StorePipeline(
         make_pipeline(kafka={"max_message_bytes": 20_000}),
         spark,
@@ -77,8 +78,8 @@ def test_a_row_that_capture_parked_counts_everywhere_until_it_fits(
         assert set(_states(stores).values()) == {HealthLevel.OK}
 
 
-def test_the_first_copy_parks_what_is_too_large(make_pipeline: MakePipeline, spark: SparkSession) -> None:
-    """In the transaction of its chunk: capture knows of it when it begins to stream, and settles it."""
+def test_the_initial_snapshot_parks_rows_that_are_too_large(make_pipeline: MakePipeline, spark: SparkSession) -> None:
+    """The initial snapshot parks a row in the transaction of its chunk; capture counts it, and settles it later."""
     pipeline = make_pipeline(kafka={"max_message_bytes": 20_000}, snapshot=WITH_INITIAL_SNAPSHOT)
     pipeline.database.execute("CREATE TABLE t (id int PRIMARY KEY, v text)")
     pipeline.database.execute(f"INSERT INTO t VALUES (1, 'small'), (2, {LARGE}), (3, {LARGE})")

@@ -1,4 +1,4 @@
-"""An upgrade finds what an earlier Tailrace has left: it is read as it was meant, and a newer format is refused.
+"""An upgrade reads the state that an earlier Tailrace recorded, and refuses the state of a newer one.
 
 `tests/recorded` holds the state of a real pipeline, byte by byte: control topics, Elasticsearch's indices, Redis keys.
 """
@@ -32,14 +32,14 @@ from cdc.stores.registry import open_store
 from cdc.tables.recorded_state import FORMAT as STATES_FORMAT
 from cdc.tables.state_reader import read_recorded_states
 from spark_jobs.tasks.parked_rows import read_parked
-from tests.harness.pipeline import MakePipeline
-from tests.harness.table_states import wait_for_look
+from tests.harness.pipeline.pipeline import MakePipeline
+from tests.harness.pipeline.table_states import wait_for_look
 
 _FOLDER = Path(__file__).parents[2] / "recorded" / "release-0.1"
 
 
 def _recorded(name: str, prefix: str) -> Any:
-    """As if it had been written under this prefix."""
+    """The recorded state as if it had been written under this prefix."""
     text = (_FOLDER / f"{name}.json").read_text()
     return json.loads(text.replace(json.loads(text)["prefix"], prefix))["content"]
 
@@ -79,7 +79,7 @@ def _copies(config: Config) -> SnapshotLog:
 
 
 def test_the_control_topics_are_read_as_they_were_meant(restored: Config) -> None:
-    """Progress, tables, copies, schemas and parked rows; what is new since has its neutral value."""
+    """Progress, tables, snapshots, schemas and parked rows are read; a field added since has its neutral value."""
     name = control_topic(restored.kafka.prefix, Control.PROGRESS)
     progress = read_progress(restored.kafka.client_options(), name)
     assert progress is not None
@@ -112,7 +112,7 @@ def test_the_control_topics_are_read_as_they_were_meant(restored: Config) -> Non
 def test_a_newer_record_is_refused(
     restored: Config, kafka_bootstrap: str, topic: Control, read: Callable[[Config], object]
 ) -> None:
-    """Whatever else is in it: the reason is the format, and the remedy the newer Tailrace."""
+    """A record of a newer format is refused with the format as the reason and the newer Tailrace as the remedy."""
     name = control_topic(restored.kafka.prefix, topic)
     keys = {Control.REQUESTS: '{"requests":"copies"}', Control.SCHEMA: '{"state":"tables"}'}
     records = _recorded("kafka", restored.kafka.prefix).get(name, [])
@@ -124,7 +124,7 @@ def test_a_newer_record_is_refused(
 
 
 def test_a_newer_schema_is_refused(prefix: str) -> None:
-    """Of a table, as the stores read it."""
+    """The stores refuse a table's schema record of a newer format."""
     records = _recorded("kafka", prefix)[control_topic(prefix, Control.SCHEMA)]
     tables = [TableSchema.from_record(each["value"]) for each in records if "version" in json.loads(each["key"])]
     assert {table.table for table in tables} == {"customers", "orders"}
@@ -139,7 +139,7 @@ def _store(name: str, config: Config) -> Iterator[Store]:
 
 
 def _assert_served(store: Store) -> None:
-    """Position, generation, rows."""
+    """The store has the recorded position, generation and rows."""
     serving = store.serving()
     assert serving is not None
     position = store.position(serving)
@@ -149,8 +149,8 @@ def _assert_served(store: Store) -> None:
     assert store.save_position(serving, taken).version == position.version
 
 
-def test_redis_is_gone_on_with(prefix: str, redis_url: str) -> None:
-    """Its state is one hash; a newer one, or a newer position in it, is refused."""
+def test_sync_continues_from_the_recorded_redis(prefix: str, redis_url: str) -> None:
+    """Sync continues from the recorded Redis state, and refuses a newer state or position."""
     client = redis.Redis.from_url(redis_url)
     for name, content in _recorded("redis", prefix)["hashes"].items():
         if isinstance(content, str):
@@ -175,8 +175,8 @@ def test_redis_is_gone_on_with(prefix: str, redis_url: str) -> None:
     client.close()
 
 
-def test_elasticsearch_is_gone_on_with(prefix: str, elasticsearch_url: str) -> None:
-    """Its state is in the indices' own words and one document; newer ones are refused."""
+def test_sync_continues_from_the_recorded_elasticsearch(prefix: str, elasticsearch_url: str) -> None:
+    """Sync continues from the recorded indices and document, and refuses newer ones."""
     client = Elasticsearch(elasticsearch_url)
     recorded = _recorded("elasticsearch", prefix)["indices"]
     for name, index in recorded.items():
@@ -202,8 +202,9 @@ def test_elasticsearch_is_gone_on_with(prefix: str, elasticsearch_url: str) -> N
 
 
 def test_capture_goes_on_from_an_older_record(make_pipeline: MakePipeline) -> None:
-    """Records without the newer fields, as an earlier capture wrote them last: nothing is lost or doubled, and the next
-    ones are of today's format."""
+    """Capture continues from records without the newer fields, loses and duplicates nothing, and writes today's
+    format.
+    """
     pipeline = make_pipeline()
     pipeline.database.execute("CREATE TABLE t (id int PRIMARY KEY, v text)")
     capture = pipeline.start()

@@ -1,4 +1,4 @@
-"""`tailrace recover`: what capture refuses is mended in place, and the topics equal the source again."""
+"""`tailrace recover` repairs what capture refuses, and the topics equal the source again."""
 
 from __future__ import annotations
 
@@ -14,14 +14,14 @@ from cdc.config import load_config
 from cdc.monitoring.observer import Observer
 from cdc.monitoring.status_record import HealthLevel, PipelineStatus
 from cdc.names import Control, control_topic
-from tests.harness.audit import assert_clean
-from tests.harness.command import run_command
-from tests.harness.incremental_snapshot import copy_due
-from tests.harness.initial_snapshot import Copying
-from tests.harness.pipeline import MakePipeline, Pipeline
-from tests.harness.process import StartProcess
-from tests.harness.topics import alter_topic, create_topic, delete_topic, grow_topic
-from tests.harness.waiting import eventually
+from tests.harness.kafka.topics import alter_topic, create_topic, delete_topic, grow_topic
+from tests.harness.pipeline.pipeline import MakePipeline, Pipeline
+from tests.harness.processes.command import run_command
+from tests.harness.processes.process import StartProcess
+from tests.harness.processes.waiting import eventually
+from tests.harness.snapshot.incremental_snapshot import copy_due
+from tests.harness.snapshot.initial_snapshot import Copying
+from tests.harness.stores.clean_audit import assert_clean
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -30,7 +30,7 @@ _TABLES = ("CREATE TABLE a (id int PRIMARY KEY, v text)", "CREATE TABLE b (id in
 
 
 def _filled(pipeline: Pipeline) -> Pipeline:
-    """Two tables with rows that are in the topics; capture was stopped in good order."""
+    """Two tables with published rows; capture was stopped with SIGTERM."""
     for statement in _TABLES:
         pipeline.database.execute(statement)
     capture = pipeline.start()
@@ -42,7 +42,7 @@ def _filled(pipeline: Pipeline) -> Pipeline:
 
 
 def _change_unseen(pipeline: Pipeline, number: int = 0) -> None:
-    """What a lost stretch of the log would have told: a row that goes, one that changes, one that comes."""
+    """Delete, change and insert a row in the part of the log that capture loses."""
     for table in ("a", "b"):
         pipeline.database.execute(f"DELETE FROM {table} WHERE id = {2 + number}")
         pipeline.database.execute(f"UPDATE {table} SET v = 'unseen {number}' WHERE id = 1")
@@ -60,8 +60,8 @@ def _recover(pipeline: Pipeline, *arguments: str) -> None:
     run_command("recover", pipeline.config, "--yes", *arguments)
 
 
-def _assert_mended(pipeline: Pipeline, spark: SparkSession) -> None:
-    """Capture goes on, the copy brings everything, and what is written from now on arrives as ever."""
+def _assert_repaired(pipeline: Pipeline, spark: SparkSession) -> None:
+    """Capture continues, the snapshot brings every row, and later changes arrive."""
     capture = pipeline.start()
     pipeline.database.execute("UPDATE a SET v = v || ', streamed' WHERE id = 3")
     report = copy_due(pipeline, spark)
@@ -77,9 +77,9 @@ def _assert_mended(pipeline: Pipeline, spark: SparkSession) -> None:
 def test_a_refusal_is_shown_with_its_own_remedy_until_it_is_repaired(
     make_pipeline: MakePipeline, tailrace: StartProcess
 ) -> None:
-    """A deleted topic: an operator on any host reads capture's own reason and remedy, and not "start capture".
+    """After a topic is deleted, the dashboard shows capture's own reason and remedy, and not "start capture".
 
-    After the recovery that is over, and no speed is below zero although topics were made again.
+    Recovery ends the refusal, and no speed is negative although topics were created again.
     """
     pipeline = make_pipeline()
     pipeline.database.execute(_TABLES[0])
@@ -111,7 +111,7 @@ def test_a_refusal_is_shown_with_its_own_remedy_until_it_is_repaired(
 
 
 def _shown(observer: Observer, holds: Callable[[PipelineStatus], bool]) -> PipelineStatus:
-    """The first record for which this holds. Nothing ever moves backwards."""
+    """The first record for which the condition is true. No figure ever decreases."""
 
     def poll() -> PipelineStatus | None:
         record = observer.poll()
@@ -124,13 +124,11 @@ def _shown(observer: Observer, holds: Callable[[PipelineStatus], bool]) -> Pipel
     return found
 
 
-def test_a_lost_slot_is_mended_and_rows_that_went_meanwhile_vanish(
-    make_pipeline: MakePipeline, spark: SparkSession
-) -> None:
-    """The plan is shown and changes nothing; a no changes nothing; then the gap is closed, deletes included."""
+def test_a_lost_slot_is_repaired_and_deleted_rows_are_removed(make_pipeline: MakePipeline, spark: SparkSession) -> None:
+    """Showing or declining the plan changes nothing; accepting it closes the gap, deletes included."""
     pipeline = _filled(make_pipeline())
     said = run_command("recover", pipeline.config, code=1)
-    assert "Nothing is wrong" in said.stdout
+    assert "There is no problem" in said.stdout
     pipeline.database.execute("SELECT pg_drop_replication_slot(%s)", [pipeline.slot_name])
     _change_unseen(pipeline)
     _refused(pipeline, "is gone")
@@ -144,25 +142,25 @@ def test_a_lost_slot_is_mended_and_rows_that_went_meanwhile_vanish(
     assert pipeline.progress_records()[-1] == before
     done = run_command("recover", pipeline.config, answer="y\n")
     assert done.stdout.count("Done:") == 4
-    _assert_mended(pipeline, spark)
+    _assert_repaired(pipeline, spark)
     assert pipeline.progress_records()[-1]["base"] == 0  # the same server: its LSNs only rise
 
 
 def test_recover_refuses_while_capture_runs(make_pipeline: MakePipeline) -> None:
-    """Nobody's slot is taken from under it."""
+    """Recover refuses to replace the slot of a running capture."""
     pipeline = make_pipeline()
     for statement in _TABLES:
         pipeline.database.execute(statement)
     pipeline.start()
     said = run_command("recover", pipeline.config, "--yes", "--anyway", code=3)
-    assert "Capture runs" in said.stderr
+    assert "Capture is running" in said.stderr
 
 
 @pytest.mark.slow
 def test_recover_is_killed_after_every_step_and_run_again(
     make_pipeline: MakePipeline, spark: SparkSession, start_process: StartProcess
 ) -> None:
-    """Whatever stands when it dies, capture does not start on it, and the next run ends it."""
+    """After recover is killed at any step, capture refuses to start, and the next recover completes."""
     pipeline = _filled(make_pipeline())
     pipeline.database.execute("DROP PUBLICATION tailrace")
     pipeline.database.execute(
@@ -172,17 +170,22 @@ def test_recover_is_killed_after_every_step_and_run_again(
     delete_topic(pipeline.bootstrap, pipeline.topic("b"))
     steps = ["fence", "note", "create_publication", "make_topic", "drop_slot", "create_slot"]
     for step in steps:
-        dying = start_process(sys.executable, "-m", "tests.harness.killed_recovery", str(pipeline.config), step)
+        dying = start_process(
+            sys.executable, "-m", "tests.harness.pipeline.killed_recovery", str(pipeline.config), step
+        )
         dying.expect_exit(-signal.SIGKILL)
         _refused(pipeline)
     _recover(pipeline)
-    _assert_mended(pipeline, spark)
+    _assert_repaired(pipeline, spark)
 
 
 @pytest.mark.slow
 def test_every_way_to_lose_the_source(make_pipeline: MakePipeline, spark: SparkSession) -> None:
-    """One after the other on one pipeline: a slot made again, an advanced one, a publication dropped and made again, a
-    table taken out and put back, a renamed slot, a progress record that is gone."""
+    """Recover repairs each kind of source damage on one pipeline.
+
+    A slot made again, an advanced slot, a publication made again, a table removed and added, a renamed slot, a lost
+    progress record.
+    """
     pipeline = _filled(make_pipeline())
     execute = pipeline.database.execute
     progress_topic = control_topic(pipeline.prefix, Control.PROGRESS)
@@ -222,15 +225,18 @@ def test_every_way_to_lose_the_source(make_pipeline: MakePipeline, spark: SparkS
         lose()
         _refused(pipeline, words)
         _recover(pipeline)
-        _assert_mended(pipeline, spark)
+        _assert_repaired(pipeline, spark)
     slots = execute("SELECT slot_name FROM pg_replication_slots WHERE database = current_database()")
     assert slots == [(pipeline.slot_name,)]
 
 
 @pytest.mark.slow
 def test_every_way_to_lose_a_topic(make_pipeline: MakePipeline, spark: SparkSession) -> None:
-    """A deleted topic, one made again by somebody, one with another policy, one with more partitions; then another
-    number in the config. Topics whose records still count keep their id."""
+    """Recover repairs each kind of topic damage.
+
+    A deleted topic, one created again, one with another policy, one with more partitions, then another number in the
+    config. Topics whose records are still valid keep their id.
+    """
     pipeline = _filled(make_pipeline())
     bootstrap, topics = pipeline.bootstrap, {name: pipeline.topic(name) for name in ("a", "b")}
 
@@ -254,12 +260,12 @@ def test_every_way_to_lose_a_topic(make_pipeline: MakePipeline, spark: SparkSess
         after = pipeline.progress_records()[-1]
         assert (after["topic_ids"][topics["a"]] == before[topics["a"]]) is (number < 4)
         assert (after["topic_ids"][topics["b"]] == before[topics["b"]]) is (number == 2)
-        _assert_mended(pipeline, spark)
+        _assert_repaired(pipeline, spark)
     assert {len(ends) for ends in pipeline.progress_records()[-1]["end_offsets"].values()} == {3}
 
 
 def test_nothing_is_dropped_where_nothing_was_captured(make_pipeline: MakePipeline) -> None:
-    """Under another prefix the slot belongs to another pipeline: capture and recover refuse, and say what to do."""
+    """Under another prefix the slot belongs to another pipeline: capture and recover refuse and say what to do."""
     pipeline = _filled(make_pipeline())
     pipeline.configure(kafka={"prefix": f"{pipeline.prefix}x"})
     launched = pipeline.launch()
@@ -273,8 +279,10 @@ def test_nothing_is_dropped_where_nothing_was_captured(make_pipeline: MakePipeli
 
 
 @pytest.mark.slow
-def test_a_slot_that_is_lost_during_the_first_copy(make_pipeline: MakePipeline, spark: SparkSession) -> None:
-    """Chunks that were copied stand for a moment that nobody streams from: all of it is copied again."""
+def test_a_slot_that_is_lost_during_the_initial_snapshot(make_pipeline: MakePipeline, spark: SparkSession) -> None:
+    """When the slot is lost during the initial snapshot, every chunk is copied again, since no stream continues from
+    it.
+    """
     pipeline = make_pipeline(snapshot={"initial": True, "chunk_mb": 1})
     for statement in _TABLES:
         pipeline.database.execute(statement)
@@ -290,4 +298,4 @@ def test_a_slot_that_is_lost_during_the_first_copy(make_pipeline: MakePipeline, 
     _change_unseen(pipeline)
     _refused(pipeline, "is gone")
     _recover(pipeline)
-    _assert_mended(pipeline, spark)
+    _assert_repaired(pipeline, spark)

@@ -1,6 +1,6 @@
 """`tailrace recover` on a server that has lost the log, or was restored from an older disk.
 
-Each ends with topics that equal the source as it is now, with versions above everything that was published before.
+After each, the topics equal the source as it is now, with versions above every version published before.
 """
 
 from __future__ import annotations
@@ -11,11 +11,11 @@ from typing import TYPE_CHECKING
 import pytest
 
 from cdc.lsn import Version
-from tests.harness.audit import assert_clean
-from tests.harness.command import run_command
-from tests.harness.incremental_snapshot import copy_due
-from tests.harness.own_postgres import OwnPostgres
-from tests.harness.pipeline import Pipeline
+from tests.harness.pipeline.pipeline import Pipeline
+from tests.harness.processes.command import run_command
+from tests.harness.servers.dedicated_postgres import OwnPostgres
+from tests.harness.snapshot.incremental_snapshot import copy_due
+from tests.harness.stores.clean_audit import assert_clean
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -25,7 +25,7 @@ pytestmark = pytest.mark.slow
 
 @pytest.fixture
 def pipeline(own_pipeline: Pipeline) -> Pipeline:
-    """With rows published; capture was stopped in good order."""
+    """A pipeline with published rows; capture was stopped with SIGTERM."""
     own_pipeline.database.execute("CREATE TABLE t (id int PRIMARY KEY, v text)")
     capture = own_pipeline.start()
     own_pipeline.database.execute("INSERT INTO t SELECT n, 'old' FROM generate_series(1, 20) n")
@@ -53,14 +53,16 @@ def _recover(pipeline: Pipeline, spark: SparkSession, reason: str) -> None:
 
 
 def test_an_invalidated_slot(pipeline: Pipeline, own: OwnPostgres, spark: SparkSession) -> None:
-    """The log was thrown away, with a delete in it that nobody can read any more."""
+    """After the server removed WAL with a delete in it, recovery removes the deleted row from the topic."""
     pipeline.database.execute("DELETE FROM t WHERE id = 3")
     own.outgrow(pipeline.slot_name)
     _recover(pipeline, spark, "is invalidated")
 
 
-def test_a_disk_of_yesterday(pipeline: Pipeline, own: OwnPostgres, spark: SparkSession, tmp_path: Path) -> None:
-    """Slot and all are older than what was published: rows that came since go, and lower LSNs win from now on."""
+def test_a_server_restored_from_an_older_disk(
+    pipeline: Pipeline, own: OwnPostgres, spark: SparkSession, tmp_path: Path
+) -> None:
+    """After a restore of an older disk, rows that it lacks are removed, and changes with lower LSNs win."""
     own.keep(tmp_path / "backup")
     pipeline.database.forget_connection()
     capture = pipeline.start()

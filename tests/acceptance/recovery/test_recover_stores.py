@@ -1,4 +1,4 @@
-"""After `tailrace recover` the stores follow by themselves: new changes win in each of them, whatever the LSNs were."""
+"""After `tailrace recover` the stores follow without intervention, and new changes win at any LSN."""
 
 from __future__ import annotations
 
@@ -7,12 +7,12 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from cdc.positions.wait import wait_for
-from tests.harness.audit import assert_clean
-from tests.harness.command import run_command
-from tests.harness.database import Database
-from tests.harness.incremental_snapshot import copy_due
-from tests.harness.pipeline import MakePipeline, Pipeline
-from tests.harness.store_sync import StorePipeline
+from tests.harness.pipeline.pipeline import MakePipeline, Pipeline
+from tests.harness.postgres.database import Database
+from tests.harness.processes.command import run_command
+from tests.harness.snapshot.incremental_snapshot import copy_due
+from tests.harness.stores.clean_audit import assert_clean
+from tests.harness.stores.store_pipeline import StorePipeline
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -24,8 +24,10 @@ _TABLE = "CREATE TABLE t (id int PRIMARY KEY, v text)"
 def test_another_server_whose_lsns_start_lower(
     make_pipeline: MakePipeline, spark: SparkSession, every_store: dict[str, dict[str, Any]], replacement: Database
 ) -> None:
-    """The server is replaced by one that was restored from an older backup: rows that it lacks go, its rows win, and so
-    does what is written to it from now on. `wait` does not take the old server's LSNs for the new one's."""
+    """After a restore onto a server with lower LSNs, missing rows are removed and its rows and later writes win.
+
+    `wait` does not take the old server's LSNs for the new one's.
+    """
     pipeline = make_pipeline()
     stores = StorePipeline(pipeline, spark, every_store)
     old = pipeline.database
@@ -63,19 +65,20 @@ def test_another_server_whose_lsns_start_lower(
     pipeline.assert_same("t", while_running=capture)
 
 
-def test_a_topic_that_was_made_anew_is_read_from_its_beginning(
+def test_a_topic_that_was_created_again_is_read_from_its_beginning(
     make_pipeline: MakePipeline, spark: SparkSession, redis_url: str
 ) -> None:
-    """Another number of partitions: every topic is made anew, while the store goes on serving; rows that went meanwhile
-    vanish from it."""
+    """When recovery creates every topic again, the store keeps serving and loses the rows that were deleted
+    meanwhile.
+    """
     _repartition(make_pipeline(), spark, {"cache": {"kind": "redis", "url": redis_url}})
 
 
 @pytest.mark.slow
-def test_every_store_follows_topics_that_were_made_anew(
+def test_every_store_follows_topics_that_were_created_again(
     make_pipeline: MakePipeline, spark: SparkSession, every_store: dict[str, dict[str, Any]]
 ) -> None:
-    """The same for one of each kind."""
+    """A store of each kind follows topics that recovery created again."""
     _repartition(make_pipeline(), spark, every_store)
 
 

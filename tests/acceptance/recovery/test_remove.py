@@ -1,4 +1,4 @@
-"""`tailrace remove`: a table or the whole capture goes away, capture stays consistent, and no slot is left behind."""
+"""`tailrace remove` removes a table or the whole capture, keeps capture consistent and leaves no slot behind."""
 
 from __future__ import annotations
 
@@ -18,11 +18,11 @@ from psycopg import sql
 
 from cdc import cli
 from cdc.names import Control, control_topic
-from tests.harness.pipeline import MakePipeline, Pipeline
-from tests.harness.process import Process, StartProcess
-from tests.harness.records import read_topic
-from tests.harness.topics import create_topic, delete_topic, list_topics
-from tests.harness.waiting import eventually
+from tests.harness.kafka.records import read_topic
+from tests.harness.kafka.topics import create_topic, delete_topic, list_topics
+from tests.harness.pipeline.pipeline import MakePipeline, Pipeline
+from tests.harness.processes.process import Process, StartProcess
+from tests.harness.processes.waiting import eventually
 
 _TABLES = "CREATE TABLE a (id int PRIMARY KEY, v text); CREATE TABLE b (id int PRIMARY KEY, v text)"
 _ONLY_A = {"tables": ["public.a"]}
@@ -35,7 +35,7 @@ class _Said:
 
 
 def _remove(pipeline: Pipeline, *arguments: str, code: int, answer: str = "") -> _Said:
-    """In this process, which is quicker; what is interrupted is a process."""
+    """Run `tailrace remove` in this process; only interrupted runs need a process of their own."""
     out, err = io.StringIO(), io.StringIO()
     with pytest.MonkeyPatch.context() as patch:
         for name, stream in (("stdout", out), ("stderr", err), ("stdin", io.StringIO(answer))):
@@ -60,7 +60,7 @@ def _stop(capture: Process) -> None:
 
 
 def _stopped(make_pipeline: MakePipeline, **settings: Any) -> Pipeline:
-    """Tables a and b, a row in each captured, capture stopped in good order."""
+    """Tables a and b, a captured row in each, capture stopped with SIGTERM."""
     pipeline = make_pipeline(**settings)
     pipeline.database.execute(_TABLES)
     capture = pipeline.start()
@@ -72,7 +72,7 @@ def _stopped(make_pipeline: MakePipeline, **settings: Any) -> Pipeline:
 
 
 def _wait_for_heartbeat(pipeline: Pipeline) -> None:
-    """Each is a record on the history of positions."""
+    """Wait for the next heartbeat's record on the topic of positions."""
     topic = control_topic(pipeline.prefix, Control.POSITIONS)
     before = len(read_topic(pipeline.bootstrap, topic))
     eventually(lambda: len(read_topic(pipeline.bootstrap, topic)) > before, what="a heartbeat")
@@ -93,7 +93,7 @@ def _ours(pipeline: Pipeline) -> set[str]:
 
 
 def test_a_table_goes_and_capture_goes_on(make_pipeline: MakePipeline) -> None:
-    """Changes from before the removal are still published, later ones not; the other table and the topic stay."""
+    """Changes before the removal are published and later ones are not; the other table and the topic stay."""
     pipeline = _stopped(make_pipeline)
     pipeline.database.execute("INSERT INTO b VALUES (2, 'before'); INSERT INTO a VALUES (2, 'before')")
     selected = _remove(pipeline, "--table", "public.b", "--yes", code=3)
@@ -116,7 +116,7 @@ def test_a_table_goes_and_capture_goes_on(make_pipeline: MakePipeline) -> None:
 
 
 def test_a_topic_that_is_deleted_does_not_come_back(make_pipeline: MakePipeline, tailrace: StartProcess) -> None:
-    """Neither what the slot still held nor a transaction that was open during the removal makes the topic again."""
+    """Neither pending changes in the slot nor a transaction open during the removal creates the topic again."""
     pipeline = _stopped(make_pipeline)
     pipeline.configure(source=_ONLY_A)
     pipeline.database.execute("INSERT INTO b VALUES (2, 'before')")
@@ -135,7 +135,7 @@ def test_a_topic_that_is_deleted_does_not_come_back(make_pipeline: MakePipeline,
 
 
 def test_a_removal_that_was_interrupted_is_run_again(make_pipeline: MakePipeline, tailrace: StartProcess) -> None:
-    """Between publication and progress record capture refuses; the second run ends it, and capture goes on."""
+    """Between publication and progress record capture refuses; a second run completes, and capture continues."""
     pipeline = _stopped(make_pipeline)
     pipeline.configure(source=_ONLY_A)
     locker = pipeline.database.connect(autocommit=False)
@@ -156,7 +156,7 @@ def test_a_removal_that_was_interrupted_is_run_again(make_pipeline: MakePipeline
 
 
 def test_refused_while_capture_runs(make_pipeline: MakePipeline) -> None:
-    """Exit code 3 and nothing changed, for a table as for everything; a dry run says so as well."""
+    """A removal is refused with exit code 3 and changes nothing while capture runs; a dry run says so as well."""
     pipeline = make_pipeline()
     pipeline.database.execute(_TABLES)
     capture = pipeline.start()
@@ -170,7 +170,7 @@ def test_refused_while_capture_runs(make_pipeline: MakePipeline) -> None:
 
 
 def test_everything_goes_in_two_runs(make_pipeline: MakePipeline) -> None:
-    """Slot and publication first, topics only when asked for; then a new capture can begin under the same prefix."""
+    """The first run removes slot and publication, the second one the topics; a new capture can use the same prefix."""
     pipeline = _stopped(make_pipeline)
     foreign = f"{pipeline.prefix}.not_ours"
     create_topic(pipeline.bootstrap, foreign)
@@ -198,7 +198,7 @@ def test_everything_goes_in_two_runs(make_pipeline: MakePipeline) -> None:
 
 
 def test_json_tells_the_plan_and_what_was_done(make_pipeline: MakePipeline) -> None:
-    """One document on standard output; a dry run changes nothing; a topic deleted by hand is struck as well."""
+    """`--json` prints one document; a dry run changes nothing; a topic deleted by hand counts as removed."""
     pipeline = _stopped(make_pipeline)
     before = _ours(pipeline)
     planned = json.loads(_remove(pipeline, "--all", "--topics", "--dry-run", "--json", code=0).stdout)
@@ -239,7 +239,7 @@ def role(postgres_url: str, prefix: str) -> Iterator[str]:
 
 
 def test_what_only_the_owner_may_do_is_said(role: str, make_pipeline: MakePipeline) -> None:
-    """The slot goes in any case; the SQL for the publication's owner is printed, and works."""
+    """A role that owns nothing removes the slot, and the printed SQL for the publication's owner works."""
     pipeline = _stopped(make_pipeline)
     dsn = urlsplit(pipeline.database.dsn)
     dsn = dsn._replace(netloc=f"{role}@{dsn.hostname}:{dsn.port}")
@@ -257,7 +257,7 @@ def test_what_only_the_owner_may_do_is_said(role: str, make_pipeline: MakePipeli
 
 
 def test_the_slot_goes_while_kafka_is_down(make_pipeline: MakePipeline, tailrace: StartProcess) -> None:
-    """A disk that fills up does not wait for Kafka."""
+    """The slot can be removed while Kafka is down."""
     pipeline = make_pipeline(kafka={"bootstrap": "127.0.0.1:1"})
     pipeline.database.execute(_TABLES)
     pipeline.database.execute("CREATE PUBLICATION tailrace FOR TABLE a")

@@ -1,4 +1,4 @@
-"""Copies made under another config than capture's: refused before a row is written, and again by capture.
+"""Snapshots under another config than capture's are refused before a row is written, and again by capture.
 
 Two hosts are two config files here, each read by a `tailrace` process of its own.
 """
@@ -18,20 +18,20 @@ from cdc.postgres import catalog
 from cdc.snapshot.incremental import chunk, watermarks
 from cdc.snapshot.incremental.announced import announce
 from cdc.snapshot.log import SnapshotLog
-from tests.harness.contents import read_raw, topics_under
-from tests.harness.incremental_chunks import Later
-from tests.harness.initial_snapshot import WITH_INITIAL_SNAPSHOT, chunks, wait_for_hold
-from tests.harness.pipeline import MakePipeline, Pipeline
-from tests.harness.process import StartProcess
-from tests.harness.table_states import marks as incomplete
-from tests.harness.table_states import wait_for_look
+from tests.harness.kafka.raw_records import read_raw, topics_under
+from tests.harness.pipeline.pipeline import MakePipeline, Pipeline
+from tests.harness.pipeline.table_states import marks as incomplete
+from tests.harness.pipeline.table_states import wait_for_look
+from tests.harness.processes.process import StartProcess
+from tests.harness.snapshot.incremental_chunks import Later
+from tests.harness.snapshot.initial_snapshot import WITH_INITIAL_SNAPSHOT, chunks, wait_for_hold
 
 SECRET = "s3cr3t-of-somebody"
 EMAIL, ID = '[mask]\n"public.people.email" = "hash"\n', '[mask]\n"public.people.id" = "hash"\n'
 
 
 def _configure(pipeline: Pipeline, ending: str, name: str = "tailrace.toml") -> Path:
-    """The pipeline's own config, or that of another host, with this at its end."""
+    """Write the pipeline's own config, or another host's, with this text appended."""
     plain = pipeline.config.read_text().partition("[mask]")[0].partition("[columns]")[0]
     file = pipeline.config.with_name(name)
     file.write_text(plain + ending)
@@ -46,7 +46,7 @@ def _people(make_pipeline: MakePipeline, ending: str, **settings: object) -> Pip
 
 
 def _assert_nowhere(pipeline: Pipeline, text: str) -> None:
-    """Not in any record, aborted ones included."""
+    """No record, aborted ones included, has the secret."""
     topics = topics_under(pipeline.bootstrap, pipeline.prefix)
     assert control_topic(pipeline.prefix, Control.COPY) in topics
     holding = {
@@ -55,9 +55,10 @@ def _assert_nowhere(pipeline: Pipeline, text: str) -> None:
     assert not holding
 
 
-def test_a_copy_under_another_config_is_refused(make_pipeline: MakePipeline, tailrace: StartProcess) -> None:
-    """Of a table, or of keys, as `audit --repair` makes them. A host whose config lacks the mask: exit code 3, and no
-    plain text anywhere."""
+def test_an_incremental_snapshot_under_another_config_is_refused(
+    make_pipeline: MakePipeline, tailrace: StartProcess
+) -> None:
+    """A host whose config lacks the mask may copy neither a table nor keys: exit code 3, and no plain text anywhere."""
     pipeline = _people(make_pipeline, EMAIL)
     capture = pipeline.start()
     pipeline.database.execute("INSERT INTO people VALUES ('1', %s)", [SECRET])
@@ -74,8 +75,10 @@ def test_a_copy_under_another_config_is_refused(make_pipeline: MakePipeline, tai
     _assert_nowhere(pipeline, SECRET)
 
 
-def test_a_first_copy_under_another_config_is_refused(make_pipeline: MakePipeline, tailrace: StartProcess) -> None:
-    """Its chunks go straight into the topics: so they must be made under the settings that the copy's record names."""
+def test_an_initial_snapshot_under_another_config_is_refused(
+    make_pipeline: MakePipeline, tailrace: StartProcess
+) -> None:
+    """Chunks of an initial snapshot must use the settings that the snapshot's record names."""
     pipeline = _people(make_pipeline, EMAIL, snapshot=WITH_INITIAL_SNAPSHOT)
     pipeline.database.execute("INSERT INTO people VALUES ('1', %s)", [SECRET])
     wait_for_hold(pipeline)
@@ -88,9 +91,13 @@ def test_a_first_copy_under_another_config_is_refused(make_pipeline: MakePipelin
     _assert_nowhere(pipeline, SECRET)
 
 
-def test_capture_refuses_marks_of_another_config(make_pipeline: MakePipeline, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A job that does not compare its settings: another salt would give every row another key, and the end of its copy
-    would kill the right ones. Not a record of it is published."""
+def test_capture_refuses_watermarks_of_another_config(
+    make_pipeline: MakePipeline, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Capture refuses the watermarks of a job with another salt and publishes none of its records.
+
+    Under another salt each row has another key, and the end of the snapshot would remove the right rows.
+    """
     pipeline = _people(make_pipeline, ID)
     capture = pipeline.start()
     pipeline.database.execute("INSERT INTO people SELECT n, 'a@b' FROM generate_series(1, 20) n")
@@ -129,11 +136,13 @@ def test_capture_refuses_marks_of_another_config(make_pipeline: MakePipeline, mo
     ],
     ids=["mask", "columns"],
 )
-def test_what_was_kept_back_is_let_out_only_by_a_line_that_says_so(
+def test_a_withheld_column_is_published_only_by_an_explicit_setting(
     make_pipeline: MakePipeline, before: str, said: str, words: str
 ) -> None:
-    """A config without the line is an older one, perhaps: exit code 3, and not a row gets out. With a line that says so
-    it is published, and the rows that are there already are due for a copy; after that the line may go."""
+    """A config that no longer withholds a column is refused with exit code 3 unless it says so explicitly.
+
+    With the line, the column is published and existing rows are due for a snapshot; afterwards the line may be removed.
+    """
     pipeline = _people(make_pipeline, before)
     capture = pipeline.start()
     pipeline.database.execute("INSERT INTO people VALUES ('1', %s)", [SECRET])

@@ -1,6 +1,6 @@
-"""A table is copied beside the running stream: no row is lost, none goes back, none returns from the dead.
+"""An incremental snapshot during streaming loses no row, replaces no newer one and restores no deleted one.
 
-These read chunks as the Spark tasks do, one by one, so that changes can be made at the moments that matter.
+These tests read chunks one by one, as Spark tasks do, so that they can make changes at the critical moments.
 """
 
 from __future__ import annotations
@@ -22,14 +22,14 @@ from cdc.snapshot.incremental import watermarks
 from cdc.snapshot.incremental.announced import announce
 from cdc.snapshot.incremental.chunk import read_incremental_chunk
 from cdc.snapshot.log import SnapshotLog
-from tests.harness.incremental_chunks import Later
-from tests.harness.pipeline import MakePipeline
-from tests.harness.records import read_topic
-from tests.harness.slow_commits import SlowCommits
+from tests.harness.kafka.records import read_topic
+from tests.harness.pipeline.pipeline import MakePipeline
+from tests.harness.postgres.slow_commits import SlowCommits
+from tests.harness.snapshot.incremental_chunks import Later
 
 
 def _during_read(monkeypatch: pytest.MonkeyPatch, act: Callable[[], None]) -> None:
-    """Do something between the reading of the rows and the HIGH mark."""
+    """Run an action between reading the rows and writing the high watermark."""
     flush = beside._Rows.flush
 
     def flush_later(rows: beside._Rows) -> None:
@@ -39,8 +39,8 @@ def _during_read(monkeypatch: pytest.MonkeyPatch, act: Callable[[], None]) -> No
     monkeypatch.setattr(beside._Rows, "flush", flush_later)
 
 
-def test_rows_that_were_there_arrive(make_pipeline: MakePipeline) -> None:
-    """Rows from before capture began come by the copy; keys that only the topic has are gone after it."""
+def test_rows_from_before_capture_arrive_and_others_are_removed(make_pipeline: MakePipeline) -> None:
+    """Rows from before capture arrive by the snapshot, and keys that only the topic has are removed."""
     pipeline = make_pipeline()
     pipeline.database.execute("CREATE TABLE t (id int PRIMARY KEY, v text)")
     pipeline.database.execute("INSERT INTO t SELECT n, 'row ' || n FROM generate_series(1, 500) n")
@@ -52,7 +52,9 @@ def test_rows_that_were_there_arrive(make_pipeline: MakePipeline) -> None:
 
 
 def test_change_while_the_chunk_is_read(make_pipeline: MakePipeline, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Rows updated, deleted, re-keyed and inserted between the reading and its mark keep their newer state."""
+    """Rows updated, deleted, re-keyed and inserted between the reading and the high watermark keep their newer
+    state.
+    """
     pipeline = make_pipeline()
     pipeline.database.execute("CREATE TABLE t (id int PRIMARY KEY, v text)")
     pipeline.database.execute("INSERT INTO t SELECT n, 'old' FROM generate_series(1, 50) n")
@@ -79,7 +81,7 @@ def test_change_while_the_chunk_is_read(make_pipeline: MakePipeline, monkeypatch
 def test_chunk_that_no_longer_holds_is_read_again(
     make_pipeline: MakePipeline, monkeypatch: pytest.MonkeyPatch, statement: str
 ) -> None:
-    """A TRUNCATE or other columns between the reading and its mark: nothing of it is published."""
+    """After a TRUNCATE or a column change before its high watermark, a chunk is discarded and read again."""
     pipeline = make_pipeline()
     pipeline.database.execute("CREATE TABLE t (id int PRIMARY KEY, v text)")
     pipeline.database.execute("INSERT INTO t SELECT n, 'old' FROM generate_series(1, 50) n")
@@ -102,7 +104,7 @@ def test_chunk_that_no_longer_holds_is_read_again(
 
 
 def test_capture_restarts_in_the_middle(make_pipeline: MakePipeline, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Killed between the two marks: nobody knows what happened in between, so the chunk is read again."""
+    """A chunk is read again when capture is killed between its two watermarks."""
     pipeline = make_pipeline()
     pipeline.database.execute("CREATE TABLE t (id int PRIMARY KEY, v text)")
     pipeline.database.execute("INSERT INTO t SELECT n, 'old' FROM generate_series(1, 50) n")
@@ -126,8 +128,10 @@ def test_capture_restarts_in_the_middle(make_pipeline: MakePipeline, monkeypatch
 def test_capture_restarts_while_a_published_commit_is_not_visible(
     make_pipeline: MakePipeline, slow_commits: SlowCommits
 ) -> None:
-    """It hangs on a synchronous standby, and the capture that has published it is gone: a chunk that is read without
-    it must not put the rows back. A transaction that only holds on to another table holds up nothing."""
+    """A chunk read without a published but invisible commit does not restore the old rows after a restart.
+
+    The commit waits for a synchronous standby. A transaction that locks another table delays nothing.
+    """
     pipeline = make_pipeline()
     database = pipeline.database
     for name in ("t", "other"):
@@ -151,7 +155,7 @@ def test_capture_restarts_while_a_published_commit_is_not_visible(
 
 
 def test_writer_that_hammers_the_copied_rows(make_pipeline: MakePipeline) -> None:
-    """Many chunks, a writer on the same rows all the time: the topic ends equal to the table."""
+    """While a writer changes the rows of many chunks, the topic ends equal to the table."""
     pipeline = make_pipeline()
     pipeline.database.execute("CREATE TABLE t (id int PRIMARY KEY, v text, n int DEFAULT 0)")
     pipeline.database.execute("INSERT INTO t SELECT n, repeat('x', 200) FROM generate_series(1, 3000) n")
@@ -188,9 +192,8 @@ def test_writer_that_hammers_the_copied_rows(make_pipeline: MakePipeline) -> Non
     pipeline.assert_same("t")
 
 
-def test_marks_that_are_not_of_this_pipelines_own_copies_do_nothing(make_pipeline: MakePipeline) -> None:
-    """Anybody may write into the log. Of another pipeline, of an older version that named none, of a copy that nobody
-    has announced, or ending what comes after it: no row, no marker, and no record of it."""
+def test_watermarks_of_another_or_unknown_snapshot_do_nothing(make_pipeline: MakePipeline) -> None:
+    """Watermarks of another pipeline, an older version or an unknown snapshot publish no row, marker or record."""
     pipeline = make_pipeline()
     pipeline.database.execute("CREATE TABLE t (id int PRIMARY KEY, v text)")
     capture = pipeline.start()
@@ -223,7 +226,7 @@ def test_marks_that_are_not_of_this_pipelines_own_copies_do_nothing(make_pipelin
 
 
 def test_a_row_that_is_too_large_is_parked(make_pipeline: MakePipeline) -> None:
-    """As in the stream: the rest of its chunk is published, and the copy comes to its end."""
+    """A row that is too large is parked; the rest of its chunk is published, and the snapshot completes."""
     pipeline = make_pipeline(kafka={"max_message_bytes": 20_000})
     pipeline.database.execute("CREATE TABLE t (id int PRIMARY KEY, v text)")
     pipeline.database.execute("INSERT INTO t VALUES (1, 'small'), (2, repeat('x', 100000)), (3, repeat('y', 19500))")

@@ -1,4 +1,4 @@
-"""`tailrace snapshot` for tables that have become incomplete: after it, the topics equal the source."""
+"""After `tailrace snapshot` of incomplete tables, the topics equal the source."""
 
 from __future__ import annotations
 
@@ -7,23 +7,26 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from tests.harness.audit import assert_clean
-from tests.harness.incremental_snapshot import Onlooker, copy_due, copying
-from tests.harness.pipeline import MakePipeline, Pipeline
-from tests.harness.process import StartProcess
-from tests.harness.slow_commits import SlowCommits
-from tests.harness.table_states import marks, wait_for_look
-from tests.harness.topics import delete_topics
-from tests.harness.waiting import eventually
-from tests.harness.writer import SCHEMA, Writer
+from tests.harness.kafka.topics import delete_topics
+from tests.harness.pipeline.pipeline import MakePipeline, Pipeline
+from tests.harness.pipeline.table_states import marks, wait_for_look
+from tests.harness.postgres.background_writer import SCHEMA, Writer
+from tests.harness.postgres.slow_commits import SlowCommits
+from tests.harness.processes.process import StartProcess
+from tests.harness.processes.waiting import eventually
+from tests.harness.snapshot.incremental_snapshot import Onlooker, copy_due, copying
+from tests.harness.stores.clean_audit import assert_clean
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 
 def test_what_changed_without_row_events_is_copied(make_pipeline: MakePipeline, spark: SparkSession) -> None:
-    """Rows from before, a column with a default, a retype, a rename, a partition that came and one that went, a table
-    that had an open writer when it was published: all are in the topics after the copy, under a constant load."""
+    """The snapshot publishes every change that had no row events, under a constant load.
+
+    Earlier rows, a column default, a retype, a rename, an attached and a detached partition, a table added during a
+    transaction.
+    """
     pipeline = make_pipeline()
     execute = pipeline.database.execute
     execute(SCHEMA)
@@ -58,10 +61,10 @@ def test_what_changed_without_row_events_is_copied(make_pipeline: MakePipeline, 
     assert_clean(pipeline.config, spark)
 
 
-def test_a_copy_of_one_pipeline_leaves_another_on_the_same_database_alone(
+def test_a_snapshot_of_one_pipeline_leaves_another_on_the_same_database_alone(
     make_pipeline: MakePipeline, spark: SparkSession, tmp_path: Path, tailrace: StartProcess
 ) -> None:
-    """Both see the copy's marks in the log. Taken for its own, they would end rows that the other one never got."""
+    """Two pipelines read the same watermarks in the log; the other pipeline ignores them."""
     pipeline = make_pipeline()
     database = pipeline.database
     database.execute("CREATE TABLE t (id int PRIMARY KEY, v text)")
@@ -93,8 +96,7 @@ def test_a_copy_of_one_pipeline_leaves_another_on_the_same_database_alone(
 def test_a_commit_that_is_streamed_before_it_is_visible(
     make_pipeline: MakePipeline, spark: SparkSession, slow_commits: SlowCommits
 ) -> None:
-    """It hangs on a synchronous standby while the copy reads around it: the chunk, read too early, is read again, and
-    the row that the stream had already stays as it is."""
+    """A chunk read before a streamed commit is visible is read again, and the streamed row stays."""
     pipeline = make_pipeline()
     database = pipeline.database
     database.execute("CREATE TABLE t (id int PRIMARY KEY, v text)")
@@ -109,7 +111,7 @@ def test_a_commit_that_is_streamed_before_it_is_visible(
     assert seen == 0
     with ThreadPoolExecutor(1) as pool:
         copy = pool.submit(copy_due, pipeline, spark, "t")
-        capture.wait_for_line('"chunk_repeated".*not visible yet|not visible yet.*"chunk_repeated"', 60)
+        capture.wait_for_line('"chunk_repeated".*not visible|not visible.*"chunk_repeated"', 60)
         slow_commits.end()
         assert copy.result(120).is_complete
     pipeline.assert_same("t", while_running=capture)
@@ -117,7 +119,7 @@ def test_a_commit_that_is_streamed_before_it_is_visible(
 
 
 def test_named_table_and_condition(make_pipeline: MakePipeline, spark: SparkSession) -> None:
-    """Any table can be copied again; with a condition only those rows are, and no row of it is taken for gone."""
+    """Any table can be copied again; with a condition only the selected rows are, and no other row is removed."""
     pipeline = make_pipeline()
     pipeline.database.execute("CREATE TABLE t (id int PRIMARY KEY, v text)")
     pipeline.database.execute("INSERT INTO t SELECT n, 'row' FROM generate_series(1, 100) n")
@@ -130,11 +132,13 @@ def test_named_table_and_condition(make_pipeline: MakePipeline, spark: SparkSess
     pipeline.assert_same("t", while_running=capture)
 
 
-def test_a_copy_that_goes_on_after_a_rewrite_begins_that_table_anew(
+def test_a_resumed_snapshot_restarts_a_table_that_was_rewritten(
     make_pipeline: MakePipeline, spark: SparkSession
 ) -> None:
-    """Stopped half-way; meanwhile VACUUM FULL moves rows into blocks that were read already, and a partition goes.
-    Going on with the old blocks would miss them, and end by burying them."""
+    """A snapshot resumed after VACUUM FULL or a detached partition reads that table from its start.
+
+    Rows may have moved into blocks that were already read; the snapshot would miss them and then remove them.
+    """
     pipeline = make_pipeline(snapshot={"initial": False, "chunk_mb": 1, "rows_per_second": 10_000, "connections": 1})
     execute = pipeline.database.execute
     execute("CREATE TABLE t (id int PRIMARY KEY, v text)")

@@ -1,4 +1,4 @@
-"""The first copy meets the stream exactly at the slot's point, whoever writes meanwhile and whatever is rewritten."""
+"""The initial snapshot and the stream meet exactly at the slot's LSN, under writes and table rewrites."""
 
 from __future__ import annotations
 
@@ -9,17 +9,25 @@ from cdc.lsn import LSN
 from cdc.monitoring.facts.kafka import KafkaFactsReader
 from cdc.monitoring.facts.log_clock import LogClock
 from cdc.names import topic
-from cdc.snapshot.initial_chunk import AttemptOutcome, run_chunk
-from tests.harness.audit import assert_clean
-from tests.harness.check_runs import as_role, forget_role, role
-from tests.harness.database import Database
-from tests.harness.incremental_snapshot import copy_due
-from tests.harness.initial_snapshot import WITH_INITIAL_SNAPSHOT, Copying, chunks, copies, prepared, wait_for_hold
-from tests.harness.pipeline import MakePipeline, Pipeline
-from tests.harness.records import Record, read_topic
-from tests.harness.table_states import marks
-from tests.harness.waiting import eventually
-from tests.harness.writer import SCHEMA, Writer
+from cdc.snapshot.chunk_attempt import AttemptOutcome
+from cdc.snapshot.initial_chunk import run_chunk
+from tests.harness.kafka.records import Record, read_topic
+from tests.harness.pipeline.check_runs import as_role, forget_role, role
+from tests.harness.pipeline.pipeline import MakePipeline, Pipeline
+from tests.harness.pipeline.table_states import marks
+from tests.harness.postgres.background_writer import SCHEMA, Writer
+from tests.harness.postgres.database import Database
+from tests.harness.processes.waiting import eventually
+from tests.harness.snapshot.incremental_snapshot import copy_due
+from tests.harness.snapshot.initial_snapshot import (
+    WITH_INITIAL_SNAPSHOT,
+    Copying,
+    chunks,
+    copies,
+    prepared,
+    wait_for_hold,
+)
+from tests.harness.stores.clean_audit import assert_clean
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -33,7 +41,7 @@ def copied(records: list[Record]) -> list[Record]:
 
 
 def make_tables(pipeline: Pipeline) -> list[str]:
-    """One large table beside small ones, TOAST, partitions, an empty table, odd names; none ever analysed."""
+    """One large table and several small ones: TOAST, partitions, an empty table, odd names; none analysed."""
     for statement in (
         SCHEMA,
         f"INSERT INTO items SELECT i, i % 7, repeat('n', i % 200) FROM generate_series(0, {HAMMERED - 1}) i",
@@ -56,9 +64,11 @@ def make_tables(pipeline: Pipeline) -> list[str]:
     return ["items", "large", "wide", "parts", "nothing"]
 
 
-def test_copy_and_stream_meet_exactly(make_pipeline: MakePipeline, spark: SparkSession) -> None:
-    """Writers hammer the rows that are being copied; a transaction has written before the slot's point and commits
-    after it; the result is the source's content, each event once, in one partition per key."""
+def test_snapshot_and_stream_meet_exactly(make_pipeline: MakePipeline, spark: SparkSession) -> None:
+    """Under writes, each event is published once and in its key's partition, and the topics equal the source.
+
+    One transaction writes before the slot's LSN and commits after it.
+    """
     pipeline = make_pipeline(snapshot=WITH_INITIAL_SNAPSHOT)
     tables = make_tables(pipeline)
     first, second, third = (pipeline.database.connect() for _ in range(3))
@@ -109,7 +119,7 @@ def test_copy_and_stream_meet_exactly(make_pipeline: MakePipeline, spark: SparkS
 
 
 def _waits_for(pipeline: Pipeline, pid: int) -> bool:
-    """Whether some session waits for that one's transaction to end."""
+    """Whether a session waits for that transaction to end."""
     query = "SELECT pid FROM pg_stat_activity WHERE %s = ANY(pg_blocking_pids(pid))"
     return bool(pipeline.database.execute(query, [pid]))
 
@@ -123,7 +133,7 @@ def _assert_one_partition_per_key(records: list[Record]) -> None:
 
 
 def _assert_where_java_puts_them(spark: SparkSession, records: list[Record]) -> None:
-    """A Java client that produces or looks up a key finds the same partition, for copied and streamed records."""
+    """A Java client finds the same partition for a key, for snapshot and streamed records."""
     assert spark._jvm is not None
     utils = spark._jvm.org.apache.kafka.common.utils.Utils
     for record in [record for record in records if record.op != "t"][:300]:
@@ -131,8 +141,9 @@ def _assert_where_java_puts_them(spark: SparkSession, records: list[Record]) -> 
 
 
 def test_what_is_rewritten_meanwhile_is_marked(make_pipeline: MakePipeline, spark: SparkSession) -> None:
-    """VACUUM FULL, ALTER TYPE, TRUNCATE, DROP and renamed columns: those tables are due for a later copy, no row of
-    them is made up, and everything else is complete."""
+    """Tables that are rewritten, truncated, dropped or altered meanwhile are marked incomplete; every other table is
+    complete.
+    """
     pipeline = make_pipeline(snapshot=WITH_INITIAL_SNAPSHOT)
     database = pipeline.database
     names = ["full_vacuum", "retyped", "emptied", "dropped", "renamed_column", "same", "added_column"]
@@ -165,8 +176,9 @@ def test_what_is_rewritten_meanwhile_is_marked(make_pipeline: MakePipeline, spar
 
 
 def test_dead_capture_leaves_what_is_finished(make_pipeline: MakePipeline, spark: SparkSession) -> None:
-    """The snapshot dies with capture in the middle of the copy: finished chunks stand, the table is marked, rows that
-    were deleted meanwhile do not linger, and nothing starts from zero."""
+    """When capture dies in the snapshot, finished chunks stay, the table is incomplete, and deleted rows do not
+    stay.
+    """
     pipeline = make_pipeline(snapshot={**WITH_INITIAL_SNAPSHOT, "rows_per_second": 8000, "connections": 2})
     database = pipeline.database
     database.execute("CREATE TABLE large (id int PRIMARY KEY, a text)")
@@ -191,13 +203,14 @@ def test_dead_capture_leaves_what_is_finished(make_pipeline: MakePipeline, spark
     assert len({record.key for record in rows}) == len(rows)
     last = {record.key: record for record in records if record.op != "t"}
     alive = [record for record in last.values() if record.value is not None and record.op != "d"]
+    assert alive
     assert all(record.value["after"]["id"] % 2 == 1 for record in alive)
 
 
 def test_login_replication_and_select_are_enough(
     make_pipeline: MakePipeline, database: Database, postgres_url: str
 ) -> None:
-    """A role that may do nothing else copies; a partition that it may not read is refused with the grant."""
+    """A role with only these rights can copy; a partition that it may not read is refused with the missing GRANT."""
     with role(postgres_url, "LOGIN", "REPLICATION") as reader:
         pipeline = make_pipeline(source={"dsn": as_role(database.dsn, reader)}, snapshot=WITH_INITIAL_SNAPSHOT)
         for statement in (
@@ -226,8 +239,9 @@ def test_login_replication_and_select_are_enough(
 
 
 def test_tables_that_only_the_publication_has_are_copied_too(make_pipeline: MakePipeline, spark: SparkSession) -> None:
-    """Somebody has put more into the publication than the config selects: it is captured, so it is copied, into a
-    topic like any other; and it holds up nobody."""
+    """A table that is in the publication but not in the config is captured, and therefore copied, without blocking
+    others.
+    """
     pipeline = make_pipeline(snapshot=WITH_INITIAL_SNAPSHOT, source={"tables": ["public.chosen"]})
     for name in ("chosen", "other"):
         pipeline.database.execute(f"CREATE TABLE {name} (id int PRIMARY KEY, v text)")
@@ -242,9 +256,9 @@ def test_tables_that_only_the_publication_has_are_copied_too(make_pipeline: Make
 
 
 def test_connections_and_rate_are_kept_to(make_pipeline: MakePipeline, spark: SparkSession) -> None:
-    """However many chunks wait: at most so many sessions read at once, and no more rows a second than asked for.
+    """The number of concurrent sessions and the rows per second stay within the configured limits.
 
-    Meanwhile the dashboard's own reader sees how far it is.
+    Meanwhile the dashboard's reader sees the progress.
     """
     rows, rate = 20_000, 5_000
     pipeline = make_pipeline(snapshot={**WITH_INITIAL_SNAPSHOT, "connections": 2, "rows_per_second": rate})
@@ -274,7 +288,7 @@ def test_connections_and_rate_are_kept_to(make_pipeline: MakePipeline, spark: Sp
 def test_rows_that_a_policy_would_hide_are_refused(
     make_pipeline: MakePipeline, database: Database, postgres_url: str
 ) -> None:
-    """Row-level security without BYPASSRLS: a person must decide; some of the rows would be worse than none."""
+    """Row-level security without BYPASSRLS is refused, since an incomplete snapshot would look complete."""
     with role(postgres_url, "LOGIN", "REPLICATION") as reader:
         pipeline = make_pipeline(source={"dsn": as_role(database.dsn, reader)}, snapshot=WITH_INITIAL_SNAPSHOT)
         for statement in (

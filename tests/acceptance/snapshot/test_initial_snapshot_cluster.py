@@ -1,4 +1,6 @@
-"""The first copy on a real Spark cluster: a standalone master and two workers, with an executor that dies."""
+"""The initial snapshot on a real Spark cluster with a standalone master and two workers, one of which loses its
+executor.
+"""
 
 from __future__ import annotations
 
@@ -7,11 +9,11 @@ from pathlib import Path
 
 import pytest
 
-from tests.harness.initial_snapshot import WITH_INITIAL_SNAPSHOT, copies, wait_for_hold
-from tests.harness.pipeline import MakePipeline
-from tests.harness.process import Process, StartProcess
-from tests.harness.spark_cluster import SparkCluster
-from tests.harness.waiting import eventually
+from tests.harness.pipeline.pipeline import MakePipeline
+from tests.harness.processes.process import Process, StartProcess
+from tests.harness.processes.waiting import eventually
+from tests.harness.servers.spark_cluster import SparkCluster
+from tests.harness.snapshot.initial_snapshot import WITH_INITIAL_SNAPSHOT, copies, wait_for_hold
 
 PASSWORD = "open-sesame-7313"  # the test's server asks for none, and takes any
 
@@ -25,8 +27,10 @@ def _chunks(process: Process) -> int:
 def test_an_executor_killed_on_the_way(
     make_pipeline: MakePipeline, tailrace: StartProcess, start_process: StartProcess, tmp_path: Path
 ) -> None:
-    """Its chunks run again on another one; every row is there once. The cluster asks for the secret that the config
-    names; neither that nor the driver's password is in any log."""
+    """Chunks of a killed executor run on another one, and each row is there once.
+
+    The cluster requires the configured secret; neither it nor the driver's password is in a log.
+    """
     pipeline = make_pipeline(
         source={"password": PASSWORD}, snapshot={**WITH_INITIAL_SNAPSHOT, "rows_per_second": 8000, "connections": 2}
     )

@@ -1,4 +1,6 @@
-"""Whatever dies or freezes during the first copy: finished chunks stand, nothing is published twice or too late."""
+"""When a process dies or freezes in the initial snapshot, finished chunks stay and no row is published twice or too
+late.
+"""
 
 from __future__ import annotations
 
@@ -14,16 +16,17 @@ from typing import TYPE_CHECKING, Any
 import psycopg
 import pytest
 
-from cdc.snapshot.initial_chunk import AttemptOutcome, ChunkTask, run_chunk
+from cdc.snapshot.chunk_attempt import AttemptOutcome
+from cdc.snapshot.initial_chunk import ChunkTask, run_chunk
 from deploy.stack import Stack
-from tests.harness.audit import assert_clean
-from tests.harness.incremental_snapshot import copy_due
-from tests.harness.initial_snapshot import WITH_INITIAL_SNAPSHOT, Copying, copies, prepared, wait_for_hold
-from tests.harness.pipeline import MakePipeline, Pipeline
-from tests.harness.process import Process, StartProcess
-from tests.harness.records import Record
-from tests.harness.table_states import marks
-from tests.harness.waiting import eventually
+from tests.harness.kafka.records import Record
+from tests.harness.pipeline.pipeline import MakePipeline, Pipeline
+from tests.harness.pipeline.table_states import marks
+from tests.harness.processes.process import Process, StartProcess
+from tests.harness.processes.waiting import eventually
+from tests.harness.snapshot.incremental_snapshot import copy_due
+from tests.harness.snapshot.initial_snapshot import WITH_INITIAL_SNAPSHOT, Copying, copies, prepared, wait_for_hold
+from tests.harness.stores.clean_audit import assert_clean
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -46,7 +49,7 @@ def copied(pipeline: Pipeline, table: str = "large") -> list[Record]:
 
 
 def start_attempt(start_process: StartProcess, folder: Path, task: ChunkTask) -> Process:
-    """A task in a process of its own, which can be frozen."""
+    """Start a task in a process of its own, which can be frozen."""
     file = folder / f"chunk-{task.chunk.number}"
     file.write_bytes(pickle.dumps(task))
     return start_process(sys.executable, "-c", _RUN_CHUNK, str(file))
@@ -59,8 +62,10 @@ def slowed(task: ChunkTask, rows_per_second: float) -> ChunkTask:
 def test_a_frozen_attempt_cannot_write_after_the_stream_has_begun(
     make_pipeline: MakePipeline, start_process: StartProcess, tmp_path: Path, spark: SparkSession
 ) -> None:
-    """A task stops in the middle of its chunk; capture dies, and its successor gives the copy up and streams. The task
-    wakes up: fenced. One that starts only then finds the copy given up. Neither leaves a row."""
+    """A task that was frozen while capture gave the snapshot up and streamed is fenced when it resumes.
+
+    A task that starts only then finds the snapshot given up. Neither leaves a row.
+    """
     pipeline = make_pipeline(snapshot=WITH_INITIAL_SNAPSHOT)
     make_large(pipeline)
     capture = wait_for_hold(pipeline)
@@ -93,7 +98,7 @@ def test_a_frozen_attempt_cannot_write_after_the_stream_has_begun(
 def test_attempts_at_one_chunk_publish_it_once(
     make_pipeline: MakePipeline, start_process: StartProcess, tmp_path: Path, spark: SparkSession
 ) -> None:
-    """A speculative task overtakes a slow one, and a retry comes after both: the rows are there once."""
+    """A speculative task, a slow one and a retry of the same chunk publish its rows once."""
     pipeline = make_pipeline(snapshot=WITH_INITIAL_SNAPSHOT)
     make_large(pipeline)
     capture = wait_for_hold(pipeline)
@@ -123,7 +128,7 @@ def _chunks(process: Process) -> int:
 
 @pytest.mark.slow
 def test_a_killed_driver_is_resumed(make_pipeline: MakePipeline, tailrace: StartProcess, spark: SparkSession) -> None:
-    """`tailrace snapshot` killed on the way and started again: what was finished is not copied again."""
+    """After `tailrace snapshot` is killed and started again, finished chunks are not copied again."""
     pipeline = make_pipeline(snapshot={**WITH_INITIAL_SNAPSHOT, "rows_per_second": 10_000, "connections": 2})
     make_large(pipeline, 60_000)
     capture = wait_for_hold(pipeline)
@@ -146,8 +151,10 @@ def test_a_killed_driver_is_resumed(make_pipeline: MakePipeline, tailrace: Start
 def test_without_a_capture_the_command_makes_the_slot_itself(
     make_pipeline: MakePipeline, tailrace: StartProcess
 ) -> None:
-    """It ends when everything is copied; capture, started later, goes on from the slot's point. Run again, there is
-    nothing to do. No password gets into what it says."""
+    """Without capture the command makes the slot and copies everything; capture later continues from the slot.
+
+    A second run has nothing to do. No output has a password.
+    """
     pipeline = make_pipeline(source={"password": "open-sesame-7313"}, snapshot=WITH_INITIAL_SNAPSHOT)
     make_large(pipeline)
     snapshot = tailrace("snapshot", "--json", "--config", str(pipeline.config))
@@ -165,10 +172,10 @@ def test_without_a_capture_the_command_makes_the_slot_itself(
 
 
 @pytest.mark.slow
-def test_asked_to_stop_it_stops_and_says_what_stands(
+def test_ctrl_c_stops_the_snapshot_and_reports_finished_chunks(
     make_pipeline: MakePipeline, tailrace: StartProcess, spark: SparkSession
 ) -> None:
-    """Ctrl-C: running chunks are cut off, exit code 1; the next run goes on from there."""
+    """Ctrl-C cancels running chunks with exit code 1, and the next run continues from the finished ones."""
     pipeline = make_pipeline(snapshot={**WITH_INITIAL_SNAPSHOT, "rows_per_second": 4000, "connections": 2})
     make_large(pipeline)
     capture = wait_for_hold(pipeline)
@@ -185,7 +192,7 @@ def test_asked_to_stop_it_stops_and_says_what_stands(
 
 @pytest.mark.slow
 def test_postgres_and_then_capture_killed(make_pipeline: MakePipeline, spark: SparkSession, stack: Stack) -> None:
-    """The snapshot is gone with the server. Rows deleted meanwhile do not linger, changes flow, the table is marked."""
+    """After Postgres and capture are killed, deleted rows are removed, changes flow, and the table is incomplete."""
     pipeline = make_pipeline(snapshot={**WITH_INITIAL_SNAPSHOT, "rows_per_second": 8000, "connections": 2})
     make_large(pipeline, 60_000)
     capture = wait_for_hold(pipeline)
@@ -206,6 +213,7 @@ def test_postgres_and_then_capture_killed(make_pipeline: MakePipeline, spark: Sp
     last = {record.key: record for record in pipeline.records("large") if record.op != "t"}
     alive = [record for record in last.values() if record.value is not None and record.op != "d"]
     assert alive
+    assert alive
     assert all(record.value["after"]["id"] % 2 == 1 for record in alive)
     assert copy_due(pipeline, spark).is_complete
     pipeline.assert_same("large", while_running=again)
@@ -216,7 +224,7 @@ def test_postgres_and_then_capture_killed(make_pipeline: MakePipeline, spark: Sp
 def test_a_broker_killed_on_the_way_is_waited_for(
     make_pipeline: MakePipeline, spark: SparkSession, stack: Stack
 ) -> None:
-    """Chunks that it cut off are copied again once it is back, and the whole is there once."""
+    """Chunks that a killed broker interrupted are copied again when it is back, and every row is there once."""
     pipeline = make_pipeline(snapshot={**WITH_INITIAL_SNAPSHOT, "rows_per_second": 8000, "connections": 2})
     make_large(pipeline, 60_000)
     capture = wait_for_hold(pipeline)
@@ -232,8 +240,12 @@ def test_a_broker_killed_on_the_way_is_waited_for(
 
 
 @pytest.mark.slow
-def test_postgres_killed_under_a_living_capture(make_pipeline: MakePipeline, spark: SparkSession, stack: Stack) -> None:
-    """It notices that its snapshot is gone, keeps what is finished, marks the rest, and streams by itself."""
+def test_postgres_killed_under_a_running_capture(
+    make_pipeline: MakePipeline, spark: SparkSession, stack: Stack
+) -> None:
+    """Capture notices that its exported snapshot is gone, keeps finished chunks, marks the rest incomplete, and
+    streams.
+    """
     pipeline = make_pipeline(snapshot={**WITH_INITIAL_SNAPSHOT, "rows_per_second": 8000, "connections": 2})
     make_large(pipeline, 60_000)
     capture = wait_for_hold(pipeline)

@@ -1,4 +1,6 @@
-"""Capture before the first copy is through: it holds the snapshot, publishes nothing, and survives its own death."""
+"""Before the initial snapshot is complete, capture holds the exported snapshot, publishes nothing, and can be
+restarted.
+"""
 
 from __future__ import annotations
 
@@ -10,14 +12,14 @@ from cdc.config import load_config
 from cdc.errors import TransientError
 from cdc.startup.initial_snapshot import interrupted
 from spark_jobs.snapshot.initial_driver import SnapshotDriver
-from tests.harness.initial_snapshot import WITH_INITIAL_SNAPSHOT, copies, wait_for_hold
-from tests.harness.own_postgres import OwnPostgres
-from tests.harness.pipeline import MakePipeline, Pipeline
-from tests.harness.waiting import eventually
+from tests.harness.pipeline.pipeline import MakePipeline, Pipeline
+from tests.harness.processes.waiting import eventually
+from tests.harness.servers.dedicated_postgres import OwnPostgres
+from tests.harness.snapshot.initial_snapshot import WITH_INITIAL_SNAPSHOT, copies, wait_for_hold
 
 
-def test_empty_tables_need_no_copy(make_pipeline: MakePipeline) -> None:
-    """A pipeline over empty tables streams at once, and readers find the tables' columns without a single row."""
+def test_empty_tables_need_no_snapshot(make_pipeline: MakePipeline) -> None:
+    """A pipeline over empty tables streams at once, and readers find the columns of tables without a row."""
     pipeline = make_pipeline(snapshot=WITH_INITIAL_SNAPSHOT)
     pipeline.database.execute("CREATE TABLE t (id int PRIMARY KEY, v text)")
     pipeline.start()
@@ -26,8 +28,8 @@ def test_empty_tables_need_no_copy(make_pipeline: MakePipeline) -> None:
     pipeline.assert_same("t")
 
 
-def test_nothing_is_published_before_the_copy(make_pipeline: MakePipeline) -> None:
-    """While the first copy is due, changes stay in the slot; a second capture waits as the standby."""
+def test_nothing_is_published_before_the_snapshot(make_pipeline: MakePipeline) -> None:
+    """While the initial snapshot is due, changes stay in the slot, and a second capture waits as the standby."""
     pipeline = make_pipeline(snapshot=WITH_INITIAL_SNAPSHOT)
     pipeline.database.execute("CREATE TABLE t (id int PRIMARY KEY, v text)")
     pipeline.database.execute("INSERT INTO t VALUES (1, 'a')")
@@ -42,8 +44,8 @@ def test_nothing_is_published_before_the_copy(make_pipeline: MakePipeline) -> No
     assert capture.running
 
 
-def test_death_before_any_chunk_begins_anew(make_pipeline: MakePipeline) -> None:
-    """The snapshot dies with its capture; where nothing was copied, the next one makes a new slot and snapshot."""
+def test_death_before_any_chunk_starts_a_new_snapshot(make_pipeline: MakePipeline) -> None:
+    """When capture dies before a chunk is copied, the next one makes a new slot and exported snapshot."""
     pipeline = make_pipeline(snapshot=WITH_INITIAL_SNAPSHOT)
     pipeline.database.execute("CREATE TABLE t (id int PRIMARY KEY, v text)")
     pipeline.database.execute("INSERT INTO t VALUES (1, 'a')")
@@ -52,9 +54,8 @@ def test_death_before_any_chunk_begins_anew(make_pipeline: MakePipeline) -> None
     eventually(lambda: [copy.state for copy in copies(pipeline)] == ["abandoned", "open"], 30, "the two copies")
 
 
-def test_death_while_it_is_given_up_begins_anew(make_pipeline: MakePipeline) -> None:
-    """The capture that gives the copy up dies right after it has said so: the next one does not take that for a copy
-    that is through."""
+def test_death_while_the_snapshot_is_given_up_starts_a_new_one(make_pipeline: MakePipeline) -> None:
+    """When capture dies right after it gave the snapshot up, the next one does not take it for complete."""
     pipeline = make_pipeline(snapshot=WITH_INITIAL_SNAPSHOT)
     pipeline.database.execute("CREATE TABLE t (id int PRIMARY KEY, v text)")
     pipeline.database.execute("INSERT INTO t VALUES (1, 'a')")
@@ -69,7 +70,7 @@ def test_death_while_it_is_given_up_begins_anew(make_pipeline: MakePipeline) -> 
 
 
 def test_a_driver_cannot_plan_what_was_given_up(make_pipeline: MakePipeline) -> None:
-    """Capture gives the copy up in the driver's own name: whoever comes first cuts the other off."""
+    """Once capture gives a snapshot up in the driver's transactional id, the driver is fenced and cannot plan it."""
     pipeline = make_pipeline(snapshot=WITH_INITIAL_SNAPSHOT)
     pipeline.database.execute("CREATE TABLE t (id int PRIMARY KEY, v text)")
     pipeline.database.execute("INSERT INTO t VALUES (1, 'a')")
@@ -87,7 +88,7 @@ def test_a_driver_cannot_plan_what_was_given_up(make_pipeline: MakePipeline) -> 
 
 
 def test_a_slot_that_is_lost_meanwhile_ends_the_wait(make_pipeline: MakePipeline) -> None:
-    """Nobody copies for hours what can never be streamed from: refused at once, with the remedy."""
+    """A slot lost during the snapshot ends it at once with the remedy, since no stream can continue from it."""
     pipeline = make_pipeline(snapshot=WITH_INITIAL_SNAPSHOT)
     pipeline.database.execute("CREATE TABLE t (id int PRIMARY KEY, v text)")
     pipeline.database.execute("INSERT INTO t VALUES (1, 'a')")
@@ -99,7 +100,7 @@ def test_a_slot_that_is_lost_meanwhile_ends_the_wait(make_pipeline: MakePipeline
 
 
 def test_the_log_that_is_held_meanwhile_is_watched(own: OwnPostgres, own_pipeline: Pipeline) -> None:
-    """The slot keeps everything until the copy is through: told before the server's limit, and refused past it."""
+    """Capture warns about the WAL that the slot retains before the server's limit, and refuses past it."""
     pipeline = own_pipeline
     pipeline.configure(snapshot=WITH_INITIAL_SNAPSHOT)
     pipeline.database.execute("CREATE TABLE t (id int PRIMARY KEY, v text)")
@@ -117,7 +118,7 @@ def test_the_log_that_is_held_meanwhile_is_watched(own: OwnPostgres, own_pipelin
 
 
 def test_lost_connection_is_noticed(make_pipeline: MakePipeline) -> None:
-    """The server ends the session that holds the snapshot: capture does not wait for ever for a copy that cannot be."""
+    """When the server ends the session with the exported snapshot, capture stops waiting for the copy."""
     pipeline = make_pipeline(snapshot=WITH_INITIAL_SNAPSHOT)
     pipeline.database.execute("CREATE TABLE t (id int PRIMARY KEY, v text)")
     pipeline.database.execute("INSERT INTO t VALUES (1, 'a')")

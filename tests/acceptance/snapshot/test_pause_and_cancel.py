@@ -1,4 +1,4 @@
-"""A copy beside the stream is paused, resumed and cancelled from elsewhere, and always says which of it holds."""
+"""An incremental snapshot can be paused, resumed and cancelled from another process, and reports its state."""
 
 from __future__ import annotations
 
@@ -9,11 +9,11 @@ from typing import TYPE_CHECKING, Any
 from cdc.config import load_config
 from cdc.snapshot.table_status import read_status
 from cdc.supervisor.parts.snapshots_due import snapshots_due
-from tests.harness.command import run_command
-from tests.harness.incremental_snapshot import Onlooker, copy_due, copying
-from tests.harness.pipeline import MakePipeline, Pipeline
-from tests.harness.table_states import marks, wait_for_look
-from tests.harness.waiting import eventually
+from tests.harness.pipeline.pipeline import MakePipeline, Pipeline
+from tests.harness.pipeline.table_states import marks, wait_for_look
+from tests.harness.processes.command import run_command
+from tests.harness.processes.waiting import eventually
+from tests.harness.snapshot.incremental_snapshot import Onlooker, copy_due, copying
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -25,13 +25,12 @@ def _status(pipeline: Pipeline) -> dict[str, Any]:
 
 
 def _is_due(pipeline: Pipeline) -> bool:
-    """Whether `tailrace run` would start a copy."""
+    """Whether `tailrace run` would start an incremental snapshot."""
     return bool(snapshots_due(read_status(load_config(pipeline.config))))
 
 
 def test_pause_resume_and_cancel(make_pipeline: MakePipeline, spark: SparkSession) -> None:
-    """Paused, it begins nothing more and says so; cancelled, it ends, the table stays incomplete and nobody copies it
-    again by himself; resumed, it is copied to the end."""
+    """A paused snapshot starts no chunk; a cancelled one ends and is not restarted; a resumed one completes."""
     pipeline = make_pipeline(snapshot={"initial": False, "chunk_mb": 1, "connections": 1, "rows_per_second": 15000})
     execute = pipeline.database.execute
     execute("CREATE TABLE t (id int PRIMARY KEY, v text)")
@@ -39,7 +38,8 @@ def test_pause_resume_and_cancel(make_pipeline: MakePipeline, spark: SparkSessio
     execute("INSERT INTO small VALUES (1, 'a')")
     execute("INSERT INTO t SELECT n, repeat('x', 30) FROM generate_series(1, 60000) n")
     capture = pipeline.start()
-    assert run_command("snapshot", pipeline.config, "--cancel", code=1).stdout.startswith("Nothing")
+    idle = run_command("snapshot", pipeline.config, "--cancel", code=1)
+    assert idle.stdout.startswith("No snapshot is running or due")
     execute("ALTER TABLE t ADD COLUMN w int DEFAULT 7")
     execute("ALTER TABLE small ADD COLUMN w int DEFAULT 7")
     wait_for_look(pipeline, capture)
@@ -78,8 +78,8 @@ def test_pause_resume_and_cancel(make_pipeline: MakePipeline, spark: SparkSessio
     pipeline.assert_same("t", "small", while_running=capture)
 
 
-def test_a_running_copy_is_cancelled_table_by_table(make_pipeline: MakePipeline, spark: SparkSession) -> None:
-    """The one that nobody wants is left out, incomplete as it was; the other one is copied to its end."""
+def test_a_running_snapshot_is_cancelled_table_by_table(make_pipeline: MakePipeline, spark: SparkSession) -> None:
+    """The cancelled table stays incomplete, and the other one is copied completely."""
     pipeline = make_pipeline(snapshot={"initial": False, "chunk_mb": 1, "connections": 1, "rows_per_second": 15000})
     execute = pipeline.database.execute
     for table in ("a", "b"):

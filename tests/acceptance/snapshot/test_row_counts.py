@@ -1,4 +1,4 @@
-"""What a copy says it has written is counted: rows that are missing on the way are noticed, never taken for all."""
+"""Capture counts the rows that a snapshot announces, and notices missing ones."""
 
 from __future__ import annotations
 
@@ -9,16 +9,17 @@ import msgspec
 import pytest
 
 from cdc.config import load_config
+from cdc.snapshot.chunk_attempt import AttemptOutcome
 from cdc.snapshot.incremental import chunk as beside
 from cdc.snapshot.incremental.announced import announce
-from cdc.snapshot.initial_chunk import AttemptOutcome, run_chunk
-from tests.harness.command import run_command
-from tests.harness.incremental_chunks import Later
-from tests.harness.incremental_snapshot import copy_due
-from tests.harness.initial_snapshot import WITH_INITIAL_SNAPSHOT, chunks, prepared, wait_for_hold
-from tests.harness.pipeline import MakePipeline
-from tests.harness.store_sync import StorePipeline
-from tests.harness.table_states import states
+from cdc.snapshot.initial_chunk import run_chunk
+from tests.harness.pipeline.pipeline import MakePipeline
+from tests.harness.pipeline.table_states import states
+from tests.harness.processes.command import run_command
+from tests.harness.snapshot.incremental_chunks import Later
+from tests.harness.snapshot.incremental_snapshot import copy_due
+from tests.harness.snapshot.initial_snapshot import WITH_INITIAL_SNAPSHOT, chunks, prepared, wait_for_hold
+from tests.harness.stores.store_pipeline import StorePipeline
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -27,7 +28,7 @@ if TYPE_CHECKING:
 def test_a_chunk_with_fewer_rows_than_announced_is_read_again(
     make_pipeline: MakePipeline, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Some of its rows are not on `__copy`: the rest alone is not the chunk."""
+    """A chunk of which some rows are missing on `__copy` is read again."""
     pipeline = make_pipeline()
     pipeline.database.execute("CREATE TABLE t (id int PRIMARY KEY, v text)")
     pipeline.database.execute("INSERT INTO t SELECT n, 'row ' || n FROM generate_series(1, 50) n")
@@ -51,7 +52,7 @@ def test_a_chunk_with_fewer_rows_than_announced_is_read_again(
 def test_rows_of_another_run_of_the_same_attempt_are_not_its_own(
     make_pipeline: MakePipeline, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Spark runs a task again whose executor seems dead: what the first run still writes was read at another moment."""
+    """Rows that an earlier run of the same task attempt still writes do not count for the later run."""
     pipeline = make_pipeline()
     pipeline.database.execute("CREATE TABLE t (id int PRIMARY KEY, v text)")
     pipeline.database.execute("INSERT INTO t SELECT n, 'old' FROM generate_series(1, 20) n")
@@ -84,7 +85,7 @@ def test_rows_of_another_run_of_the_same_attempt_are_not_its_own(
 
 
 def test_acknowledged_rows_that_are_gone_before_streaming_begins(make_pipeline: MakePipeline) -> None:
-    """The first copy's chunks say how far the topics reached: capture refuses to stream where they reach less far."""
+    """Capture refuses to stream when a topic ends before the offset that the snapshot's chunks recorded."""
     pipeline = make_pipeline(snapshot=WITH_INITIAL_SNAPSHOT)
     pipeline.database.execute("CREATE TABLE t (id int PRIMARY KEY, v text)")
     pipeline.database.execute("INSERT INTO t SELECT n, 'row ' || n FROM generate_series(1, 50) n")
@@ -109,10 +110,10 @@ def test_acknowledged_rows_that_are_gone_before_streaming_begins(make_pipeline: 
     assert pipeline.progress_records()[-1]["state"] == "copying"
 
 
-def test_a_pipeline_without_a_first_copy_is_not_complete(
+def test_a_pipeline_without_an_initial_snapshot_is_not_complete(
     make_pipeline: MakePipeline, spark: SparkSession, redis_url: str
 ) -> None:
-    """Tables that had rows are incomplete until a copy brings them; a bootstrap, `check` and the status say so."""
+    """Tables that had rows are incomplete until they are copied, as a bootstrap, `check` and the status report."""
     pipeline = make_pipeline()
     for name in ("t", "u"):
         pipeline.database.execute(f"CREATE TABLE {name} (key text PRIMARY KEY, value int)")

@@ -1,4 +1,4 @@
-"""The demo as a newcomer runs it: a real process, real servers, real signals."""
+"""The demo as a new user runs it: a real process, real servers, real signals."""
 
 from __future__ import annotations
 
@@ -19,12 +19,12 @@ from cdc.config import Config, load_config
 from cdc.config.stores import RedisConfig as RedisSettings
 from cdc.demo import shop
 from cdc.demo.comparison import compare
-from cdc.demo.pipeline_part import STORES
+from cdc.demo.pipeline_process import STORES
 from cdc.stores.registry import open_store
 from deploy.stack import NAMES, Stack, open_stack
-from tests.harness import cleanup
-from tests.harness.process import Process, StartProcess
-from tests.harness.topics import delete_topics
+from tests.harness.kafka.topics import delete_topics
+from tests.harness.processes.process import Process, StartProcess
+from tests.harness.servers import cleanup
 
 _RATES = r"^shop: transactions [1-9]\d*\.\d/s, inserts .*/s, updates .*/s, deletes .*/s, written [\d,]+ rows"
 
@@ -33,7 +33,7 @@ _RATES = r"^shop: transactions [1-9]\d*\.\d/s, inserts .*/s, updates .*/s, delet
 def running_stack(
     stack: Stack, postgres_url: str, kafka_bootstrap: str, elasticsearch_url: str, redis_url: str
 ) -> Iterator[Stack]:
-    """All servers of the run, with no shop in them before or after."""
+    """All servers of the run, without the demo's shop before and after."""
     yield stack
     with psycopg.connect(postgres_url, autocommit=True) as admin:
         admin.execute(
@@ -48,7 +48,7 @@ def running_stack(
 
 @pytest.fixture
 def own_folder(tmp_path: Path) -> Iterator[Path]:
-    """A folder for a stack of the demo's own; whatever the test did to the demo, its servers go."""
+    """A folder for the demo's own servers, which are stopped after the test."""
     yield tmp_path / "stack"
     open_stack(tmp_path / "stack").down(wipe=True)
 
@@ -58,7 +58,7 @@ def _running(folder: Path) -> set[int]:
 
 
 def _alive(pids: set[int]) -> list[psutil.Process]:
-    """Those that still run; where nobody reaps orphans, a dead one keeps its entry."""
+    """The processes that still run; a dead orphan that was not reaped keeps its entry."""
     found = [psutil.Process(pid) for pid in pids if psutil.pid_exists(pid)]
     return [process for process in found if process.status() != psutil.STATUS_ZOMBIE]
 
@@ -71,10 +71,10 @@ def _written(process: Process) -> int:
 
 @pytest.mark.timeout(600)
 def test_the_demo_ends_with_every_store_equal_to_the_source(running_stack: Stack, tailrace: StartProcess) -> None:
-    """`--for` ends with exit 0 and a line for each store: all rows of all tables arrived, the first copy's too.
+    """`--for` ends with exit code 0 and one line per store that says that all rows arrived.
 
-    Addresses and the stores' lag are shown, servers that ran before go on running, and the comparison that says so
-    does see a row that is missing, a row too many, and one that differs.
+    Addresses and lag are shown, and servers that ran before keep running. The comparison does find a missing, an extra
+    and a changed row.
     """
     process = tailrace("demo", "--for", "6", "--folder", str(running_stack.folder), "--seed", "1")
     process.expect_exit(0, 400)
@@ -95,7 +95,7 @@ def test_the_demo_ends_with_every_store_equal_to_the_source(running_stack: Stack
 
 
 def _assert_differences_are_seen(config: Config) -> None:
-    """Behind the back of everyone: one row gone, one too many, one with another value."""
+    """Remove, add and change a row without Tailrace; the comparison reports each."""
     settings = config.stores["cache"]
     assert isinstance(settings, RedisSettings)
     with closing(Redis.from_url(settings.url.reveal())) as redis:
@@ -112,7 +112,7 @@ def _assert_differences_are_seen(config: Config) -> None:
 
 
 def test_the_writer_survives_a_crash_of_postgres(running_stack: Stack, tailrace: StartProcess) -> None:
-    """Postgres killed and started again: the demo says that it waits, and then writes on; SIGTERM ends it well."""
+    """When Postgres is killed and started again, the demo says that it waits and then continues; SIGTERM ends it."""
     process = tailrace("demo", "--without-stores", "--folder", str(running_stack.folder))
     process.wait_for_line(_RATES, 60)
     running_stack.stop("postgres", SIGKILL)
@@ -125,7 +125,7 @@ def test_the_writer_survives_a_crash_of_postgres(running_stack: Stack, tailrace:
 
 
 def test_ctrl_c_stops_everything_that_the_demo_started(own_folder: Path, tailrace: StartProcess) -> None:
-    """Ctrl-C on a running demo: exit 0, every server gone, a second Ctrl-C meanwhile changes nothing."""
+    """Ctrl-C ends the demo with exit code 0 and stops every server; a second Ctrl-C meanwhile changes nothing."""
     process = tailrace("demo", "--without-stores", "--folder", str(own_folder))
     process.wait_for_line(_RATES, 200)
     pids = _running(own_folder)
@@ -139,7 +139,7 @@ def test_ctrl_c_stops_everything_that_the_demo_started(own_folder: Path, tailrac
 
 
 def test_ctrl_c_while_servers_start_leaves_nothing(own_folder: Path, tailrace: StartProcess) -> None:
-    """Too early is no excuse: whatever had been started is stopped again."""
+    """Ctrl-C during start-up stops every server that had been started."""
     process = tailrace("demo", "--without-stores", "--folder", str(own_folder))
     process.wait_for_line("^redis: ready", 200)
     pids = _running(own_folder)

@@ -15,12 +15,12 @@ import pytest
 from cdc.config import load_config
 from cdc.demo.comparison import compare_all
 from deploy.stack import Stack
-from tests.harness.pipeline import MakePipeline, Pipeline
-from tests.harness.process import Process, StartProcess
-from tests.harness.proxy import Proxy
-from tests.harness.store_sync import StorePipeline
-from tests.harness.topics import delete_topic
-from tests.harness.waiting import eventually
+from tests.harness.kafka.topics import delete_topic
+from tests.harness.network.proxy import Proxy
+from tests.harness.pipeline.pipeline import MakePipeline, Pipeline
+from tests.harness.processes.process import Process, StartProcess
+from tests.harness.processes.waiting import eventually
+from tests.harness.stores.store_pipeline import StorePipeline
 
 
 def _state(run: Process) -> dict[str, Any]:
@@ -46,7 +46,7 @@ def _family(pid: int) -> list[psutil.Process]:
 
 
 def _alive(processes: list[psutil.Process]) -> list[psutil.Process]:
-    """Those that still run; where nobody reaps orphans, a dead one keeps its entry."""
+    """The processes that still run; a dead orphan that was not reaped keeps its entry."""
     return [each for each in processes if each.is_running() and each.status() != psutil.STATUS_ZOMBIE]
 
 
@@ -55,7 +55,7 @@ def _wait_until_gone(family: list[psutil.Process]) -> None:
 
 
 def _kill_part(run: Process, name: str) -> int:
-    """As the kernel's memory killer would; the pid of its next life."""
+    """Kill a part with SIGKILL; returns the pid of the process that replaces it."""
     pid: int = _wait_for_part(run, name, "running")["pid"]
     os.kill(pid, SIGKILL)
     run.wait_for(lambda: _part(run, name).get("pid") not in (None, pid), 90, f"{name} to be started again")
@@ -67,7 +67,9 @@ def _start(pipeline: Pipeline, tailrace: StartProcess) -> Process:
 
 
 def test_a_killed_capture_is_started_again_and_catches_up(make_pipeline: MakePipeline, tailrace: StartProcess) -> None:
-    """`kill -9` of capture: a new one goes on where it was; the slot's lag is shown; SIGTERM ends all with exit 0."""
+    """After `kill -9` of capture a new one catches up, the slot's lag is shown, and SIGTERM ends all with exit code
+    0.
+    """
     pipeline = make_pipeline()
     pipeline.database.execute("CREATE TABLE t (id int PRIMARY KEY, v text)")
     run = _start(pipeline, tailrace)
@@ -87,7 +89,7 @@ def test_a_killed_capture_is_started_again_and_catches_up(make_pipeline: MakePip
 
 
 def test_when_every_part_refuses_so_does_run(make_pipeline: MakePipeline, tailrace: StartProcess) -> None:
-    """Capture refuses and nothing else is there: exit code 3, with reason and remedy; it was started once."""
+    """When the only part refuses, run starts it once and exits with code 3, the reason and the remedy."""
     pipeline = make_pipeline(source={"tables": ["public.nowhere"]})
     run = _start(pipeline, tailrace)
     run.expect_exit(3, 90)
@@ -98,8 +100,8 @@ def test_when_every_part_refuses_so_does_run(make_pipeline: MakePipeline, tailra
     assert run.errors.count('"part_started"') == 1
 
 
-def test_wrong_use_is_not_tried_again(make_pipeline: MakePipeline, tailrace: StartProcess) -> None:
-    """A config that cannot be read: exit code 2 before anything is started."""
+def test_wrong_use_is_not_retried(make_pipeline: MakePipeline, tailrace: StartProcess) -> None:
+    """A config that cannot be read gives exit code 2, and no part is started."""
     pipeline = make_pipeline(source={"no_such_key": 1})
     run = _start(pipeline, tailrace)
     run.expect_exit(2, 60)
@@ -107,7 +109,7 @@ def test_wrong_use_is_not_tried_again(make_pipeline: MakePipeline, tailrace: Sta
 
 
 def test_a_killed_run_leaves_no_orphan(make_pipeline: MakePipeline, tailrace: StartProcess) -> None:
-    """`kill -9` of `run`: capture notices, ends as if it were asked to, and leaves the slot to the next one."""
+    """After `kill -9` of `run`, capture ends as after SIGTERM and releases the slot."""
     pipeline = make_pipeline()
     pipeline.database.execute("CREATE TABLE t (id int PRIMARY KEY, v text)")
     run = _start(pipeline, tailrace)
@@ -119,12 +121,16 @@ def test_a_killed_run_leaves_no_orphan(make_pipeline: MakePipeline, tailrace: St
 
 
 @pytest.mark.slow
-def test_parts_live_and_die_alone(make_pipeline: MakePipeline, redis_url: str, tailrace: StartProcess) -> None:
-    """With a store: the sync's driver is killed, and capture is refused, each without the other.
+def test_parts_fail_and_restart_independently(
+    make_pipeline: MakePipeline, redis_url: str, tailrace: StartProcess
+) -> None:
+    """The sync's driver is killed and capture refuses, each without an effect on the other.
 
-    - `kill -9` of the driver: capture's process stays, a new driver goes on, and the store catches up.
-    - Capture refuses: it stays down and says why; the sync goes on; forgiven, it refuses again, once.
-    - `kill -9` of `run` itself: every process below it ends, Spark's included.
+    After `kill -9` of the driver, capture continues, and a new driver lets the store catch up.
+
+    A capture that refuses stays down and the sync continues; started again, it refuses once more.
+
+    After `kill -9` of `run` itself every process below it ends, Spark's included.
     """
     pipeline = make_pipeline()
     pipeline.database.execute("CREATE TABLE t (id int PRIMARY KEY, v text)")
@@ -164,8 +170,9 @@ def test_parts_live_and_die_alone(make_pipeline: MakePipeline, redis_url: str, t
 def test_run_goes_on_by_itself_after_a_recovery(
     make_pipeline: MakePipeline, redis_url: str, tailrace: StartProcess
 ) -> None:
-    """A topic is deleted: capture refuses, the sync says which topic is gone. `tailrace recover`, and nothing else:
-    capture is started again, the tables are copied again, and the store equals the source."""
+    """After `tailrace recover` of a deleted topic, run restarts capture and copies the tables, and the store equals
+    the source.
+    """
     pipeline = make_pipeline()
     pipeline.database.execute("CREATE TABLE t (id int PRIMARY KEY, v text)")
     stores = StorePipeline(pipeline, None, {"cache": {"kind": "redis", "url": redis_url}})  # type: ignore[arg-type]
@@ -190,7 +197,7 @@ def test_run_goes_on_by_itself_after_a_recovery(
 def test_a_second_run_stands_by_and_takes_the_stores_over(
     make_pipeline: MakePipeline, redis_url: str, tailrace: StartProcess
 ) -> None:
-    """Two of one config do not take the stores from each other: the second waits until the first is dead."""
+    """A second run of one config waits until the first is dead, and then takes over its stores."""
     pipeline = make_pipeline()
     pipeline.database.execute("CREATE TABLE t (id int PRIMARY KEY, v text)")
     stores = StorePipeline(pipeline, None, {"cache": {"kind": "redis", "url": redis_url}})  # type: ignore[arg-type]
@@ -219,8 +226,10 @@ def test_two_runs_that_begin_while_the_source_is_away(
     stack: Stack,
     start_proxy: Callable[[str, int], Proxy],
 ) -> None:
-    """Neither can know which of them leads: both feed the store, and the later one has it. When the source is back, the
-    one that leads has it, and the other's sync ends. One that cannot reach the source has the store for a moment only.
+    """When the source is unreachable neither run knows which one leads, so both sync the store.
+
+    When the source is back, the leading run has the store, and the other run's sync ends. A run that cannot reach the
+    source has the store for a moment only.
     """
     server = stack.server("postgres")
     proxy = start_proxy(server.host, server.port)
@@ -264,7 +273,7 @@ def _lost_its_store(run: Process) -> bool:
 
 
 def _without_source(pipeline: Pipeline, proxy: Proxy) -> Path:
-    """The same pipeline, from a machine that reaches everything but the source."""
+    """The same pipeline on a host that reaches every server except the source."""
     config = pipeline.config.parent / "blind" / pipeline.config.name
     config.parent.mkdir()
     config.write_text(pipeline.config.read_text().replace(f":{proxy.port}/", ":1/"))
@@ -275,10 +284,7 @@ def _without_source(pipeline: Pipeline, proxy: Proxy) -> Path:
 def test_run_copies_what_is_due_and_stops_cleanly(
     make_pipeline: MakePipeline, redis_url: str, tailrace: StartProcess
 ) -> None:
-    """Rows that were there first are copied, a table that becomes incomplete later is copied again, both unasked.
-
-    Then the store equals the source, and SIGTERM ends every process with exit code 0.
-    """
+    """Run copies existing rows and tables that become incomplete; SIGTERM ends every process with exit code 0."""
     pipeline = make_pipeline(snapshot={"initial": True})
     pipeline.database.execute("CREATE TABLE t (id int PRIMARY KEY, v text)")
     pipeline.database.execute("INSERT INTO t SELECT i, 'one' FROM generate_series(1, 1000) i")

@@ -1,4 +1,4 @@
-"""`tailrace run` tidies its warehouse up by itself, while the sync goes on."""
+"""`tailrace run` maintains its warehouse while the sync continues."""
 
 from __future__ import annotations
 
@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING
 import pytest
 
 from sinks.iceberg.store import IcebergStore
-from tests.harness.pipeline import MakePipeline
-from tests.harness.process import StartProcess
-from tests.harness.store_sync import StorePipeline
+from tests.harness.pipeline.pipeline import MakePipeline
+from tests.harness.processes.process import StartProcess
+from tests.harness.stores.store_pipeline import StorePipeline
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -23,8 +23,10 @@ _SECONDS = 40
 def test_run_maintains_its_warehouse_when_it_is_due(
     make_pipeline: MakePipeline, spark: SparkSession, tailrace: StartProcess, tmp_path: Path
 ) -> None:
-    """Every `maintain_hours` a `tailrace maintain` of its own: changes go on beside it, and afterwards no file has
-    deletes that are not read away, and every row is as the source has it; then it comes due once more."""
+    """Every `maintain_hours` run starts `tailrace maintain`, which applies delete files and changes no row.
+
+    Changes continue meanwhile, and the maintenance becomes due again.
+    """
     section = {
         "kind": "iceberg",
         "path": str(tmp_path / "warehouse"),

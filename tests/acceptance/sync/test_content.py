@@ -1,4 +1,4 @@
-"""Both stores hold what the source holds, whatever was written: by content, row by row."""
+"""Both stores hold what the source holds, compared by content, row by row."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ import pytest
 
 from tests.acceptance.capture.test_content import _WRONG_CLOCK
 from tests.acceptance.capture.test_random_changes import _SCHEMA, TABLES, Writer
-from tests.harness.audit import assert_clean
-from tests.harness.database import Database
-from tests.harness.pipeline import MakePipeline
-from tests.harness.process import StartProcess
-from tests.harness.store_sync import StorePipeline
+from tests.harness.pipeline.pipeline import MakePipeline
+from tests.harness.postgres.database import Database
+from tests.harness.processes.process import StartProcess
+from tests.harness.stores.clean_audit import assert_clean
+from tests.harness.stores.store_pipeline import StorePipeline
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -35,8 +35,9 @@ def stores(make_pipeline: MakePipeline, spark: SparkSession, elasticsearch_url: 
 
 
 def test_random_changes_end_up_in_both_stores(stores: StorePipeline, spark: SparkSession) -> None:
-    """Deletes, key changes, TRUNCATE, TOAST: equal afterwards, and an audit says so; and again after a bootstrap from
-    the topics."""
+    """After random deletes, key changes, TRUNCATE and TOAST the stores are equal, also after a bootstrap, and an
+    audit agrees.
+    """
     seed = int(os.environ.get("TAILRACE_SEED") or random.SystemRandom().randrange(1 << 32))
     print(f"TAILRACE_SEED={seed}")
     database = stores.pipeline.database
@@ -55,7 +56,7 @@ def test_random_changes_end_up_in_both_stores(stores: StorePipeline, spark: Spar
 
 
 def test_tables_and_columns_that_come_later_are_picked_up(stores: StorePipeline) -> None:
-    """No restart: a new table that the config selects, and a new column with its values."""
+    """Sync picks up a new table and a new column with its values without a restart."""
     database = stores.pipeline.database
     database.execute("CREATE TABLE a (id int PRIMARY KEY, n int)")
     capture = stores.pipeline.start()
@@ -77,8 +78,9 @@ _DAY_SECONDS = 86_400
 def test_a_wrong_clock_changes_neither_order_nor_content(
     stores: StorePipeline, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Versions decide, and no clock does: the clock of the sync and of the bootstrap is a day ahead, then a day behind,
-    then right again; each change replaces the one before, and rows that are gone stay away."""
+    """With the clock of sync and bootstrap a day ahead or behind, each change replaces the earlier one, and deletes
+    stay.
+    """
     database = stores.pipeline.database
     database.execute("CREATE TABLE t (id int PRIMARY KEY, v text)")
     stores.pipeline.start()
@@ -110,8 +112,9 @@ def _write(database: Database, number: int) -> None:
 def test_processes_with_a_wrong_clock(
     make_pipeline: MakePipeline, tailrace: StartProcess, elasticsearch_url: str, redis_url: str, tmp_path: Path
 ) -> None:
-    """The same with `tailrace sync` and `tailrace bootstrap` as processes, whose Spark workers have the wrong clock,
-    too; and for a warehouse."""
+    """The `sync` and `bootstrap` processes and their Spark workers give the same result under a wrong clock, for a
+    warehouse too.
+    """
     pipeline = make_pipeline()
     sections = {
         "search": {"kind": "elasticsearch", "url": elasticsearch_url},

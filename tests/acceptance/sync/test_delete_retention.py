@@ -1,4 +1,4 @@
-"""A store that may have missed deletes says that it needs a bootstrap, whatever any clock of ours says."""
+"""A store that may have missed deletes requires a bootstrap, whatever our own clocks say."""
 
 from __future__ import annotations
 
@@ -12,10 +12,10 @@ import pytest
 
 from cdc.kafka.broker_clock import BrokerClock
 from cdc.lsn import Version
-from tests.harness.pipeline import MakePipeline
-from tests.harness.store_sync import StorePipeline
-from tests.harness.topics import alter_topic
-from tests.harness.waiting import eventually
+from tests.harness.kafka.topics import alter_topic
+from tests.harness.pipeline.pipeline import MakePipeline
+from tests.harness.processes.waiting import eventually
+from tests.harness.stores.store_pipeline import StorePipeline
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -44,7 +44,7 @@ def make_cache(make_pipeline: MakePipeline, spark: SparkSession, redis_url: str)
 
 @contextmanager
 def _clock_ahead(monkeypatch: pytest.MonkeyPatch, seconds: int) -> Iterator[None]:
-    """This process, the sync in it included, believes that it is later."""
+    """Move the clock of this process, and of the sync in it, forward."""
     right, right_ns = time.time, time.time_ns
     with monkeypatch.context() as patch:
         patch.setattr(time, "time", lambda: right() + seconds)
@@ -53,7 +53,7 @@ def _clock_ahead(monkeypatch: pytest.MonkeyPatch, seconds: int) -> Iterator[None
 
 
 def _wait_past_retention(stores: StorePipeline) -> None:
-    """Until deletes that are written now may be forgotten, by the broker's clock."""
+    """Wait until deletes written now may be removed, by the broker's clock."""
     clock = BrokerClock(stores.config)
     try:
         until_ms = clock.now_ms() + _SHORT_MS
@@ -65,7 +65,7 @@ def _wait_past_retention(stores: StorePipeline) -> None:
 def test_a_wrong_clock_does_not_hide_that_a_store_was_away(
     make_cache: MakeCache, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Fed once by a host whose clock is a month ahead, then not fed for longer than deletes are kept: it refuses."""
+    """A store synced by a host a month ahead, and then not for longer than delete retention, is refused."""
     stores = make_cache()
     with _clock_ahead(monkeypatch, _MONTH_SECONDS), stores.syncing():
         stores.assert_same("t")
@@ -86,7 +86,7 @@ def test_a_wrong_clock_does_not_hide_that_a_store_was_away(
 def test_a_store_that_was_not_away_goes_on_under_a_wrong_clock(
     make_cache: MakeCache, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A clock that is a month ahead asks for no bootstrap; neither does a build that it measures."""
+    """A clock that is a month ahead requires no bootstrap of a current store or of a build that it times."""
     stores = make_cache()
     with stores.syncing():
         stores.assert_same("t")
@@ -98,7 +98,7 @@ def test_a_store_that_was_not_away_goes_on_under_a_wrong_clock(
 
 
 def test_silence_of_the_stream_is_not_the_end_of_the_topic(make_cache: MakeCache) -> None:
-    """No batch comes, and there is a record to read: the store does not count as caught up any more."""
+    """A store does not count as caught up when no batch comes but the topic has an unread record."""
     stores = make_cache(0.02, trigger_milliseconds=3_600_000)
     clock = BrokerClock(stores.config)
     with stores.syncing():
@@ -114,7 +114,7 @@ def test_silence_of_the_stream_is_not_the_end_of_the_topic(make_cache: MakeCache
 
 
 def test_a_position_of_release_0_1_0_is_judged_by_the_broker(make_cache: MakeCache) -> None:
-    """Its own time is no evidence, even one in the future; the heartbeat that it covers is."""
+    """The time in a position of release 0.1.0 is not trusted; the heartbeat that the position covers decides."""
     stores = make_cache()
     with stores.syncing():
         stores.assert_same("t")

@@ -9,9 +9,9 @@ from pathlib import Path
 
 import pytest
 
-from tests.harness.example_sink import install_example
-from tests.harness.pipeline import MakePipeline
-from tests.harness.process import Process, StartProcess
+from tests.harness.pipeline.pipeline import MakePipeline
+from tests.harness.processes.process import Process, StartProcess
+from tests.harness.stores.example_sink import install_example
 
 
 @pytest.mark.timeout(600)

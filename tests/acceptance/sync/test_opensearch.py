@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from tests.harness.audit import assert_clean
-from tests.harness.pipeline import MakePipeline
-from tests.harness.store_sync import StorePipeline
+from tests.harness.pipeline.pipeline import MakePipeline
+from tests.harness.stores.clean_audit import assert_clean
+from tests.harness.stores.store_pipeline import StorePipeline
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -19,9 +19,7 @@ def test_sync_bootstrap_and_audit(make_pipeline: MakePipeline, spark: SparkSessi
     database.execute("CREATE TABLE t (id int PRIMARY KEY, v text); CREATE TABLE u (id int PRIMARY KEY)")
     stores.pipeline.start()
     with stores.syncing():
-        database.execute(
-            "INSERT INTO t SELECT i, 'row' FROM generate_series(1, 3000) i; INSERT INTO u VALUES (1)"
-        )
+        database.execute("INSERT INTO t SELECT i, 'row' FROM generate_series(1, 3000) i; INSERT INTO u VALUES (1)")
         database.execute("UPDATE t SET v = 'new' WHERE id > 2500; DELETE FROM t WHERE id <= 500")
         database.execute("TRUNCATE u; INSERT INTO u VALUES (2)")
         stores.assert_same("t", "u", deadline_seconds=120)

@@ -1,4 +1,4 @@
-"""`tailrace sync` as a process: killed in the middle of its work, started again, stopped."""
+"""`tailrace sync` as a process: killed while it works, started again, stopped."""
 
 from __future__ import annotations
 
@@ -6,9 +6,9 @@ import json
 
 import pytest
 
-from tests.harness.pipeline import MakePipeline
-from tests.harness.process import StartProcess
-from tests.harness.store_sync import StorePipeline
+from tests.harness.pipeline.pipeline import MakePipeline
+from tests.harness.processes.process import StartProcess
+from tests.harness.stores.store_pipeline import StorePipeline
 
 
 @pytest.mark.slow
@@ -16,7 +16,9 @@ from tests.harness.store_sync import StorePipeline
 def test_kill_and_start_again_lose_and_double_nothing(
     make_pipeline: MakePipeline, tailrace: StartProcess, elasticsearch_url: str, redis_url: str
 ) -> None:
-    """kill -9 between batches and within them; the commands around it answer; SIGTERM ends it with 0."""
+    """After `kill -9` between and within batches nothing is lost or duplicated, and SIGTERM ends the sync with exit
+    code 0.
+    """
     pipeline = make_pipeline()
     database = pipeline.database
     database.execute("CREATE TABLE t (id int PRIMARY KEY, v text)")

@@ -1,4 +1,4 @@
-"""Stores that hold a part of the source, in a form of their own: rows come, change and go as the expressions say."""
+"""Stores with a shape: rows enter, change and leave as the expressions say."""
 
 from __future__ import annotations
 
@@ -11,9 +11,9 @@ import pytest
 from cdc.errors import ConfigError
 from spark_jobs.sync.retry import retry
 from spark_jobs.tasks.parked_rows import read_parked
-from tests.harness.pipeline import MakePipeline
-from tests.harness.store_sync import StorePipeline
-from tests.harness.waiting import eventually
+from tests.harness.pipeline.pipeline import MakePipeline
+from tests.harness.processes.waiting import eventually
+from tests.harness.stores.store_pipeline import StorePipeline
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -52,8 +52,10 @@ def _order(number: int, status: str, total: str, cents: int, share: str) -> str:
 
 
 def test_rows_enter_and_leave(stores: StorePipeline, elasticsearch_url: str, prefix: str, spark: SparkSession) -> None:
-    """By insert, update, key change and delete; what is left out is nowhere; a row that fails is parked, and comes
-    when it is mended; a bootstrap builds the same; `wait` does not wait for tables that a store does not get."""
+    """Rows enter and leave a store by insert, update, key change and delete, and a bootstrap builds the same rows.
+
+    A row whose expression fails is parked until it is corrected. `wait` ignores tables that the store does not get.
+    """
     database = stores.pipeline.database
     stores.pipeline.start()
     with stores.syncing() as syncs:
@@ -102,9 +104,9 @@ def test_rows_enter_and_leave(stores: StorePipeline, elasticsearch_url: str, pre
 
 
 def test_a_changed_shape_waits_for_a_bootstrap(stores: StorePipeline) -> None:
-    """Until then the sync goes on in the old shape; the bootstrap builds the new one beside it, and the sync follows.
+    """The sync keeps the old shape until a bootstrap has built the new one, and then follows it.
 
-    A table that is added is loaded by the sync; one that is removed is fed until the bootstrap leaves it out.
+    The sync loads an added table itself; a removed table is synced until a bootstrap leaves it out.
     """
     database = stores.pipeline.database
     stores.pipeline.start()
@@ -158,7 +160,9 @@ def _is_new(rows: dict[str, str]) -> bool:
 
 @pytest.mark.slow
 def test_mistakes_are_found_before_anything_runs(stores: StorePipeline, redis_url: str, prefix: str) -> None:
-    """`check` fails, `sync` and `bootstrap` end with 2, all with the line, the store, the table and the character."""
+    """`check` fails and `sync` and `bootstrap` exit with code 2, with the line, the store, the table and the
+    character.
+    """
     pipeline = stores.pipeline
     pipeline.start()
     pipeline.database.execute("INSERT INTO orders VALUES (1, 'open', 1)")  # a table is described with its first row

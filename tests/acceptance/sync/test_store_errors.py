@@ -1,4 +1,6 @@
-"""A store that is down, flushed, taken over or denies a row: that store's trouble, mended without being told."""
+"""When a store is down, flushed, taken over or rejects a row, only that store is affected, and it recovers
+automatically.
+"""
 
 from __future__ import annotations
 
@@ -13,13 +15,13 @@ from elasticsearch import Elasticsearch
 from cdc.stores.contract import caught_up_at
 from spark_jobs.sync.retry import retry
 from spark_jobs.tasks.parked_rows import read_parked
-from tests.harness.audit import assert_clean
-from tests.harness.own_redis import OwnRedis
-from tests.harness.pipeline import MakePipeline
-from tests.harness.proxy import Proxy
-from tests.harness.snapshots import Snapshots
-from tests.harness.store_sync import StorePipeline
-from tests.harness.waiting import eventually
+from tests.harness.network.proxy import Proxy
+from tests.harness.pipeline.pipeline import MakePipeline
+from tests.harness.processes.waiting import eventually
+from tests.harness.servers.dedicated_redis import OwnRedis
+from tests.harness.stores.clean_audit import assert_clean
+from tests.harness.stores.elasticsearch_snapshots import Snapshots
+from tests.harness.stores.store_pipeline import StorePipeline
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -40,7 +42,7 @@ def make_stores(make_pipeline: MakePipeline, spark: SparkSession) -> MakeStores:
 def test_a_store_that_is_down_holds_up_no_other(
     make_stores: MakeStores, elasticsearch_url: str, redis_url: str, start_proxy: Callable[[str, int], Proxy]
 ) -> None:
-    """Search goes on while the cache is away; the cache catches up by itself when it is back."""
+    """Search continues while the cache is down, and the cache catches up when it is back."""
     address = urlsplit(redis_url)
     proxy = start_proxy(address.hostname or "", address.port or 0)
     stores = make_stores(
@@ -62,8 +64,10 @@ def test_a_store_that_is_down_holds_up_no_other(
 def test_a_cache_that_lost_what_it_had_is_filled_again(
     make_stores: MakeStores, spark: SparkSession, tmp_path: Path
 ) -> None:
-    """Killed and back with what its disk had, then flushed, while the sync runs and nobody writes: noticed, and read
-    again from where the cache says, or from the beginning."""
+    """Sync notices a cache that came back with older data or was flushed, and reads again from the cache's position.
+
+    Both happen while the sync runs and no change is written.
+    """
     redis = OwnRedis(tmp_path, save="")
     stores = make_stores(cache={"kind": "redis", "url": redis.url})
     database = stores.pipeline.database
@@ -89,8 +93,11 @@ def test_a_cache_that_lost_what_it_had_is_filled_again(
 
 
 def test_a_snapshot_that_holds_a_position_ahead_of_its_rows(make_stores: MakeStores, elasticsearch_url: str) -> None:
-    """Elasticsearch takes the shards of a snapshot at different moments. Restored while the sync runs, the position
-    does not count: a new generation is built from the topics, readers get it, and the restored one goes."""
+    """A restored Elasticsearch snapshot whose position is ahead of its rows is not trusted.
+
+    Elasticsearch takes the shards of a snapshot at different moments. A new generation is built from the topics,
+    readers switch to it, and the restored one is removed.
+    """
     stores = make_stores(search={"kind": "elasticsearch", "url": elasticsearch_url})
     database, prefix = stores.pipeline.database, stores.pipeline.prefix
     rows, own = f"{prefix}.public.t-g1", f"{prefix}.__tailrace-g1"
@@ -118,7 +125,7 @@ def _numbers(stores: StorePipeline) -> list[int]:
 
 
 def test_of_two_drivers_one_stops(make_stores: MakeStores, redis_url: str) -> None:
-    """The later one has the store; the earlier one notices, refuses to go on, and says why."""
+    """The later driver gets the store; the earlier one stops with the reason."""
     stores = make_stores(cache={"kind": "redis", "url": redis_url})
     database = stores.pipeline.database
     stores.pipeline.start()
@@ -134,7 +141,7 @@ def test_of_two_drivers_one_stops(make_stores: MakeStores, redis_url: str) -> No
 
 
 def test_a_replay_changes_nothing(make_stores: MakeStores, redis_url: str, elasticsearch_url: str) -> None:
-    """As after a driver that died between the write and the position: everything comes again, and is as it was."""
+    """Records that are written again, as after a driver's death before it stored its position, change nothing."""
     stores = make_stores(
         search={"kind": "elasticsearch", "url": elasticsearch_url}, cache={"kind": "redis", "url": redis_url}
     )
@@ -164,7 +171,9 @@ def test_a_replay_changes_nothing(make_stores: MakeStores, redis_url: str, elast
 
 
 def test_a_row_that_the_store_denies_is_parked_alone(make_stores: MakeStores, elasticsearch_url: str) -> None:
-    """Everything else flows; the parked row is listed without its values, and settled once the store can take it."""
+    """A row that the store rejects is parked and listed without its values, settled once it fits, and all other rows
+    flow.
+    """
     stores = make_stores(
         search={
             "kind": "elasticsearch",

@@ -1,4 +1,4 @@
-"""A store without room waits for it; the others go on, and nobody has to tell it when there is room again."""
+"""A store without space is retried while the others continue, and catches up without intervention."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ import pytest
 from elasticsearch import Elasticsearch
 
 from cdc.positions.wait import wait_for
-from tests.harness.audit import assert_clean
-from tests.harness.own_redis import OwnRedis
-from tests.harness.pipeline import MakePipeline
-from tests.harness.store_sync import StorePipeline
-from tests.harness.waiting import eventually
+from tests.harness.pipeline.pipeline import MakePipeline
+from tests.harness.processes.waiting import eventually
+from tests.harness.servers.dedicated_redis import OwnRedis
+from tests.harness.stores.clean_audit import assert_clean
+from tests.harness.stores.store_pipeline import StorePipeline
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -25,7 +25,9 @@ _WATERMARKS: Final = ("low", "high", "flood_stage")
 
 
 class FullDisk:
-    """Elasticsearch takes its disk for full while less than `free` is free; the prefix's indices become read-only."""
+    """Makes Elasticsearch consider its disk full while less than `free` is free; the prefix's indices become
+    read-only.
+    """
 
     def __init__(self, url: str, prefix: str) -> None:
         self._client = Elasticsearch(url)
@@ -70,10 +72,10 @@ def _full_memory(redis: OwnRedis) -> Iterator[None]:
 
 
 @pytest.mark.slow
-def test_each_waits_alone_until_there_is_room(
+def test_a_full_store_waits_alone_until_there_is_space(
     make_pipeline: MakePipeline, spark: SparkSession, elasticsearch_url: str, full_disk: FullDisk, tmp_path: Path
 ) -> None:
-    """Elasticsearch at its flood stage, and a Redis over maxmemory, take nothing; then everything, in order."""
+    """A full Elasticsearch and a full Redis accept nothing; with space again they catch up in order."""
     redis = OwnRedis(tmp_path)
     stores = StorePipeline(
         make_pipeline(),
@@ -104,5 +106,5 @@ def test_each_waits_alone_until_there_is_room(
 
 
 def _is_there(stores: StorePipeline, name: str) -> bool:
-    """Whether everything committed so far is in the store, or comes in a moment."""
+    """Whether everything committed so far is in the store, or arrives shortly."""
     return bool(wait_for(stores.config, [name], stores.pipeline.fence(), timeout_seconds=3))

@@ -1,4 +1,4 @@
-"""A store that was restored from a backup says itself how far it is, and its sync goes on from there."""
+"""A store that was restored from a backup knows its position, and its sync continues from there."""
 
 from __future__ import annotations
 
@@ -11,10 +11,10 @@ from typing import TYPE_CHECKING
 import pytest
 
 from deploy.stack import Stack
-from tests.harness.audit import assert_clean
-from tests.harness.own_redis import OwnRedis
-from tests.harness.pipeline import MakePipeline
-from tests.harness.store_sync import StorePipeline
+from tests.harness.pipeline.pipeline import MakePipeline
+from tests.harness.servers.dedicated_redis import OwnRedis
+from tests.harness.stores.clean_audit import assert_clean
+from tests.harness.stores.store_pipeline import StorePipeline
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -34,7 +34,7 @@ def redis(tmp_path: Path) -> Iterator[OwnRedis]:
 
 
 class Backups:
-    """Of each store as its operator would make them, and put back."""
+    """A backup of each store as its operator would make it, and its restore."""
 
     def __init__(self, stack: Stack, redis: OwnRedis, warehouse: Path, folder: Path) -> None:
         self._stack = stack
@@ -53,7 +53,7 @@ class Backups:
         _copy(self._warehouse, self._folder / "warehouse")
 
     def restore_cache_and_search(self) -> None:
-        """Redis has written nothing since, so that its file is the backup."""
+        """Redis has written nothing since the backup, so its file is the backup."""
         self._redis.kill()
         self._redis.start()
         self._stack.stop("elasticsearch")
@@ -81,8 +81,10 @@ def test_every_store_goes_on_from_its_backup(
     redis: OwnRedis,
     tmp_path: Path,
 ) -> None:
-    """Rows that were changed, deleted, truncated and inserted since the backup are so again, without a word from
-    anybody: in the cache and the search index while their syncs run, in the warehouse after its sync was stopped."""
+    """After a restore each store gets the changes made since the backup again, without intervention.
+
+    The cache and the search index are restored while their syncs run, the warehouse after its sync was stopped.
+    """
     warehouse = tmp_path / "warehouse"
     stores = StorePipeline(
         make_pipeline(),

@@ -1,18 +1,18 @@
-"""A config that is changed on a live pipeline: each change is done, or refused with the remedy; never half."""
+"""A config change on a live pipeline is applied completely or refused with the remedy."""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
 from cdc.lsn import Version
-from tests.harness.command import run_command
-from tests.harness.incremental_snapshot import copy_due
-from tests.harness.pipeline import MakePipeline, Pipeline
-from tests.harness.process import Process
-from tests.harness.records import Record
-from tests.harness.store_sync import StorePipeline
-from tests.harness.table_states import marks, wait_for_look
-from tests.harness.waiting import eventually
+from tests.harness.kafka.records import Record
+from tests.harness.pipeline.pipeline import MakePipeline, Pipeline
+from tests.harness.pipeline.table_states import marks, wait_for_look
+from tests.harness.processes.command import run_command
+from tests.harness.processes.process import Process
+from tests.harness.processes.waiting import eventually
+from tests.harness.snapshot.incremental_snapshot import copy_due
+from tests.harness.stores.store_pipeline import StorePipeline
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -24,7 +24,7 @@ def _stop(capture: Process) -> None:
 
 
 def _live(records: list[Record]) -> dict[bytes, Record]:
-    """The last record of each key, without those that a marker has killed."""
+    """The last record of each key, without those that a TRUNCATE marker ends."""
     dead = max((record.version or Version(0, 0) for record in records if record.op == "t"), default=Version(0, 0))
     last = {record.key: record for record in records if record.op != "t"}
     return {key: each for key, each in last.items() if each.op in ("c", "u", "r") and (each.version or dead) >= dead}
@@ -40,7 +40,7 @@ def _people(pipeline: Pipeline) -> Process:
 
 
 def test_masks_that_are_changed_hold_for_every_row(make_pipeline: MakePipeline, spark: SparkSession) -> None:
-    """The table becomes incomplete, and after the copy no row is left as it was; also where the key is masked."""
+    """A changed mask makes the table incomplete, and after the snapshot every row has the new mask, keys included."""
     pipeline = make_pipeline()
     _stop(_people(pipeline))
     plain = pipeline.config.read_text()
@@ -66,7 +66,9 @@ def test_masks_that_are_changed_hold_for_every_row(make_pipeline: MakePipeline, 
 def test_a_table_that_is_no_longer_selected_and_a_renamed_publication(
     make_pipeline: MakePipeline, spark: SparkSession
 ) -> None:
-    """The table is captured on, and capture says how to take it away. A renamed publication is refused, and mended."""
+    """A table that is no longer selected is still captured, with the way to remove it; a renamed publication is
+    refused.
+    """
     pipeline = make_pipeline(source={"tables": ["public.people", "public.other"]})
     pipeline.database.execute("CREATE TABLE other (id int PRIMARY KEY)")
     _stop(_people(pipeline))
@@ -89,7 +91,7 @@ def test_a_table_that_is_no_longer_selected_and_a_renamed_publication(
 def test_renamed_stores(
     make_pipeline: MakePipeline, spark: SparkSession, redis_url: str, elasticsearch_url: str
 ) -> None:
-    """What is there belongs to the store of the old name: refused, with both names; under the old one it goes on."""
+    """A renamed store is refused with both names, since its data belongs to the old name, under which it continues."""
     settings = {
         "cache": {"kind": "redis", "url": redis_url},
         "search": {"kind": "elasticsearch", "url": elasticsearch_url},

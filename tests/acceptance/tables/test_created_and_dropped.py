@@ -1,4 +1,4 @@
-"""Tables that are made, dropped, made again and renamed while capture runs, and tables that are not its business."""
+"""Tables that are created, dropped, created again and renamed while capture runs, and tables that are not captured."""
 
 from __future__ import annotations
 
@@ -10,13 +10,13 @@ from cdc.config import load_config
 from cdc.logical_messages.heartbeat import beat
 from cdc.logical_messages.signed import read_secret
 from cdc.names import Control, control_topic
-from tests.harness.command import run_command
-from tests.harness.incremental_snapshot import copy_due
-from tests.harness.pipeline import MakePipeline, Pipeline
-from tests.harness.process import Process
-from tests.harness.table_states import markers, marks, rows_after, states, wait_for_look, wait_for_markers
-from tests.harness.topics import delete_topic, list_topics
-from tests.harness.waiting import eventually
+from tests.harness.kafka.topics import delete_topic, list_topics
+from tests.harness.pipeline.pipeline import MakePipeline, Pipeline
+from tests.harness.pipeline.table_states import markers, marks, rows_after, states, wait_for_look, wait_for_markers
+from tests.harness.processes.command import run_command
+from tests.harness.processes.process import Process
+from tests.harness.processes.waiting import eventually
+from tests.harness.snapshot.incremental_snapshot import copy_due
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -29,9 +29,9 @@ def wait_for_added(capture: Process, table: str) -> None:
 
 
 def test_tables_that_come_and_go_are_followed(make_pipeline: MakePipeline) -> None:
-    """A new empty table is complete at once; a dropped one empties its topic; one with rows in it is marked.
+    """A new empty table is complete, a dropped one empties its topic, and a new one with rows is incomplete.
 
-    A table that is dropped and made again between two looks at the catalog is both.
+    A table that is dropped and created again between two readings of the catalog counts as both.
     """
     pipeline = make_pipeline()
     database = pipeline.database
@@ -64,8 +64,8 @@ def test_tables_that_come_and_go_are_followed(make_pipeline: MakePipeline) -> No
     pipeline.assert_same("again_filled", while_running=capture)
 
 
-def test_a_strangers_heartbeat_outside_transactions_is_none(make_pipeline: MakePipeline) -> None:
-    """Anybody may write a message with our name; one that has no place among the changes is ignored."""
+def test_a_forged_nontransactional_heartbeat_is_ignored(make_pipeline: MakePipeline) -> None:
+    """Capture ignores a forged heartbeat outside transactions, which has no place among the changes."""
     pipeline = make_pipeline()
     database = pipeline.database
     for name in ("first", "second"):
@@ -87,9 +87,9 @@ def test_a_strangers_heartbeat_outside_transactions_is_none(make_pipeline: MakeP
 
 
 def test_renamed_tables_are_followed(make_pipeline: MakePipeline) -> None:
-    """The old name's topic is emptied, the new one's is incomplete; where two swap their names, both are.
+    """A rename empties the old topic and leaves the new one incomplete; a swap of two names does both for each.
 
-    A table that comes back to its name is incomplete too: what was written meanwhile went to a topic of nobody's.
+    A table that gets its name back is incomplete, since its changes meanwhile went to another topic.
     """
     pipeline = make_pipeline()
     database = pipeline.database
@@ -133,8 +133,8 @@ def test_renamed_tables_are_followed(make_pipeline: MakePipeline) -> None:
     pipeline.assert_same("plain", while_running=capture)
 
 
-def test_rows_of_a_table_renamed_under_a_backlog_leave_no_ghosts(make_pipeline: MakePipeline) -> None:
-    """Heartbeats that were sent before the table was renamed do not count: its last rows come after them."""
+def test_rows_of_a_table_renamed_under_a_backlog_are_removed(make_pipeline: MakePipeline) -> None:
+    """Heartbeats from before a rename do not end the old topic, since the table's last rows come after them."""
     pipeline = make_pipeline()
     database = pipeline.database
     database.execute(TABLE.format("t"))
@@ -160,7 +160,9 @@ def test_rows_of_a_table_renamed_under_a_backlog_leave_no_ghosts(make_pipeline: 
 
 
 def test_a_table_with_an_open_writer_is_added_after_it(make_pipeline: MakePipeline) -> None:
-    """Rows of a transaction that began before the table was published are not streamed: so that is waited for."""
+    """A table is added only after a transaction that began before its publication, whose rows are not streamed, has
+    ended.
+    """
     pipeline = make_pipeline()
     database = pipeline.database
     database.execute(TABLE.format("first"))
@@ -184,8 +186,8 @@ def test_a_table_with_an_open_writer_is_added_after_it(make_pipeline: MakePipeli
 
 
 @pytest.mark.parametrize("selected", ["public.*", "public.parent"])
-def test_tables_beside_published_ones_do_no_harm(make_pipeline: MakePipeline, selected: str) -> None:
-    """Inheritance children are tables of their own; unlogged and temporary tables, views and the like are not ours."""
+def test_tables_that_cannot_be_published_are_ignored(make_pipeline: MakePipeline, selected: str) -> None:
+    """Inheritance children are separate tables; unlogged and temporary tables and views are ignored."""
     pipeline = make_pipeline(source={"tables": [selected]})
     database = pipeline.database
     database.execute(TABLE.format("parent"))
@@ -219,8 +221,10 @@ def test_tables_beside_published_ones_do_no_harm(make_pipeline: MakePipeline, se
 def test_a_table_that_is_empty_when_it_is_selected_again_loses_its_old_rows(
     make_pipeline: MakePipeline, spark: SparkSession
 ) -> None:
-    """Its topic was left when it was removed, and still has the rows of then: it is incomplete until a copy says that
-    they are dead. So is a new table on the topic of one that was removed before it was dropped."""
+    """A table whose topic was left behind is incomplete until a snapshot removes the old rows.
+
+    So is a new table on the topic of one that was removed before it was dropped.
+    """
     pipeline = make_pipeline()
     database = pipeline.database
     for name in ("stays", "emptied", "replaced"):
@@ -248,7 +252,7 @@ def test_a_table_that_is_empty_when_it_is_selected_again_loses_its_old_rows(
 
 
 def test_topics_from_before_the_first_start_lose_their_rows(make_pipeline: MakePipeline) -> None:
-    """Also where nothing is copied, and where the tables are empty: what was in the topics is another pipeline's."""
+    """A first start removes rows of an earlier pipeline from the topics, also where no table has rows to copy."""
     pipeline = make_pipeline()
     pipeline.database.execute(TABLE.format("t") + "; " + TABLE.format("used"))
     capture = pipeline.start()
@@ -265,7 +269,7 @@ def test_topics_from_before_the_first_start_lose_their_rows(make_pipeline: MakeP
 
 
 def _forget_pipeline(pipeline: Pipeline) -> None:
-    """As after a clean-up by hand: slot, publication and records are gone, the tables' topics are not."""
+    """Remove slot, publication and records, but not the tables' topics, as a manual clean-up would."""
     drop = "SELECT pg_drop_replication_slot(slot_name) FROM pg_replication_slots WHERE slot_name = %s AND NOT active"
     eventually(lambda: pipeline.database.execute(drop, [pipeline.slot_name]), what="the slot to be free")
     pipeline.database.execute("DROP PUBLICATION tailrace")

@@ -1,19 +1,19 @@
-"""Generated columns: the stored ones are in the events from Postgres 18 on, before that and virtual ones are not."""
+"""Stored generated columns are in the events from Postgres 18 on; virtual ones and older servers' are not."""
 
 from __future__ import annotations
 
 from pathlib import Path
 
-from tests.harness.comparer import assert_same, source_reader
-from tests.harness.database import Database
-from tests.harness.pipeline import MakePipeline, Pipeline
-from tests.harness.process import Process, StartProcess
-from tests.harness.records import last_rows
-from tests.harness.table_states import marks, rows_after, schema_versions, wait_for_look
+from tests.harness.comparison.comparer import assert_same, source_reader
+from tests.harness.kafka.records import last_rows
+from tests.harness.pipeline.pipeline import MakePipeline, Pipeline
+from tests.harness.pipeline.table_states import marks, rows_after, schema_versions, wait_for_look
+from tests.harness.postgres.database import Database
+from tests.harness.processes.process import Process, StartProcess
 
 
 def write_and_change(pipeline: Pipeline, capture: Process) -> None:
-    """Rows that are inserted, updated, moved and deleted, with a value left out by TOAST, and a crash."""
+    """Insert, update, move and delete rows, with a value left out by TOAST, and kill capture."""
     database = pipeline.database
     database.execute("INSERT INTO t (id, a, doc) SELECT i, i, repeat('x', 5000) FROM generate_series(1, 20) i")
     database.execute("UPDATE t SET a = a + 1 WHERE id < 10")
@@ -36,7 +36,7 @@ def assert_same_without(pipeline: Pipeline, table: str, *columns: str) -> None:
 
 
 def test_stored_ones_are_streamed_and_virtual_ones_left_out(make_pipeline: MakePipeline) -> None:
-    """On 18: the stored value is in every event, as if the application had written it."""
+    """On Postgres 18 the stored value is in every event, and a virtual one in none."""
     pipeline = make_pipeline()
     database = pipeline.database
     database.execute(
@@ -63,10 +63,9 @@ def test_stored_ones_are_streamed_and_virtual_ones_left_out(make_pipeline: MakeP
 def test_postgres_14_leaves_them_out(
     old_database: Database, kafka_bootstrap: str, prefix: str, tmp_path: Path, tailrace: StartProcess
 ) -> None:
-    """Before 18 the stream does not have them: neither do the events, the schema or the reasons for a copy.
+    """On Postgres 14 events and schemas have no generated column, and it gives no reason for a snapshot.
 
-    One that becomes an ordinary column enters the stream, and its rows' values are missing until they are copied.
-    Partitions are known for what they are on 14 as well.
+    One that becomes an ordinary column enters the stream, and is missing from older rows until they are copied.
     """
     database = old_database
     pipeline = Pipeline(database=database, bootstrap=kafka_bootstrap, prefix=prefix, folder=tmp_path, start=tailrace)

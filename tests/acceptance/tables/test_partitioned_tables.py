@@ -1,9 +1,10 @@
-"""A partitioned table is one logical table with one topic, however its partitions come and go."""
+"""A partitioned table is one logical table with one topic, whatever partitions are added and removed."""
 
 from __future__ import annotations
 
-from tests.harness.pipeline import MakePipeline, Pipeline
-from tests.harness.table_states import (
+from tests.harness.kafka.topics import list_topics
+from tests.harness.pipeline.pipeline import MakePipeline, Pipeline
+from tests.harness.pipeline.table_states import (
     markers,
     marks,
     rows_after,
@@ -12,7 +13,6 @@ from tests.harness.table_states import (
     wait_for_look,
     wait_for_markers,
 )
-from tests.harness.topics import list_topics
 
 ROOT = "CREATE TABLE {0} (id int, region text, v text, PRIMARY KEY (id, region)) PARTITION BY LIST (region)"
 
@@ -28,12 +28,14 @@ def table_topics(pipeline: Pipeline) -> set[str]:
 
 
 def column_orders(pipeline: Pipeline, table: str) -> set[tuple[str, ...]]:
-    """In which the rows of its topic have their columns."""
+    """The column orders of the rows in its topic."""
     return {tuple(record.value["after"]) for record in pipeline.records(table) if record.op in ("c", "u")}
 
 
 def test_a_partitioned_table_is_one_topic(make_pipeline: MakePipeline) -> None:
-    """Columns in the root's order from every leaf, sub-partitions, rows that move between partitions, root TRUNCATE."""
+    """Rows of every leaf have the root's column order, also after moves between partitions and a TRUNCATE of the
+    root.
+    """
     pipeline = make_pipeline()
     database = pipeline.database
     make_root(pipeline, "r", "eu", "us")
@@ -68,7 +70,7 @@ def test_a_partitioned_table_is_one_topic(make_pipeline: MakePipeline) -> None:
 
 
 def test_partitions_that_come_and_go_with_rows_are_noticed(make_pipeline: MakePipeline) -> None:
-    """Their rows appear and vanish without row events: the table is incomplete. Nothing is emptied for it."""
+    """Attaching or detaching a partition with rows makes the table incomplete and empties no topic."""
     pipeline = make_pipeline(source={"tables": [f"public.r{number}" for number in range(10)] + ["public.other"]})
     database = pipeline.database
     for number in range(10):
@@ -128,7 +130,9 @@ def test_partitions_that_come_and_go_with_rows_are_noticed(make_pipeline: MakePi
 
 
 def test_every_row_of_a_partition_has_the_columns_it_was_written_with(make_pipeline: MakePipeline) -> None:
-    """Changes of the partitioned table in one transaction with writes, a crash before the acknowledgement, a rename."""
+    """Each row has the columns of its write time, across DDL in a transaction, a crash before the confirmation and a
+    rename.
+    """
     pipeline = make_pipeline(source={"tables": ["public.*"]})
     database = pipeline.database
     make_root(pipeline, "r", "eu")

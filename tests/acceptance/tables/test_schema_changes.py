@@ -1,4 +1,4 @@
-"""Schema changes while capture runs: every row has the columns it was written with, and what is missing is known."""
+"""During schema changes every row has the columns of its write time, and missing values are recorded."""
 
 from __future__ import annotations
 
@@ -7,11 +7,11 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from tests.harness.audit import assert_clean
-from tests.harness.incremental_snapshot import copy_due
-from tests.harness.pipeline import MakePipeline
-from tests.harness.process import StartProcess
-from tests.harness.table_states import marks, rows_after, schema_versions, wait_for_look
+from tests.harness.pipeline.pipeline import MakePipeline
+from tests.harness.pipeline.table_states import marks, rows_after, schema_versions, wait_for_look
+from tests.harness.processes.process import StartProcess
+from tests.harness.snapshot.incremental_snapshot import copy_due
+from tests.harness.stores.clean_audit import assert_clean
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -57,9 +57,9 @@ CHANGES = [
 
 
 def test_every_row_has_the_columns_it_was_written_with(make_pipeline: MakePipeline, spark: SparkSession) -> None:
-    """Add, drop, rename and retype with writes between, in one transaction, and a crash before the acknowledgement.
+    """Each row has the columns of its write time, across DDL in a transaction and a crash before the confirmation.
 
-    The copy that is due after that makes the topic what the table is.
+    The snapshot that is due afterwards makes the topic equal to the table.
     """
     pipeline = make_pipeline()
     database = pipeline.database
@@ -125,9 +125,10 @@ def test_every_row_has_the_columns_it_was_written_with(make_pipeline: MakePipeli
 
 
 def test_what_changes_rows_without_row_events_is_marked(make_pipeline: MakePipeline, tailrace: StartProcess) -> None:
-    """Such a table is incomplete until it is copied, also after restarts; one whose rows are the same is not.
+    """A schema change that alters rows without row events marks the table incomplete until it is copied; another does
+    not.
 
-    It makes no difference whether capture runs while the change is made.
+    It makes no difference whether capture runs during the change.
     """
     pipeline = make_pipeline()
     database = pipeline.database
@@ -166,9 +167,9 @@ def test_what_changes_rows_without_row_events_is_marked(make_pipeline: MakePipel
 
 
 def test_rows_written_while_a_key_is_replaced_are_published(make_pipeline: MakePipeline) -> None:
-    """Between dropping a key and adding another one rows can be inserted; capture goes on with them and after them.
+    """Rows inserted between dropping a key and adding another one are published.
 
-    A table that is left without a key is left out with a mark, and the others flow.
+    A table that stays without a key is left out and marked, and the others flow.
     """
     pipeline = make_pipeline()
     database = pipeline.database
@@ -203,7 +204,7 @@ def test_rows_written_while_a_key_is_replaced_are_published(make_pipeline: MakeP
 
 
 def test_a_value_left_out_by_toast_may_be_retyped_or_gone_by_now(make_pipeline: MakePipeline) -> None:
-    """The re-select asks for what the column was; what it has become since then is for the copy that is due."""
+    """The re-select queries the column as it was; a retyped or dropped one is left to the snapshot that is due."""
     pipeline = make_pipeline()
     database = pipeline.database
     large = "(SELECT array_agg(i) FROM generate_series(1, 5000) i)"
@@ -241,10 +242,12 @@ def test_a_value_left_out_by_toast_may_be_retyped_or_gone_by_now(make_pipeline: 
     ],
     ids=["publication re-created", "table out and in"],
 )
-def test_publication_changed_behind_our_back_is_refused(
+def test_a_publication_changed_by_hand_is_refused(
     make_pipeline: MakePipeline, when: str, statements: tuple[str, str], words: str
 ) -> None:
-    """Changes made in between were never sent, and nothing in the stream tells: exit code 3, with the reason."""
+    """A publication changed while capture was down is refused with exit code 3, since changes in between were never
+    sent.
+    """
     pipeline = make_pipeline()
     database = pipeline.database
     database.execute("CREATE TABLE t (id int PRIMARY KEY)")

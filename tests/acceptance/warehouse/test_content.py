@@ -1,4 +1,4 @@
-"""The warehouse holds what the source holds, and what it held: by content, row by row."""
+"""The warehouse holds what the source holds and what it held before, compared by content, row by row."""
 
 from __future__ import annotations
 
@@ -15,9 +15,9 @@ from sinks.iceberg.store import IcebergStore
 from spark_jobs.session.spark_session import warehouse_session
 from spark_jobs.warehouse.query import parse_as_of, query_warehouse
 from tests.acceptance.capture.test_random_changes import _SCHEMA, TABLES, Writer
-from tests.harness.database import Database
-from tests.harness.pipeline import MakePipeline
-from tests.harness.store_sync import StorePipeline
+from tests.harness.pipeline.pipeline import MakePipeline
+from tests.harness.postgres.database import Database
+from tests.harness.stores.store_pipeline import StorePipeline
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -65,9 +65,12 @@ def stores(make_pipeline: MakePipeline, spark: SparkSession, tmp_path: Path) -> 
     return StorePipeline(make_pipeline(), spark, {"warehouse": section})
 
 
-def test_every_change_is_there_now_and_then(stores: StorePipeline, spark: SparkSession) -> None:
-    """Random changes of all kinds: the current tables equal the source, for pyiceberg as for Spark; and the state as of
-    each LSN that was fenced on the way is what the source had then, also after a bootstrap."""
+def test_current_and_past_states_equal_the_source(stores: StorePipeline, spark: SparkSession) -> None:
+    """After random changes the current tables and the state at each fenced LSN equal the source's, also after a
+    bootstrap.
+
+    pyiceberg and Spark both read the same rows.
+    """
     seed = int(os.environ.get("TAILRACE_SEED") or random.SystemRandom().randrange(1 << 32))
     print(f"TAILRACE_SEED={seed}")
     database = stores.pipeline.database

@@ -1,4 +1,4 @@
-"""The warehouse under attack: killed drivers, two drivers, upkeep beside the sync, values that do not fit."""
+"""The warehouse with killed drivers, two drivers, maintenance during sync and values that do not fit."""
 
 from __future__ import annotations
 
@@ -16,10 +16,10 @@ from spark_jobs.sync.retry import retry
 from spark_jobs.tasks.parked_rows import Parked, read_parked
 from spark_jobs.warehouse.maintain import maintain_warehouse
 from spark_jobs.warehouse.query import query_warehouse
-from tests.harness.pipeline import MakePipeline
-from tests.harness.process import StartProcess
-from tests.harness.store_sync import StorePipeline
-from tests.harness.waiting import eventually
+from tests.harness.pipeline.pipeline import MakePipeline
+from tests.harness.processes.process import StartProcess
+from tests.harness.processes.waiting import eventually
+from tests.harness.stores.store_pipeline import StorePipeline
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -107,8 +107,10 @@ def _position(stores: StorePipeline) -> Position | None:
 def test_killed_drivers_and_bootstraps_change_nothing(
     stores: StorePipeline, tailrace: StartProcess, spark: SparkSession
 ) -> None:
-    """`kill -9` of a sync, of a bootstrap, again and again: everything arrives, nothing twice, readers see whole
-    tables; `query_warehouse` and `maintain_warehouse` work as commands."""
+    """After `kill -9` of a sync and of a bootstrap everything arrives once, and readers always see whole tables.
+
+    `query_warehouse` and `maintain_warehouse` work as commands.
+    """
     database = stores.pipeline.database
     database.execute("CREATE TABLE t (id int PRIMARY KEY, n int)")
     stores.pipeline.start()

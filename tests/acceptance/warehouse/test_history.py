@@ -1,4 +1,4 @@
-"""The warehouse's past in other hands: replayed into another store, through a gap, in a shape of the store's own."""
+"""The warehouse's history, replayed into another store, across a gap, and in a shape."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ from sinks.iceberg.store import IcebergStore
 from spark_jobs.bootstrap.history_replay import run_replay
 from spark_jobs.session.spark_session import warehouse_session
 from spark_jobs.warehouse.query import parse_as_of, query_warehouse
-from tests.harness.pipeline import MakePipeline
-from tests.harness.store_sync import StorePipeline
+from tests.harness.pipeline.pipeline import MakePipeline
+from tests.harness.stores.store_pipeline import StorePipeline
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -85,7 +85,7 @@ def test_a_gap_is_marked_and_the_past_fills_another_store(
 
 
 def _away(state: WarehouseState) -> WarehouseState:
-    """As if nobody had fed it for a while."""
+    """Make the store look as if it had not been synced for longer than delete retention."""
     number = state.serving or 0
     known = state.generations[number]
     position: Position = caught_up_at(known.position, known.position.caught_up_broker_ms - _LONG_AGO_MS)

@@ -1,4 +1,4 @@
-"""The local stack with its real servers: every promise of `tailrace stack`, kept by real processes and signals."""
+"""`tailrace stack` with real servers, processes and signals."""
 
 from __future__ import annotations
 
@@ -22,9 +22,9 @@ from deploy.progress import Quiet
 from deploy.stack import NAMES, PROCESSES, Server, Stack, open_stack
 from deploy.stack.state import load_record, record_path
 from deploy.versions import KAFKA_LOGGING
-from tests.harness.process import ROOT, Process, StartProcess, tailrace_argv
-from tests.harness.topics import create_topic
-from tests.harness.waiting import eventually
+from tests.harness.kafka.topics import create_topic
+from tests.harness.processes.process import ROOT, Process, StartProcess, tailrace_argv
+from tests.harness.processes.waiting import eventually
 
 QUICK = {"fsync": "off", "full_page_writes": "off"}  # nothing here outlives a power cut
 UP_SECONDS = 120.0
@@ -48,7 +48,7 @@ def open_local(tmp_path: Path) -> Iterator[OpenStack]:
 
 
 def processes_of(folder: Path) -> list[psutil.Process]:
-    """Every live process that belongs to the folder's stack, whoever started it."""
+    """Every live process of the folder's stack."""
     homes = json.loads((folder / "state.json").read_text())["homes"].values() if folder.exists() else ()
     found = []
     for process in psutil.process_iter():
@@ -64,7 +64,7 @@ def processes_of(folder: Path) -> list[psutil.Process]:
 
 
 def write_everywhere(servers: dict[str, Server]) -> None:
-    """A row, a record, a document and a key."""
+    """Write a row, a record, a document and a key."""
     with psycopg.connect(servers["postgres"].address) as session:
         session.execute("CREATE TABLE kept (id int PRIMARY KEY)")
         session.execute("INSERT INTO kept VALUES (42)")
@@ -100,7 +100,9 @@ def read_everywhere(servers: dict[str, Server]) -> tuple[object, ...]:
 def test_up_twice_down_and_up_again_keeps_ports_and_data(
     tailrace: StartProcess, tmp_path: Path, open_local: OpenStack
 ) -> None:
-    """`up` gives four healthy servers; twice is harmless; after `down` nothing runs; the next `up` has all the data."""
+    """`up` gives four healthy servers, a second `up` changes nothing, and after `down` the next `up` has all the
+    data.
+    """
     stack = open_local()
     where = ("--folder", str(stack.folder), "--json")
 
@@ -133,7 +135,7 @@ def test_up_twice_down_and_up_again_keeps_ports_and_data(
 def test_a_killed_up_leaves_nothing_that_down_does_not_find(
     moment: str, tailrace: StartProcess, open_local: OpenStack
 ) -> None:
-    """`kill -9` to `up` at any moment, then `down`: no process is left."""
+    """After `kill -9` of `up` at any moment, `down` leaves no process."""
     stack = open_local()
     command = tailrace("stack", "up", "--folder", str(stack.folder), "--kind", PROCESSES)
     command.wait_for((stack.folder / moment).exists, UP_SECONDS, moment)
@@ -157,7 +159,7 @@ def test_a_taken_port_stops_up_before_anything_starts(tailrace: StartProcess, op
 
 
 def test_two_stacks_run_side_by_side_and_two_ups_take_turns(tailrace: StartProcess, open_local: OpenStack) -> None:
-    """Each folder has its own servers, however many `up`s there are; one's `down` leaves the other alone."""
+    """Each folder has its own servers, also with concurrent `up`s, and `down` of one leaves the other running."""
     one, two = open_local("one"), open_local("two")
     commands: list[Process] = [
         tailrace("stack", "up", "postgres", "redis", "--folder", str(stack.folder), "--kind", PROCESSES)
@@ -185,7 +187,7 @@ def test_an_older_postgres_can_be_chosen(open_local: OpenStack) -> None:
 
 
 def test_servers_can_be_killed_frozen_and_started_again(open_local: OpenStack) -> None:
-    """SIGKILL takes children too, SIGSTOP freezes, and a server comes back with port and data, whoever killed it."""
+    """SIGKILL ends child processes too, SIGSTOP freezes, and a restarted server keeps its port and data."""
     stack = open_local()
     stack.up(["postgres", "redis"])
     before = stack.server("postgres")
@@ -217,7 +219,7 @@ def test_servers_can_be_killed_frozen_and_started_again(open_local: OpenStack) -
 
 
 def test_a_server_that_cannot_start_says_why(open_local: OpenStack) -> None:
-    """The error shows the server's own last words and where its log is."""
+    """The error has the server's last log lines and the log's path."""
     stack = open_local(postgres_settings={"wal_level": "nonsense"})
     with pytest.raises(Exception, match=r"postgres ended while it started: .*FATAL.*log is .*postgres\.log"):
         stack.up(["postgres"])
@@ -232,7 +234,7 @@ def record_is_alive(stack: Stack, name: str) -> bool:
 
 
 def test_a_broken_download_is_one_line_and_leaves_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A registry that cannot be reached: what failed and what to do, and no half-filled folder."""
+    """An unreachable registry gives one line with the failure and the remedy, and no partial folder."""
     nowhere = "-Dhttps.proxyHost=127.0.0.1 -Dhttps.proxyPort=9"
     monkeypatch.setenv("JAVA_TOOL_OPTIONS", nowhere)
     artifact = Artifact(label="test", coordinates=(KAFKA_LOGGING,))

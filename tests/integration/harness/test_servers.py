@@ -1,4 +1,4 @@
-"""The harness on real servers: a database and a prefix of one's own, gone afterwards; the comparer end to end."""
+"""The harness on real servers: per-test databases and prefixes that are removed, and the comparer end to end."""
 
 from __future__ import annotations
 
@@ -17,13 +17,13 @@ from cdc import names
 from cdc.demo import shop
 from cdc.demo.writer import ShopWriter
 from cdc.lsn import Version
-from tests.harness import cleanup
-from tests.harness.comparer import Reader, assert_same, differences, source_reader, topic_reader
-from tests.harness.database import Database
-from tests.harness.proxy import Proxy
-from tests.harness.records import read_topic
-from tests.harness.topics import create_topic, delete_topics, list_topics
-from tests.harness.waiting import eventually
+from tests.harness.comparison.comparer import Reader, assert_same, differences, source_reader, topic_reader
+from tests.harness.kafka.records import read_topic
+from tests.harness.kafka.topics import create_topic, delete_topics, list_topics
+from tests.harness.network.proxy import Proxy
+from tests.harness.postgres.database import Database
+from tests.harness.processes.waiting import eventually
+from tests.harness.servers import cleanup
 
 _TYPES = """
 CREATE TYPE mood AS ENUM ('sad', 'ok');
@@ -41,7 +41,7 @@ INSERT INTO "Odd.Name" VALUES
 
 
 def test_a_database_is_fresh_and_goes_with_its_slots(postgres_url: str) -> None:
-    """Each test's database is its own; a slot that is still being read does not keep it from going."""
+    """Each test has its own database, which is dropped with its slots, also one that is being read."""
     database = Database(postgres_url, "Own [database]!")
     database.execute("SELECT pg_create_logical_replication_slot(%s, 'pgoutput')", [f"slot_{database.name}"])
     reader = psycopg.connect(database.dsn, autocommit=True)
@@ -112,10 +112,10 @@ def test_the_topic_is_compared_with_the_source(database: Database, kafka_bootstr
     ]
 
 
-def test_a_prefix_takes_its_traces_along(
+def test_everything_under_a_prefix_is_removed(
     kafka_bootstrap: str, elasticsearch_url: str, redis_url: str, prefix: str
 ) -> None:
-    """Topics, indices and keys under a prefix go after the test; others' stay."""
+    """Topics, indices and keys under a test's prefix are removed afterwards, and no others."""
     topic, kept = f"{prefix}.public.x", f"{prefix}2.public.x"
     create_topic(kafka_bootstrap, topic)
     create_topic(kafka_bootstrap, kept)
@@ -174,7 +174,7 @@ def test_the_writer_does_all_kinds_of_work(database: Database) -> None:
 def test_the_writer_goes_on_after_its_connection_broke(
     database: Database, start_proxy: Callable[[str, int], Proxy]
 ) -> None:
-    """A server that was away is waited for: afterwards the writer writes again, without a word from us."""
+    """The writer waits for a server that was away and writes again."""
     shop.create(database.connect())
     info = psycopg.conninfo.conninfo_to_dict(database.dsn)
     proxy = start_proxy(str(info["host"]), int(info["port"] or 0))
@@ -190,9 +190,9 @@ def test_the_writer_goes_on_after_its_connection_broke(
 
 
 def test_a_killed_run_leaves_no_servers() -> None:
-    """`kill -9` of a test run stops its servers all the same, and removes their folder."""
+    """After `kill -9` of a test run its servers stop and their folder is removed."""
     script = (
-        "import os; from tests.harness.servers import Servers; s = Servers({});"
+        "import os; from tests.harness.servers.shared_servers import Servers; s = Servers({});"
         "print(s.stack.folder, s.server('redis').pid, flush=True); os.kill(os.getpid(), 9)"
     )
     root = Path(__file__).parents[3]

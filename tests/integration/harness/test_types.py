@@ -1,13 +1,13 @@
-"""The comparer against docs/reference/types.md: the comparer takes as equal what that page promises."""
+"""The comparer treats as equal what docs/reference/types.md promises."""
 
 from __future__ import annotations
 
 import re
 from pathlib import Path
 
-from tests.harness import canonical
-from tests.harness.comparer import source_reader
-from tests.harness.database import Database
+from tests.harness.comparison import canonical
+from tests.harness.comparison.comparer import source_reader
+from tests.harness.postgres.database import Database
 
 _PAGE = Path(__file__).parents[3] / "docs" / "reference" / "types.md"
 _EXAMPLE = re.compile(r"^\| `(?P<type>[^`]+)` \| `(?P<sql>[^`]+)` \| `(?P<json>[^`]+)` \|", re.MULTILINE)

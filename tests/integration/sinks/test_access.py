@@ -1,4 +1,4 @@
-"""Getting into a store: certificates, users and API keys; what is not trusted or denied is refused, and said."""
+"""Access to a store: certificates, users and API keys; an untrusted server or a denied user is refused."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ from cdc.config.tls import TlsConfig
 from cdc.errors import RefusedError
 from cdc.secrets import Secret
 from cdc.stores.contract import Store
-from tests.harness.stores import KINDS, apply, change, rows, store_of, table
-from tests.harness.tls import TlsFront, make_certificates, server_context
+from tests.harness.network.tls import TlsFront, make_certificates, server_context
+from tests.harness.stores.opened_stores import KINDS, apply, change, rows, store_of, table
 
 SCHEMES = {"elasticsearch": "https", "redis": "rediss"}
 
@@ -47,7 +47,7 @@ def opened(kind: str, front: TlsFront, prefix: str, tls: TlsConfig | None, host:
 def test_a_server_with_the_right_certificate_is_used(
     kind: str, target: tuple[str, int], prefix: str, certificates: Path
 ) -> None:
-    """Over TLS, from the driver and from tasks."""
+    """The driver and tasks connect over TLS to a trusted server."""
     with TlsFront(*target, server_context(certificates)) as front:
         store = opened(kind, front, prefix, TlsConfig(ca=certificates / "right.pem"))
         orders = table(prefix)
@@ -58,7 +58,7 @@ def test_a_server_with_the_right_certificate_is_used(
 
 
 def test_a_client_shows_its_certificate(kind: str, target: tuple[str, int], prefix: str, certificates: Path) -> None:
-    """With a key that has a password; without a certificate it is not let in."""
+    """A client certificate with an encrypted key is accepted; without one the server refuses."""
     tls = TlsConfig(
         ca=certificates / "right.pem",
         cert=certificates / "client.pem",
@@ -78,7 +78,7 @@ UNTRUSTED = {"wrong authority": ("localhost", "wrong"), "wrong host name": ("127
 def test_a_server_that_cannot_be_trusted_is_refused(
     kind: str, target: tuple[str, int], prefix: str, certificates: Path, host: str, authority: str
 ) -> None:
-    """Before anything is sent to it."""
+    """An untrusted server is refused before anything is sent to it."""
     with TlsFront(*target, server_context(certificates)) as front:
         store = opened(kind, front, prefix, TlsConfig(ca=certificates / f"{authority}.pem"), host)
         with pytest.raises(RefusedError, match="certificate"):
@@ -101,7 +101,7 @@ def test_the_systems_authorities_do_not_know_ours(
 def test_the_host_name_need_not_match_when_told_so(
     kind: str, target: tuple[str, int], prefix: str, certificates: Path
 ) -> None:
-    """`verify_hostname = false` still wants the authority."""
+    """`verify_hostname = false` still requires the authority."""
     with TlsFront(*target, server_context(certificates)) as front:
         store = opened(
             kind, front, prefix, TlsConfig(ca=certificates / "right.pem", verify_hostname=False), host="127.0.0.1"
@@ -112,7 +112,7 @@ def test_the_host_name_need_not_match_when_told_so(
 
 @pytest.fixture
 def doorkeeper() -> Iterator[HTTPServer]:
-    """Says 401 to everybody, and remembers what they showed."""
+    """A server that answers 401 to every request and records the credentials."""
 
     class Handler(BaseHTTPRequestHandler):
         def do_GET(self) -> None:
@@ -140,10 +140,10 @@ SHOWN = {
 
 
 @pytest.mark.parametrize(("settings", "expected"), SHOWN.values(), ids=SHOWN.keys())
-def test_who_we_are_is_shown_and_a_denial_is_refused(
+def test_credentials_are_sent_and_a_denial_is_refused(
     doorkeeper: HTTPServer, settings: dict[str, Any], expected: str
 ) -> None:
-    """Basic authentication or an API key with each request; 401 stops the store, without a word of the secret."""
+    """Each request has basic authentication or an API key; a 401 stops the store, and no output has the secret."""
     store = store_of("elasticsearch", f"http://127.0.0.1:{doorkeeper.server_port}", "shop", settings=settings)
     with pytest.raises(RefusedError) as refused:
         store.serving()

@@ -13,10 +13,10 @@ from cdc.errors import RefusedError, TransientError
 from cdc.lsn import Version
 from cdc.stores.contract import Generation, RowStore, TableSchema
 from cdc.stores.registry import open_store as open_configured
-from cdc.stores.testing.any_store import SOME, OpenStore, StoreContract
-from cdc.stores.testing.row_store import RowStoreContract
-from tests.harness.proxy import Proxy
-from tests.harness.stores import KINDS, apply, change, rows, store_of, table, truncate
+from cdc.stores.testing.row_store_contract import RowStoreContract
+from cdc.stores.testing.store_contract import SOME, OpenStore, StoreContract
+from tests.harness.network.proxy import Proxy
+from tests.harness.stores.opened_stores import KINDS, apply, change, rows, store_of, table, truncate
 
 
 @pytest.fixture
@@ -61,7 +61,7 @@ def generation(store: RowStore, orders: TableSchema) -> Generation:
 
 @pytest.mark.parametrize("kind", [*KINDS, "opensearch"])
 def test_a_prefix_belongs_to_one_store(kind: str, address: str, prefix: str, generation: Generation) -> None:
-    """A second store under the same prefix would write the same rows: refused, and the remedy said."""
+    """A second store under the same prefix is refused with the remedy."""
     other = store_of(kind, address, prefix, name="other")
     with pytest.raises(RefusedError, match="belong"):
         other.create_generation([])
@@ -75,7 +75,9 @@ def test_a_prefix_belongs_to_one_store(kind: str, address: str, prefix: str, gen
 
 @pytest.mark.parametrize("kind", [*KINDS, "opensearch"])
 def test_a_server_that_is_away_is_transient(kind: str, address: str, prefix: str, orders: TableSchema) -> None:
-    """Cut off, every call says "again later"; back, everything works, and nothing of the cut batch is lost."""
+    """Every call on an unreachable server raises a transient error, and afterwards the interrupted batch is
+    complete.
+    """
     host, _, port = address.partition("://")[2].partition("/")[0].rpartition(":")
     with Proxy(host, int(port)) as proxy:
         store = store_of(kind, address.replace(f"{host}:{port}", proxy.address), prefix)

@@ -11,8 +11,8 @@ from types import ModuleType
 
 import pytest
 
-from cdc.stores.testing.row_store import OpenStore, RowStoreContract
-from tests.harness.example_sink import MODULE, install_example
+from cdc.stores.testing.row_store_contract import OpenStore, RowStoreContract
+from tests.harness.stores.example_sink import MODULE, install_example
 
 
 @pytest.fixture(scope="module")

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.harness.example_sink import EXAMPLE
+from tests.harness.stores.example_sink import EXAMPLE
 
 PAGE = Path(__file__).parents[3] / "docs" / "guides" / "writing-a-sink.md"
 

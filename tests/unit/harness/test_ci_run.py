@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.harness.process import ROOT
+from tests.harness.processes.process import ROOT
 
 ONE, TWO = "tests/unit/test_a.py::test_one", "tests/unit/test_a.py::test_two[a, b]"
 SUMMARY = "=== 2 failed, 10 passed in 12.34s ==="

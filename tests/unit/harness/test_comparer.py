@@ -8,9 +8,9 @@ import orjson
 import pytest
 
 from cdc.lsn import Version
-from tests.harness.catalog import Column, PgType, Table
-from tests.harness.comparer import Reader, assert_exactly_once, assert_same, differences
-from tests.harness.records import Record, last_rows
+from tests.harness.comparison.comparer import Reader, assert_exactly_once, assert_same, differences
+from tests.harness.kafka.records import Record, last_rows
+from tests.harness.postgres.catalog import Column, PgType, Table
 
 _TABLE = Table("public", "x", (Column("id", PgType("int4")), Column("name", PgType("text"))), key=("id",))
 

@@ -6,7 +6,7 @@ import subprocess
 import sys
 from pathlib import Path
 
-from tests.harness.process import ROOT
+from tests.harness.processes.process import ROOT
 
 _CONFTEST = """
 import os

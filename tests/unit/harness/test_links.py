@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from tests.harness.links import broken_links, slug
+from tests.harness.docs.links import broken_links, slug
 
 
 def test_a_link_to_a_missing_page_or_heading_is_found(tmp_path: Path) -> None:

@@ -7,8 +7,8 @@ from signal import SIGKILL, SIGTERM
 
 import pytest
 
-from tests.harness.process import StartProcess
-from tests.harness.waiting import eventually
+from tests.harness.processes.process import StartProcess
+from tests.harness.processes.waiting import eventually
 
 _SLEEPER = "import time; print('ready', flush=True); time.sleep(600)"
 _ECHO_SIGNAL = (

@@ -8,8 +8,8 @@ from collections.abc import Callable, Iterator
 
 import pytest
 
-from tests.harness.proxy import Proxy
-from tests.harness.waiting import eventually
+from tests.harness.network.proxy import Proxy
+from tests.harness.processes.waiting import eventually
 
 StartProxy = Callable[[str, int], Proxy]
 

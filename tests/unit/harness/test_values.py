@@ -9,8 +9,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tests.harness import canonical, literals, temporal
-from tests.harness.catalog import PgType
+from tests.harness.comparison import canonical, literals, temporal
+from tests.harness.postgres.catalog import PgType
 
 _INT_ARRAY = PgType("_int4", PgType("int4"))
 _TEXT_ARRAY = PgType("_text", PgType("text"))

@@ -1,17 +1,17 @@
-"""The audit's two ways of reading a topic give the same rows, whatever its batches are like."""
+"""The audit's two readers of a topic give the same rows, whatever batches it has."""
 
 from __future__ import annotations
 
-import msgspec
 import pytest
 from confluent_kafka import Producer
 
 from cdc.audit.row_blocks import joined
 from cdc.audit.row_content import Content
 from spark_jobs.audit import topic_read_task
-from spark_jobs.audit.side_tasks import FAILURE, TOPIC, Hashing, SideError
+from spark_jobs.audit.side_tasks import FAILURE, TOPIC, Hashing
 from spark_jobs.audit.topic_read_task import TopicReadTask
-from tests.harness.topics import create_topic
+from spark_jobs.tasks.task_errors import unpacked_error
+from tests.harness.kafka.topics import create_topic
 
 Row = tuple[int, ...]
 
@@ -22,7 +22,7 @@ def _event(number: int) -> bytes:
 
 @pytest.fixture
 def topic(kafka_bootstrap: str, prefix: str) -> str:
-    """Of 500 records a transaction, by producers that compress otherwise; every second one is aborted."""
+    """A topic of transactions of 500 records, by producers with different compression; every second one is aborted."""
     name = f"{prefix}.public.t"
     create_topic(kafka_bootstrap, name, 1, cleanup_policy="compact")
     number = 0
@@ -54,14 +54,16 @@ def _read(kafka_bootstrap: str, topic: str, start: int, end: int) -> set[Row]:
     )
     found: set[Row] = set()
     for _, (side, data) in share():
-        assert side == TOPIC, msgspec.json.decode(data, type=SideError) if side == FAILURE else side
+        assert side == TOPIC, unpacked_error(data) if side == FAILURE else side
         columns = joined([data])
         found |= set(zip(*(columns.column(name).to_pylist() for name in columns.column_names), strict=True))
     return found
 
 
-def test_both_ways_read_the_same(kafka_bootstrap: str, topic: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """What is committed, of any range; with a batch that the quick way cannot unpack, the other one is taken."""
+def test_both_readers_give_the_same_rows(kafka_bootstrap: str, topic: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Both readers give the committed rows of any range; a batch that the quick one cannot unpack is left to the
+    other.
+    """
     assert topic_read_task.NativeRecords is not None, "compiled by `pip install --editable .`"
     native, end = topic_read_task.NativeRecords, 4 * (500 + 1) * 2
     for codec, more in (("none", 0), ("snappy", 100)):

@@ -1,4 +1,4 @@
-"""Our events against those of a real Debezium 3.6, field by field, from the same script of SQL."""
+"""Compares our events with those of a real Debezium 3.6, field by field, from the same SQL script."""
 
 from __future__ import annotations
 
@@ -11,13 +11,13 @@ import pytest
 from cdc.lsn import Version
 from cdc.names import topic
 from tests.golden.script import GOLDEN, read_script, run_setup, run_steps
-from tests.harness.database import Database
-from tests.harness.documented import example, first_column
-from tests.harness.golden import DIFFERENCES, Event, Mismatch, check_shape, compare, explain
-from tests.harness.pipeline import Pipeline
-from tests.harness.process import Process, tailrace_argv
-from tests.harness.records import Record
-from tests.harness.topics import delete_topics
+from tests.harness.comparison.debezium_events import DIFFERENCES, Event, Mismatch, check_shape, compare, explain
+from tests.harness.docs.events_page import example, first_column
+from tests.harness.kafka.records import Record
+from tests.harness.kafka.topics import delete_topics
+from tests.harness.pipeline.pipeline import Pipeline
+from tests.harness.postgres.database import Database
+from tests.harness.processes.process import Process, tailrace_argv
 
 PREFIX = "golden"
 TABLES = ("customers", "order_items", "full_rows", "all_types", "Mixed Case")
@@ -83,7 +83,7 @@ def _event(record: Record) -> Event:
 
 
 def _plain(value: object) -> dict[str, object] | None:
-    """With ordinary floats: Debezium's recording has them."""
+    """JSON with ordinary floats, as Debezium's recording has them."""
     plain: dict[str, object] | None = json.loads(json.dumps(value, default=float))
     return plain
 
@@ -101,24 +101,24 @@ def _mismatches(theirs: Events, ours: Events) -> list[Mismatch]:
     return found
 
 
-def test_every_difference_is_one_that_is_meant(theirs: Events, ours: Events) -> None:
+def test_every_difference_is_documented(theirs: Events, ours: Events) -> None:
     """Keys, envelopes, values, headers and tombstones equal Debezium's, except as docs/reference/events.md lists."""
     unexplained = [str(found) for found in _mismatches(theirs, ours) if explain(found) is None]
     assert not unexplained, "\n".join(unexplained)
 
 
-def test_no_difference_is_listed_in_vain(theirs: Events, ours: Events) -> None:
-    """One that no longer occurs is a line to take out of the documentation."""
+def test_every_documented_difference_occurs(theirs: Events, ours: Events) -> None:
+    """A documented difference that does not occur is an error in the documentation."""
     assert {explain(found) for found in _mismatches(theirs, ours)} == set(DIFFERENCES)
 
 
 def test_the_documentation_lists_the_same_differences() -> None:
-    """The table in docs/reference/events.md and the one that the comparison goes by are the same."""
+    """The table in docs/reference/events.md equals the comparison's list of differences."""
     assert sorted(first_column("What differs from Debezium")) == sorted(DIFFERENCES)
 
 
 def test_the_documented_envelope_has_the_fields_of_a_real_one(ours: Events) -> None:
-    """The same names in the same order, all the way down."""
+    """The documented envelope has the field names of a real one, in the same order, at every level."""
     documented, real = example("Envelope"), ours["customers"][0].value
     assert real is not None
     assert list(documented) == list(real)
@@ -127,20 +127,20 @@ def test_the_documented_envelope_has_the_fields_of_a_real_one(ours: Events) -> N
 
 
 def test_what_differs_at_every_run_has_the_same_shape(theirs: Events, ours: Events) -> None:
-    """Clocks, LSNs, sequence and transaction id fit each other on both sides."""
+    """Clocks, LSNs, sequences and transaction ids have the same form in our events and in Debezium's."""
     for events in (*theirs.values(), *ours.values()):
         for event in events:
             check_shape(event)
 
 
 def test_keys_are_the_very_bytes_of_compact_json(records: dict[str, list[Record]]) -> None:
-    """The partition hangs on the bytes, so there is one spelling."""
+    """Every key has the bytes of compact JSON, since the partition depends on them."""
     for record in (record for found in records.values() for record in found):
         assert record.key == json.dumps(json.loads(record.key), separators=(",", ":"), ensure_ascii=False).encode()
 
 
 def test_every_record_has_its_version_in_header_and_envelope(records: dict[str, list[Record]]) -> None:
-    """Tombstones have the header alone; the envelope's position and number are the same pair."""
+    """The header's version equals the envelope's position and number; tombstones have the header alone."""
     for record in (record for found in records.values() for record in found):
         assert record.version is not None
         if record.value is not None:
@@ -150,14 +150,14 @@ def test_every_record_has_its_version_in_header_and_envelope(records: dict[str, 
 
 
 def test_versions_rise_through_each_topic(records: dict[str, list[Record]]) -> None:
-    """Compaction keeps the last record of a key: it must be the one with the largest version."""
+    """Versions rise in each topic, so that compaction keeps the record of a key with the largest version."""
     for found in records.values():
         versions = [record.version for record in found if record.version is not None]
         assert versions == sorted(versions)
 
 
 def test_a_re_selected_value_is_whole_and_marked(records: dict[str, list[Record]]) -> None:
-    """An update that left a value out of line alone still carries it, and says that it was asked for."""
+    """An update whose log record omits a TOASTed value has the value, and a header that marks it as re-selected."""
     (filled,) = (record for record in records["customers"] if record.value and "reselected" in record.value["source"])
     assert filled.value["source"]["reselected"] == ["biography"]
     assert filled.value["after"]["biography"] == "tex " * 1000

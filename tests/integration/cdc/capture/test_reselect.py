@@ -1,4 +1,4 @@
-"""The re-select against a real server: while tables move under it, and with rows of every width."""
+"""The re-select against a real server: while tables are altered, and with rows of every width."""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ from cdc.capture.reselect import Reselect
 from cdc.encoding.incomplete_event import Held
 from cdc.kafka.record import Record
 from cdc.postgres.connection import connect
-from tests.harness.database import Connection, Database
-from tests.harness.event_rules import INT8, TEXT, Feed, make_table, value_of
-from tests.harness.pgoutput import LEFT_OUT, Cells, update
-from tests.harness.waiting import eventually
+from tests.harness.pipeline.event_rules import INT8, TEXT, Feed, make_table, value_of
+from tests.harness.postgres.database import Connection, Database
+from tests.harness.postgres.pgoutput import LEFT_OUT, Cells, update
+from tests.harness.processes.waiting import eventually
 
 COLUMNS = [("id", INT8, True), ("n", INT8, False), ("big", TEXT, False)]
 # How a migration that the question waits for may leave the table, and what the event's column holds then.
@@ -44,7 +44,7 @@ def reselect(database: Database) -> Iterator[Reselect]:
 
 
 def _waiting(database: Database, *rows: Cells) -> Held:
-    """Updates of t that left `big` out, as the stream would bring them: all by one transaction that is through."""
+    """Updates of t without `big`, as the stream brings them, in one transaction that has committed."""
     ((oid, xid),) = database.execute("SELECT 't'::regclass::oid::int8, pg_current_xact_id()::text::int8")
     feed = Feed(make_table(oid, "t", COLUMNS))
     feed.transaction(0x5000, *(update(oid, row) for row in rows), xid=xid % (1 << 32))
@@ -57,7 +57,7 @@ def _rows(database: Database, count: int, value: str) -> None:
 
 
 def _while_locked(database: Database, reselect: Reselect, held: Held, migration: str) -> list[Record]:
-    """The migration is under way when the question comes, and is through before it is answered."""
+    """Hold the migration's lock when the query starts, and commit the migration before it is answered."""
     migrating: Connection = database.connect(autocommit=False)
     migrating.execute(migration)
     with ThreadPoolExecutor(1) as pool:
@@ -70,7 +70,7 @@ def _while_locked(database: Database, reselect: Reselect, held: Held, migration:
 
 @pytest.mark.parametrize("name", MIGRATIONS)
 def test_a_migration_that_holds_the_table_is_waited_for(database: Database, reselect: Reselect, name: str) -> None:
-    """The question is put to the table as it is afterwards, under whatever name; ordinary DDL is no reason to stop."""
+    """The re-select waits for the lock and queries the table as the migration left it, under its new name."""
     _rows(database, 1, "'old ' || i")
     migration, expected = MIGRATIONS[name]
     (record,) = _while_locked(database, reselect, _waiting(database, ["1", "1", LEFT_OUT]), migration)
@@ -79,13 +79,13 @@ def test_a_migration_that_holds_the_table_is_waited_for(database: Database, rese
 
 @pytest.mark.parametrize("migration", ["DROP TABLE t", "TRUNCATE t", "DROP TABLE t; CREATE VIEW t AS SELECT 1 AS id"])
 def test_rows_that_a_migration_took_away_are_left_out(database: Database, reselect: Reselect, migration: str) -> None:
-    """A later event says so."""
+    """A row that a migration removed is left out; a later event covers it."""
     _rows(database, 1, "'old'")
     assert _while_locked(database, reselect, _waiting(database, ["1", "1", LEFT_OUT]), migration) == []
 
 
-def test_tables_that_move_while_they_are_asked_for(database: Database, reselect: Reselect) -> None:
-    """Renamed back and forth all the time: every answer is the table's own."""
+def test_tables_renamed_during_the_query_give_their_own_rows(database: Database, reselect: Reselect) -> None:
+    """While two tables swap names repeatedly, every answer comes from the right table."""
     _rows(database, 3, "'old ' || i")
     held = _waiting(database, ["1", "1", LEFT_OUT], ["2", "1", LEFT_OUT], ["3", "1", LEFT_OUT])
     migrating = database.connect()
@@ -111,7 +111,7 @@ def _updates(count: int) -> list[Cells]:
 
 
 def _completed(reselect: Reselect, held: Held) -> tuple[list[int], int]:
-    """The rows' numbers, and the most bytes of Python's that were taken at once, each record let go of when it came."""
+    """The rows' numbers, and the most Python bytes allocated at once; each record is released when it arrives."""
     tracemalloc.start()
     try:
         numbers = [json.loads(record.key)["id"] for record in reselect.complete(held)]
@@ -124,7 +124,7 @@ def _completed(reselect: Reselect, held: Held) -> tuple[list[int], int]:
     "value", ["repeat('x', 1 << 20)", "(SELECT string_agg(md5(n::text), '') FROM generate_series(1, 32768) n)"]
 )
 def test_wide_rows_are_not_all_fetched_at_once(database: Database, reselect: Reselect, value: str) -> None:
-    """About 8 MiB of values, however many rows wait, whether they compress or not; every one of them is completed."""
+    """The re-select fetches about 8 MiB of values at a time, compressible or not, and completes every row."""
     _rows(database, 60, value)
     held = _waiting(database, *_updates(60))
     numbers, peak = _completed(reselect, held)
@@ -133,22 +133,22 @@ def test_wide_rows_are_not_all_fetched_at_once(database: Database, reselect: Res
 
 
 def test_a_row_that_is_larger_than_the_room_for_it_is_completed(database: Database, reselect: Reselect) -> None:
-    """One row is always fetched, and only that one."""
+    """A row that is larger than the limit is fetched alone."""
     _rows(database, 3, "CASE i WHEN 2 THEN repeat('y', 20 << 20) ELSE 'small' END")
     records = list(reselect.complete(_waiting(database, *_updates(3))))
     assert [len(value_of(record)["after"]["big"]) for record in records] == [5, 20 * MIB, 5]
 
 
-def test_narrow_rows_before_wide_ones_do_not_deceive(database: Database, reselect: Reselect) -> None:
-    """That the rows so far were small, so that many are asked for at once, says nothing about the next ones."""
+def test_narrow_rows_before_wide_ones_do_not_raise_the_memory(database: Database, reselect: Reselect) -> None:
+    """Narrow first rows do not make the re-select fetch too many wide ones at once."""
     _rows(database, 2000, "CASE WHEN i > 1500 THEN repeat('z', 200000) ELSE 'small' END")
     numbers, peak = _completed(reselect, _waiting(database, *_updates(2000)))
     assert numbers == list(range(1, 2001))
     assert peak < MOST_BYTES
 
 
-def test_rows_that_are_gone_are_told_from_those_that_had_no_room(database: Database, reselect: Reselect) -> None:
-    """Wherever they lie: nothing is left out but what is not there."""
+def test_deleted_rows_are_told_from_rows_that_did_not_fit(database: Database, reselect: Reselect) -> None:
+    """Only rows that no longer exist are left out, at any place."""
     _rows(database, 40, "repeat('x', 1 << 20)")
     held = _waiting(database, *_updates(40))
     database.execute("DELETE FROM t WHERE id % 3 = 1 OR id BETWEEN 20 AND 30")
@@ -157,7 +157,7 @@ def test_rows_that_are_gone_are_told_from_those_that_had_no_room(database: Datab
 
 
 def test_wide_rows_of_several_tables_keep_their_order(database: Database, reselect: Reselect) -> None:
-    """They share the room, and whoever found none is asked for again."""
+    """Rows of several tables share the limit, and rows that did not fit are queried again."""
     for name in ("left", "right"):
         database.execute(f'CREATE TABLE "{name}" (id bigint PRIMARY KEY, n bigint, big text)')
         database.execute(f"INSERT INTO \"{name}\" SELECT i, 0, repeat('x', 1 << 20) FROM generate_series(1, 20) i")
@@ -173,7 +173,9 @@ def test_wide_rows_of_several_tables_keep_their_order(database: Database, resele
 
 
 def test_a_key_that_is_no_value_of_its_type_any_more_has_no_row(database: Database, reselect: Reselect) -> None:
-    """An enum's label has got another name since, say: that event is left out, and the others are completed."""
+    """An event whose key is no longer valid, as after an enum label was renamed, is left out, and the others are
+    completed.
+    """
     _rows(database, 3, "'old ' || i")
     beyond = [["99999999999999999999", "1", LEFT_OUT]]
     held = _waiting(database, *_updates(1), *beyond, *_updates(3)[1:], *beyond)

@@ -1,4 +1,4 @@
-"""`tailrace check` on a real broker: topics of a wrong shape, and settings of the broker that break a promise."""
+"""`tailrace check` on a real broker: topics of a wrong shape, and broker settings that break the delivery promise."""
 
 from __future__ import annotations
 
@@ -14,16 +14,16 @@ from cdc.check import Level, inspect
 from cdc.check.broker import BrokerFacts, judge_broker, read_broker
 from cdc.check.findings import fail, ok
 from cdc.commands.start import check as command
-from tests.harness.check_runs import assert_found, assert_no_fail, config_text, from_json, make_config
-from tests.harness.database import Database
-from tests.harness.process import StartProcess
-from tests.harness.topics import create_topic
+from tests.harness.kafka.topics import create_topic
+from tests.harness.pipeline.check_runs import assert_found, assert_no_fail, config_text, from_json, make_config
+from tests.harness.postgres.database import Database
+from tests.harness.processes.process import StartProcess
 
 COMPACTED = {"cleanup_policy": "compact", "max_message_bytes": "8388608", "delete_retention_ms": "604800000"}
 
 
 def test_a_good_topic(database: Database, kafka_bootstrap: str, prefix: str) -> None:
-    """One that somebody made beforehand in the right shape, and one that capture will make."""
+    """A topic created by hand in the right shape passes, and so does one that capture will create."""
     database.execute("CREATE TABLE t (id int PRIMARY KEY)")
     database.execute("CREATE TABLE u (id int PRIMARY KEY)")
     create_topic(kafka_bootstrap, f"{prefix}.public.t", 2, **COMPACTED)
@@ -54,15 +54,15 @@ def test_a_topic_of_the_wrong_shape(
     what: str,
     remedy: str,
 ) -> None:
-    """What would break a promise later is found before the first record is written."""
+    """A topic with a wrong setting fails before the first record is written."""
     database.execute("CREATE TABLE t (id int PRIMARY KEY)")
     create_topic(kafka_bootstrap, f"{prefix}.public.t", partitions, **{**COMPACTED, **settings})
     found = inspect(make_config(database.dsn, kafka_bootstrap, prefix))
     assert_found(found, level, f"topic {prefix}.public.t", what, remedy)
 
 
-def test_a_topic_with_records_of_another_life(database: Database, kafka_bootstrap: str, prefix: str) -> None:
-    """Records without a progress record would stay as ghosts: warned of."""
+def test_a_topic_with_records_of_another_pipeline(database: Database, kafka_bootstrap: str, prefix: str) -> None:
+    """Records without a progress record give a warning, since they would stay as deleted rows."""
     database.execute("CREATE TABLE t (id int PRIMARY KEY)")
     topic = f"{prefix}.public.t"
     create_topic(kafka_bootstrap, topic, 2, **COMPACTED)
@@ -70,25 +70,25 @@ def test_a_topic_with_records_of_another_life(database: Database, kafka_bootstra
     producer.produce(topic, key=b"1", value=b"old")
     assert producer.flush(30) == 0
     found = inspect(make_config(database.dsn, kafka_bootstrap, prefix))
-    assert_found(found, Level.WARN, f"topic {topic}", "holds 1 records already", "another [kafka] prefix")
+    assert_found(found, Level.WARN, f"topic {topic}", "already holds 1 records", "another [kafka] prefix")
 
 
 def test_control_topics_of_the_wrong_shape(database: Database, kafka_bootstrap: str, prefix: str) -> None:
-    """A progress topic that retention may empty would lose capture's place."""
+    """A progress topic from which retention may delete the progress record fails."""
     create_topic(kafka_bootstrap, f"{prefix}.__progress", 2, cleanup_policy="delete")
     found = inspect(make_config(database.dsn, kafka_bootstrap, prefix))
-    assert_found(found, Level.FAIL, f"topic {prefix}.__progress", "2 partitions, expected 1")
+    assert_found(found, Level.FAIL, f"topic {prefix}.__progress", "2 partitions; expected 1")
     assert_found(found, Level.FAIL, f"topic {prefix}.__progress", "cleanup.policy is delete")
 
 
 @pytest.fixture(scope="module")
 def facts(kafka_bootstrap: str) -> BrokerFacts:
-    """As read from the real broker; the tests change single facts, since a cluster for each would take minutes."""
+    """Facts read from the real broker; the tests change single ones, since a cluster for each would take minutes."""
     return read_broker(make_config("postgresql://unused", kafka_bootstrap, "unused"))
 
 
 def test_the_real_broker_is_good(facts: BrokerFacts, kafka_bootstrap: str) -> None:
-    """Its settings can be read, and nothing in them fails."""
+    """The run's broker passes, and its settings can be read."""
     found = list(judge_broker(facts, make_config("postgresql://unused", kafka_bootstrap, "unused")))
     assert_no_fail(found)
     assert_found(found, Level.OK, "broker", "Kafka answers, version 4")
@@ -194,14 +194,14 @@ def test_a_broker_that_breaks_a_promise(
     what: str,
     remedy: str,
 ) -> None:
-    """Each setting that the delivery promise hangs on, with the value that mends it."""
+    """Each setting that the delivery promise depends on fails with the value that corrects it."""
     changed = dataclasses.replace(facts, brokers=brokers, settings={**facts.settings, **settings})
     found = judge_broker(changed, make_config("postgresql://unused", "localhost:9092", "unused", kafka=kafka))
     assert_found(found, level, "broker", what, remedy)
 
 
-def test_a_broker_that_does_not_tell(facts: BrokerFacts) -> None:
-    """An old version fails; settings that may not be seen are a warning, not a silent pass."""
+def test_a_broker_whose_settings_cannot_be_read(facts: BrokerFacts) -> None:
+    """An old broker version fails, and settings that may not be read give a warning."""
     changed = dataclasses.replace(facts, version=(2, 4), settings={})
     found = list(judge_broker(changed, make_config("postgresql://unused", "localhost:9092", "unused")))
     assert_found(found, Level.FAIL, "broker", "Kafka 2.4 is too old")
@@ -209,9 +209,9 @@ def test_a_broker_that_does_not_tell(facts: BrokerFacts) -> None:
 
 
 def test_servers_that_do_not_answer(tmp_path: Path, prefix: str, tailrace: StartProcess) -> None:
-    """One line for each side, exit code 1, no traceback and no password; --json is one document.
+    """Servers that do not answer give one line each and exit code 1, without traceback or password.
 
-    What the config alone says is still judged: a key that a webhook would get in clear text.
+    `--json` is one document. A problem of the config alone, a webhook key sent in plain text, is still reported.
     """
     config = tmp_path / "tailrace.toml"
     servers = config_text("postgresql://u:hunter2@127.0.0.1:1/db", "127.0.0.1:1", prefix)
@@ -231,9 +231,9 @@ def test_servers_that_do_not_answer(tmp_path: Path, prefix: str, tailrace: Start
 
 
 def test_on_a_terminal(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
-    """Names are shown as they are, whatever they look like to the terminal library; the exit code is the same."""
+    """On a terminal, names are shown unchanged, also if they look like markup, and the exit code is the same."""
     findings = [ok("table public.[red]", "fine"), fail("table public.[/red]", "not fine", "Mend it.")]
-    monkeypatch.setattr(command, "inspect", lambda _config: findings)
+    monkeypatch.setattr(command, "inspect", lambda *_: findings)
     monkeypatch.setattr("sys.stdout.isatty", lambda: True)
     config = tmp_path / "tailrace.toml"
     config.write_text(config_text("postgresql://unused", "localhost:9092", "unused"))
@@ -246,7 +246,7 @@ def test_on_a_terminal(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFi
 def test_one_side_down_leaves_the_other(
     database: Database, prefix: str, tmp_path: Path, tailrace: StartProcess
 ) -> None:
-    """Without Kafka the source is still inspected, and what needs the progress record says that it is missing."""
+    """Without Kafka the source is still checked, and checks that need the progress record say that it is missing."""
     database.execute("CREATE TABLE t (id int PRIMARY KEY)")
     config = tmp_path / "tailrace.toml"
     config.write_text(config_text(database.dsn, "127.0.0.1:1", prefix))

@@ -1,4 +1,4 @@
-"""`tailrace check` as roles with too little, enough and too much: each missing right has its grant."""
+"""`tailrace check` as roles with too few, enough and too many rights: each missing right has its GRANT."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import pytest
 from psycopg import sql
 
 from cdc.check import Finding, Level, inspect
-from tests.harness.check_runs import (
+from tests.harness.pipeline.check_runs import (
     as_role,
     assert_found,
     assert_no_fail,
@@ -16,13 +16,13 @@ from tests.harness.check_runs import (
     make_config,
     role,
 )
-from tests.harness.database import Database
+from tests.harness.postgres.database import Database
 
 CREATE_PUBLICATION = "CREATE PUBLICATION tailrace FOR TABLE ONLY t"
 
 
 class Logins:
-    """Inspections of the test's database, seen by a role of its own."""
+    """Checks of the test's database as one role."""
 
     def __init__(self, database: Database, bootstrap: str, prefix: str, name: str) -> None:
         self.name = name
@@ -33,7 +33,7 @@ class Logins:
         return inspect(self._config)
 
     def admin(self, statement: str) -> None:
-        """As superuser; `{role}` stands for the role's name."""
+        """Run SQL as superuser; `{role}` stands for the role's name."""
         self._database.execute(statement.replace("{role}", sql.Identifier(self.name).as_string(None)))
 
 
@@ -41,7 +41,7 @@ class Logins:
 def logins(
     database: Database, kafka_bootstrap: str, prefix: str, postgres_url: str, request: pytest.FixtureRequest
 ) -> Iterator[Logins]:
-    """A role with LOGIN REPLICATION (or what the test asks for) beside a table that it does not own."""
+    """A role with LOGIN REPLICATION, or the given attributes, and a table that it does not own."""
     database.execute("CREATE TABLE t (id int PRIMARY KEY, v text)")
     with role(postgres_url, *getattr(request, "param", ("LOGIN", "REPLICATION"))) as name:
         yield Logins(database, kafka_bootstrap, prefix, name)
@@ -49,18 +49,18 @@ def logins(
 
 
 def test_login_replication_and_select_are_enough(logins: Logins) -> None:
-    """With the publication made by the owner, nothing more is needed: no failure, and no word about superusers."""
+    """With a publication made by the owner, these rights give no failure and no warning about superusers."""
     logins.admin("GRANT SELECT ON t TO {role}")
     logins.admin(CREATE_PUBLICATION)
     found = logins.inspect()
     assert_no_fail(found)
-    assert_found(found, Level.OK, "role", "no superuser")
+    assert_found(found, Level.OK, "role", "is not a superuser")
     assert_found(found, Level.OK, "role", "may replicate (it has REPLICATION)")
-    assert_found(found, Level.OK, "table public.t", "can be read")
+    assert_found(found, Level.OK, "table public.t", "may read it")
 
 
 def test_each_missing_right_has_its_grant(logins: Logins) -> None:
-    """SELECT, USAGE, EXECUTE and the publication: the remedies, run as printed, make the check pass."""
+    """The printed remedies for SELECT, USAGE, EXECUTE and the publication make the check pass."""
     logins.admin("REVOKE USAGE ON SCHEMA public FROM PUBLIC")
     logins.admin("REVOKE EXECUTE ON FUNCTION pg_logical_emit_message(boolean, text, text, boolean) FROM PUBLIC")
     found = logins.inspect()
@@ -76,7 +76,7 @@ def test_each_missing_right_has_its_grant(logins: Logins) -> None:
 
 
 def test_the_right_to_make_the_publication_will_do(logins: Logins) -> None:
-    """A role that owns the tables and may create in the database makes the publication itself."""
+    """A role that owns the tables and may create in the database needs no existing publication."""
     logins.admin("ALTER TABLE t OWNER TO {role}")
     logins.admin(f'GRANT CREATE ON DATABASE "{logins._database.name}" TO {{role}}')
     found = logins.inspect()
@@ -85,7 +85,7 @@ def test_the_right_to_make_the_publication_will_do(logins: Logins) -> None:
 
 
 def test_row_level_security_that_hides_rows_is_refused(logins: Logins) -> None:
-    """A re-select under a policy would not find rows that exist: refused, unless the role bypasses policies."""
+    """Row-level security fails unless the role bypasses it, since a re-select would miss existing rows."""
     logins.admin("GRANT SELECT ON t TO {role}")
     logins.admin(CREATE_PUBLICATION)
     logins.admin("ALTER TABLE t ENABLE ROW LEVEL SECURITY")
@@ -97,7 +97,7 @@ def test_row_level_security_that_hides_rows_is_refused(logins: Logins) -> None:
 
 @pytest.mark.parametrize("logins", [("LOGIN",)], indirect=True)
 def test_without_replication(logins: Logins) -> None:
-    """It is tried, not looked up; the remedy is the ordinary server's."""
+    """A role without REPLICATION fails, by a real attempt, with the ordinary server's remedy."""
     found = logins.inspect()
     assert_found(found, Level.FAIL, "role", "may not replicate", f"alter role {logins.name} replication;")
 
@@ -112,7 +112,7 @@ MANAGED = {
 @pytest.mark.parametrize("service_role", MANAGED)
 @pytest.mark.parametrize("logins", [("LOGIN",)], indirect=True)
 def test_managed_services_are_recognised(logins: Logins, postgres_url: str, service_role: str) -> None:
-    """By the role that only they have: the remedy is theirs, and membership is told as the reason."""
+    """A managed service is recognised by a role that only it has, and the remedy is that service's."""
     service, remedy = MANAGED[service_role]
     with role(postgres_url, name=service_role):
         found = logins.inspect()

@@ -1,4 +1,4 @@
-"""`tailrace check` on Postgres servers of its own: settings that need a restart, a standby, TLS, passwords."""
+"""`tailrace check` on dedicated Postgres servers: settings that need a restart, a standby, TLS, passwords."""
 
 from __future__ import annotations
 
@@ -18,9 +18,9 @@ from cdc.check import Finding, Level, inspect
 from cdc.check.managed_services import ORDINARY
 from cdc.check.server import judge_server, read_server
 from deploy.stack import Stack, open_stack
-from tests.harness.check_runs import assert_found, assert_no_fail, config_text, make_config, slot_name
-from tests.harness.process import StartProcess
-from tests.harness.waiting import eventually
+from tests.harness.pipeline.check_runs import assert_found, assert_no_fail, config_text, make_config, slot_name
+from tests.harness.processes.process import StartProcess
+from tests.harness.processes.waiting import eventually
 
 SETTINGS = {
     "fsync": "off",
@@ -35,7 +35,7 @@ WRONG_PASSWORD = "hunter2-staple"
 
 
 class OwnServer:
-    """One Postgres for this module, with few slots and little patience."""
+    """A dedicated Postgres for this module, with few slots and short limits."""
 
     def __init__(self, folder: Path) -> None:
         self.stack: Stack = open_stack(folder, postgres_settings=SETTINGS)
@@ -54,7 +54,7 @@ class OwnServer:
         self.stack.start("postgres")
 
     def place(self, name: str, content: str) -> Path:
-        """A file in the data folder that only the server's account can read."""
+        """Write a file into the data folder that only the server's account can read."""
         path = self.data / name
         path.write_text(content)
         path.chmod(0o600)
@@ -76,7 +76,7 @@ def own(tmp_path_factory: pytest.TempPathFactory) -> Iterator[OwnServer]:
 
 @pytest.fixture
 def found_on(own: OwnServer, kafka_bootstrap: str, prefix: str) -> Any:
-    """Inspect the module's server as it is now."""
+    """Check the module's server as it is now."""
 
     def run() -> list[Finding]:
         return inspect(make_config(own.dsn, kafka_bootstrap, prefix))
@@ -85,7 +85,7 @@ def found_on(own: OwnServer, kafka_bootstrap: str, prefix: str) -> Any:
 
 
 def test_limits_on_the_slot_are_told(own: OwnServer, found_on: Any) -> None:
-    """A small max_slot_wal_keep_size and an idle timeout both end in a lost slot."""
+    """A small max_slot_wal_keep_size and an idle timeout are reported, since both can invalidate the slot."""
     found = found_on()
     assert_no_fail(found)
     assert_found(found, Level.WARN, "server", "max_slot_wal_keep_size is 48MB", "alter system set")
@@ -95,7 +95,7 @@ def test_limits_on_the_slot_are_told(own: OwnServer, found_on: Any) -> None:
 
 
 def test_wal_held_by_the_slot(own: OwnServer, found_on: Any, prefix: str) -> None:
-    """More than half of the limit is a warning; beyond it the slot is lost at the next checkpoint, a failure."""
+    """Retained WAL beyond half of the limit is a warning, and beyond the limit a failure."""
     name = slot_name(prefix)
     own.execute("SELECT pg_create_logical_replication_slot(%s, 'pgoutput')", [name])
     try:
@@ -110,7 +110,7 @@ def test_wal_held_by_the_slot(own: OwnServer, found_on: Any, prefix: str) -> Non
 
 
 def test_no_slot_and_no_sender_left(own: OwnServer, found_on: Any) -> None:
-    """All taken by others: capture could not start, and the settings that say so are named."""
+    """When all slots or senders are in use, the check fails and names the settings."""
     own.execute("SELECT pg_create_physical_replication_slot('other', true)")
     try:
         with psycopg.connect(f"{own.dsn}?replication=database", autocommit=True) as sender:
@@ -124,7 +124,7 @@ def test_no_slot_and_no_sender_left(own: OwnServer, found_on: Any) -> None:
 
 
 def test_wal_level_and_a_standby(own: OwnServer, found_on: Any) -> None:
-    """Neither can be read from; the remedy for the one is a setting, for the other another address."""
+    """A wrong wal_level fails with the setting as the remedy, and a standby with another address."""
     own.execute("ALTER SYSTEM SET wal_level = replica")
     own.place("standby.signal", "")
     own.restart()
@@ -143,7 +143,7 @@ def test_wal_level_and_a_standby(own: OwnServer, found_on: Any) -> None:
     ("version", "level", "what"), [(130_011, Level.FAIL, "too old"), (190_000, Level.WARN, "newer than")]
 )
 def test_versions(own: OwnServer, version: int, level: Level, what: str) -> None:
-    """14 to 18 are tested; an older one is refused, a newer one may work."""
+    """Postgres 14 to 18 pass, an older version fails, and a newer one gives a warning."""
     with psycopg.connect(own.dsn) as connection:
         facts = dataclasses.replace(read_server(connection), version=version)
     found = judge_server(facts, ORDINARY, slot_exists=False, slot_active=False)
@@ -161,7 +161,7 @@ def oldest(tmp_path: Path) -> Iterator[str]:
 
 
 def test_the_oldest_major(oldest: str, kafka_bootstrap: str, prefix: str) -> None:
-    """Its catalog has fewer columns; the same questions get their answers."""
+    """The check works on the oldest supported version, whose catalog has fewer columns."""
     with psycopg.connect(oldest, autocommit=True) as connection:
         connection.execute("CREATE TABLE t (id int PRIMARY KEY, twice int GENERATED ALWAYS AS (id * 2) STORED)")
         connection.execute("CREATE PUBLICATION tailrace FOR TABLE ONLY t WITH (publish = 'insert')")
@@ -176,7 +176,7 @@ def test_the_oldest_major(oldest: str, kafka_bootstrap: str, prefix: str) -> Non
 
 @pytest.fixture(scope="module")
 def authorities(own: OwnServer, tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
-    """TLS on, with a certificate for `localhost` from one authority; another authority that signed nothing."""
+    """TLS with a certificate for `localhost` from one authority, and another authority that signed nothing."""
     folder = tmp_path_factory.mktemp("tls")
     for name in ("right", "wrong"):
         _openssl(folder, "req", "-x509", "-keyout", f"{name}.key", "-out", f"{name}.pem", "-subj", f"/CN={name}")
@@ -203,7 +203,7 @@ def authorities(own: OwnServer, tmp_path_factory: pytest.TempPathFactory) -> dic
 def test_tls_with_the_right_authority_and_name(
     own: OwnServer, authorities: dict[str, Path], kafka_bootstrap: str, prefix: str
 ) -> None:
-    """The certificate is checked and good, the password is right: no failure."""
+    """A trusted certificate and the right password give no failure."""
     dsn = f"postgresql://app@localhost:{own.port}/postgres"
     source = {"password": PASSWORD, "tls.ca": str(authorities["right"])}
     assert_no_fail(inspect(make_config(dsn, kafka_bootstrap, prefix, source=source)))
@@ -229,7 +229,7 @@ def test_a_server_that_cannot_be_trusted(
     password: str,
     what: str,
 ) -> None:
-    """check fails at the server, capture refuses with exit code 3; neither prints the password, not even debugging."""
+    """With an untrusted certificate check fails and capture exits with code 3; neither prints the password."""
     config = tmp_path / "tailrace.toml"
     source = {"password": password, "tls.ca": str(authorities[authority])}
     dsn = f"postgresql://app@{host}:{own.port}/postgres"

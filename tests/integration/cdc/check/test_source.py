@@ -1,4 +1,4 @@
-"""`tailrace check` on a real Postgres: every way in which tables, publication, slot or database can be wrong."""
+"""`tailrace check` on a real Postgres: every fault that tables, publication, slot or database can have."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ import pytest
 from psycopg import sql
 
 from cdc.check import Finding, Level, inspect
-from tests.harness.check_runs import assert_found, assert_no_fail, make_config, slot_name
-from tests.harness.database import Database
+from tests.harness.pipeline.check_runs import assert_found, assert_no_fail, make_config, slot_name
+from tests.harness.postgres.database import Database
 
 Inspect = Callable[..., list[Finding]]
 KEYED = "CREATE TABLE t (id int PRIMARY KEY, v text)"
@@ -19,7 +19,7 @@ KEYED = "CREATE TABLE t (id int PRIMARY KEY, v text)"
 
 @pytest.fixture
 def run(database: Database, kafka_bootstrap: str, prefix: str) -> Inspect:
-    """Inspect the test's database; the arguments are keys of [source]."""
+    """Check the test's database; the arguments are keys of [source]."""
 
     def inspect_with(**source: Any) -> list[Finding]:
         return inspect(make_config(database.dsn, kafka_bootstrap, prefix, source=source))
@@ -28,7 +28,7 @@ def run(database: Database, kafka_bootstrap: str, prefix: str) -> Inspect:
 
 
 def test_a_good_source_has_no_failure(database: Database, run: Inspect) -> None:
-    """What capture can start on is not complained about; what it would make is said so."""
+    """A source that capture can start on has no failure, and check says what capture would create."""
     database.execute(KEYED)
     found = run()
     assert_no_fail(found)
@@ -75,7 +75,7 @@ TABLES = {
 def test_a_table_that_cannot_be_captured(
     database: Database, run: Inspect, statements: list[str], what: str, remedy: str
 ) -> None:
-    """Each says why and the exact SQL; a table beside it is fine."""
+    """A table that cannot be captured fails with the reason and the exact SQL; another table passes."""
     database.execute("CREATE TABLE other (id int PRIMARY KEY)")
     for statement in statements:
         database.execute(statement)
@@ -84,19 +84,19 @@ def test_a_table_that_cannot_be_captured(
     assert_found(found, Level.OK, "table public.other", "has the key")
 
 
-def test_a_table_under_a_wildcard_is_not_passed_over_in_silence(database: Database, run: Inspect) -> None:
-    """`schema.*` selects tables too: one without key fails, an unlogged one is a warning, an empty schema fails."""
+def test_tables_selected_by_a_wildcard_are_checked(database: Database, run: Inspect) -> None:
+    """Under `schema.*` a table without a key fails, an unlogged one gives a warning, and an empty schema fails."""
     database.execute(KEYED)
     database.execute("CREATE TABLE keyless (v int)")
     database.execute("CREATE UNLOGGED TABLE unlogged (id int PRIMARY KEY)")
     found = run(tables=["public.*", "nowhere.*"])
     assert_found(found, Level.FAIL, "table public.keyless", "no primary key")
-    assert_found(found, Level.WARN, "table public.unlogged", "left out")
+    assert_found(found, Level.WARN, "table public.unlogged", "leaves it out")
     assert_found(found, Level.FAIL, "table nowhere.*", "no such schema")
 
 
 def test_identities_that_are_good(database: Database, run: Inspect) -> None:
-    """FULL, an index with the whole key, and a deferrable key under FULL are fine; generated columns are told."""
+    """FULL, an index with the whole key and a deferrable key under FULL pass; generated columns are reported."""
     database.execute("CREATE TABLE a (id int PRIMARY KEY, twice int GENERATED ALWAYS AS (id * 2) STORED)")
     database.execute("ALTER TABLE a REPLICA IDENTITY FULL")
     database.execute("CREATE TABLE b (id int PRIMARY KEY, code int NOT NULL, UNIQUE (code, id))")
@@ -110,7 +110,7 @@ def test_identities_that_are_good(database: Database, run: Inspect) -> None:
 
 
 def test_remedies_quote_names(database: Database, run: Inspect) -> None:
-    """A reserved word, a capital or a quote in a name: the SQL of the remedy still runs as it is printed."""
+    """The SQL of a remedy runs as printed for names with reserved words, capitals or quotes."""
     database.execute('CREATE TABLE "order" (id int PRIMARY KEY)')
     database.execute('CREATE TABLE "A""b" (id int PRIMARY KEY)')
     for table in ('"order"', '"A""b"'):
@@ -160,7 +160,7 @@ PUBLICATIONS = {
 def test_a_publication_that_leaves_something_out(
     database: Database, run: Inspect, statements: list[str], what: str, remedy: str
 ) -> None:
-    """Whatever would not be sent is a failure, before capture starts and misses it."""
+    """A publication that omits a table, an operation, rows or columns fails."""
     for statement in (KEYED, "CREATE TABLE u (id int PRIMARY KEY)", *statements):
         database.execute(statement)
     assert_found(run(), Level.FAIL, "publication tailrace", what, remedy)
@@ -168,7 +168,7 @@ def test_a_publication_that_leaves_something_out(
 
 @pytest.mark.parametrize("name", ["row filter", "column list"])
 def test_a_filter_that_the_config_allows_is_only_a_warning(database: Database, run: Inspect, name: str) -> None:
-    """`allow_publication_filters` says that it is meant so."""
+    """With `allow_publication_filters` a filter gives only a warning."""
     statements, what, _ = PUBLICATIONS[name]
     for statement in (KEYED, "CREATE TABLE u (id int PRIMARY KEY)", *statements):
         database.execute(statement)
@@ -178,14 +178,14 @@ def test_a_filter_that_the_config_allows_is_only_a_warning(database: Database, r
 
 
 def test_a_publication_with_everything(database: Database, run: Inspect) -> None:
-    """One that was made beforehand is good; a table too many in it is a warning."""
+    """A publication made beforehand passes; an extra table in it gives a warning."""
     for statement in (KEYED, "CREATE TABLE u (id int PRIMARY KEY)", WHOLE):
         database.execute(statement)
     found = run()
     assert_no_fail(found)
     assert_found(found, Level.OK, "publication tailrace", "has every selected table")
     found = run(tables=["public.t"])
-    assert_found(found, Level.WARN, "publication tailrace", "public.u as well", "drop table public.u;")
+    assert_found(found, Level.WARN, "publication tailrace", "also has public.u", "drop table public.u;")
 
 
 DATABASE_SETTINGS = [
@@ -196,8 +196,8 @@ DATABASE_SETTINGS = [
 
 
 @pytest.mark.parametrize(("name", "value", "what"), DATABASE_SETTINGS)
-def test_a_setting_that_will_hurt(database: Database, run: Inspect, name: str, value: str, what: str) -> None:
-    """The setting as capture's own sessions have it, with the statement that changes it."""
+def test_a_harmful_setting_is_reported(database: Database, run: Inspect, name: str, value: str, what: str) -> None:
+    """A harmful setting of capture's sessions is reported with the statement that changes it."""
     database.execute(KEYED)
     database.execute(
         sql.SQL("ALTER DATABASE {} SET {} = {}")
@@ -208,7 +208,7 @@ def test_a_setting_that_will_hurt(database: Database, run: Inspect, name: str, v
 
 
 def test_prepared_transactions_hold_up_the_slot(database: Database, run: Inspect) -> None:
-    """Making the slot would wait for them: a warning, with the way to end them."""
+    """A prepared transaction, which would delay the slot, gives a warning with the way to end it."""
     database.execute(KEYED)
     assert_found(run(), Level.OK, "server", "no prepared transaction")
     with psycopg.connect(database.dsn) as connection:
@@ -227,13 +227,13 @@ def ascii_database(postgres_url: str, prefix: str) -> Iterator[str]:
 
 
 def test_another_encoding_is_warned_of(ascii_database: str, kafka_bootstrap: str, prefix: str) -> None:
-    """UTF8 is advised, and SQL_ASCII says what can happen."""
+    """An encoding other than UTF8 gives a warning, and SQL_ASCII says what can happen."""
     found = inspect(make_config(ascii_database, kafka_bootstrap, prefix))
     assert_found(found, Level.WARN, "server", "SQL_ASCII", "UTF8", "stops capture")
 
 
 def test_a_slot_that_is_not_ours(database: Database, run: Inspect, prefix: str, postgres_url: str) -> None:
-    """A physical slot, another database's slot, and a slot without a progress record each say what they are."""
+    """A physical slot, another database's slot and a slot without a progress record are each reported."""
     database.execute(KEYED)
     name = slot_name(prefix)
     place = f"slot {name}"

@@ -1,4 +1,4 @@
-"""`tailrace check` looks at the stores as well, and a store that is away does not keep it from looking at the rest."""
+"""`tailrace check` also checks the stores, and an unreachable store does not stop the other checks."""
 
 from __future__ import annotations
 
@@ -7,11 +7,11 @@ from pathlib import Path
 from cdc.check import Level
 from cdc.check.stores import judge_stores
 from cdc.config import parse_config
-from tests.harness.check_runs import assert_found, config_text
+from tests.harness.pipeline.check_runs import assert_found, config_text
 
 
-def test_stores_are_looked_at(elasticsearch_url: str, redis_url: str, prefix: str) -> None:
-    """Good ones are OK, one that does not answer is a failure with a remedy, and the others are still looked at."""
+def test_every_store_is_checked(elasticsearch_url: str, redis_url: str, prefix: str) -> None:
+    """Good stores are OK, and one that does not answer is a failure with a remedy."""
     stores = (
         f'[stores.gone]\nkind = "redis"\nurl = "redis://127.0.0.1:1/0"\n'
         f'[stores.search]\nkind = "elasticsearch"\nurl = "{elasticsearch_url}"\n'

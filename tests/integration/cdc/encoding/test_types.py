@@ -1,4 +1,4 @@
-"""docs/reference/types.md against a real server: every example, both ways, and from the stream as from a query."""
+"""docs/reference/types.md against a real server: every example, both ways, from the stream and from a query."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ import psycopg
 import pytest
 
 from cdc.encoding.values import TypeInfo, built_in, encoder_for, load_types
-from cdc.postgres.session_settings import startup_options
+from cdc.postgres.connection import startup_options
 from tests.golden.documented import Example, read_examples, read_setup
 from tests.golden.inverse import to_input
 
@@ -21,7 +21,7 @@ Connection = psycopg.Connection[tuple[Any, ...]]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Stored:
-    """An example as the server holds it."""
+    """An example as the server stores it."""
 
     example: Example
     table: str
@@ -45,7 +45,7 @@ def connection(postgres_dsn: str) -> Iterator[Connection]:
 
 
 def text_of(connection: Connection, query: str) -> bytes:
-    """As the server sends it: `::text` would cut the padding of char(n)."""
+    """The value's text as the server sends it: `::text` would cut the padding of char(n)."""
     result = connection.pgconn.exec_params(query.encode(), [])
     assert result.status == psycopg.pq.ExecStatus.TUPLES_OK, result.error_message
     text = result.get_value(0, 0)
@@ -84,7 +84,7 @@ def store_all(connection: Connection) -> list[Stored]:
 
 
 def test_every_documented_value_has_the_documented_json(connection: Connection) -> None:
-    """The JSON column of docs/reference/types.md is, byte for byte, what capture and copies write."""
+    """Capture and snapshots write the JSON column of docs/reference/types.md byte for byte."""
     stored = store_all(connection)
 
     assert len(stored) > 150
@@ -93,7 +93,7 @@ def test_every_documented_value_has_the_documented_json(connection: Connection) 
 
 
 def test_every_documented_value_comes_back_from_its_json(connection: Connection) -> None:
-    """Nothing is lost: the JSON form, given back to Postgres, is the same value to the last byte."""
+    """The JSON form given back to Postgres is the same value, byte for byte."""
     wrong = []
     for one in store_all(connection):
         given = to_input(one.type_info, one.typmod, json.loads(one.json))
@@ -106,7 +106,7 @@ def test_every_documented_value_comes_back_from_its_json(connection: Connection)
 
 
 def test_the_stream_sends_the_same_text_as_a_query(connection: Connection) -> None:
-    """A row copied and the same row streamed give the same bytes, whatever its type."""
+    """A row from a query and the same row from the stream have the same bytes, for every type."""
     connection.execute("CREATE PUBLICATION types FOR ALL TABLES")
     connection.execute("SELECT pg_create_logical_replication_slot('types_' || pg_backend_pid(), 'pgoutput', true)")
     stored = store_all(connection)
@@ -123,7 +123,7 @@ def test_the_stream_sends_the_same_text_as_a_query(connection: Connection) -> No
 
 
 def test_the_settings_of_a_role_or_database_do_not_change_a_value(connection: Connection, postgres_dsn: str) -> None:
-    """Start-up options outrank ALTER DATABASE, so that nobody's taste in dates gets into the topics."""
+    """Settings of a role or database do not change how a value is written, because start-up options take precedence."""
     for setting in (
         "DateStyle = 'German, DMY'",
         "IntervalStyle = 'sql_standard'",
@@ -139,7 +139,7 @@ def test_the_settings_of_a_role_or_database_do_not_change_a_value(connection: Co
 
 
 def test_the_built_in_types_are_those_of_the_server(connection: Connection) -> None:
-    """The static table saves a catalog read, so it must say what the catalog would."""
+    """The static table of built-in types equals the server's catalog."""
     rows = connection.execute(
         "SELECT t.oid::int8, t.typname::text, t.typoutput = 'array_out'::regproc, t.typelem::int8, e.typdelim::text"
         " FROM pg_type AS t LEFT JOIN pg_type AS e ON e.oid = t.typelem"
@@ -156,7 +156,7 @@ def test_the_built_in_types_are_those_of_the_server(connection: Connection) -> N
 
 
 def test_types_of_users_are_read_with_what_they_are_made_of(connection: Connection) -> None:
-    """One catalog read gives a domain its base type and typmod, and an array its element, as deep as they go."""
+    """One catalog query gives a domain's base type and typmod and an array's element, at any depth."""
     connection.execute('CREATE SCHEMA "Odd Name"; CREATE DOMAIN "Odd Name"."a.b" AS moment[]')
     (oid,) = connection.execute("""SELECT '"Odd Name"."a.b"'::regtype::oid::int8""").fetchone() or (0,)
 
@@ -173,7 +173,7 @@ def test_types_of_users_are_read_with_what_they_are_made_of(connection: Connecti
 
 
 def test_a_type_that_was_dropped_since_is_encoded_as_text(connection: Connection) -> None:
-    """The stream may still hold rows of a table whose type is gone; they are not lost."""
+    """A value of a type that was dropped since is encoded as text and not lost."""
     gone = load_types(connection, [4_000_000_000])[4_000_000_000]
 
     assert encoder_for(gone, -1)(b'(1,"x")') == b'"(1,\\"x\\")"'

@@ -1,4 +1,4 @@
-"""Reading control topics from a real broker: what is decided, what is not yet, and what waits for it."""
+"""Reading control topics from a real broker: committed records, open transactions, and waiting for them."""
 
 from __future__ import annotations
 
@@ -7,17 +7,18 @@ from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 from confluent_kafka import Producer
+from confluent_kafka.admin import AdminClient, NewTopic
 
 from cdc.errors import TransientError
-from cdc.kafka.control_topics import read_last
-from tests.harness.topics import create_topic
-from tests.harness.waiting import eventually
+from cdc.kafka.control_topics import end_offsets, read_last
+from tests.harness.kafka.topics import create_topic
+from tests.harness.processes.waiting import eventually
 
 KEY = b"where"
 
 
 class Writer:
-    """One transaction after the other; `commit` may be long in coming."""
+    """A transactional producer that may leave a transaction open."""
 
     def __init__(self, bootstrap: str, topic: str) -> None:
         self.topic = topic
@@ -38,7 +39,7 @@ class Writer:
 
 @pytest.fixture
 def writer(kafka_bootstrap: str, prefix: str) -> Writer:
-    """On a topic with one committed record, `first`, and a transaction that is open, with `second`."""
+    """A topic with the committed record `first` and an open transaction with `second`."""
     topic = f"{prefix}.__progress"
     create_topic(kafka_bootstrap, topic, 1, cleanup_policy="compact")
     made = Writer(kafka_bootstrap, topic)
@@ -48,18 +49,18 @@ def writer(kafka_bootstrap: str, prefix: str) -> Writer:
     return made
 
 
-def test_an_open_transaction_does_not_hold_up_who_only_looks(writer: Writer, kafka_bootstrap: str) -> None:
-    """Capture nearly always has one open; lag and status read past it, up to what is decided."""
+def test_an_open_transaction_does_not_delay_status_readers(writer: Writer, kafka_bootstrap: str) -> None:
+    """Lag and status read up to the last stable offset and do not wait for capture's open transaction."""
     assert read_last({"bootstrap.servers": kafka_bootstrap}, writer.topic, KEY) == b"first"
     writer.commit()
     eventually(lambda: read_last({"bootstrap.servers": kafka_bootstrap}, writer.topic, KEY) == b"second", 30)
 
 
 @pytest.mark.parametrize(("committed", "expected"), [(True, b"second"), (False, b"first")], ids=["commit", "abort"])
-def test_who_goes_on_from_the_last_record_waits_until_it_is_decided(
+def test_a_reader_that_resumes_waits_for_the_open_transaction(
     writer: Writer, kafka_bootstrap: str, committed: bool, expected: bytes
 ) -> None:
-    """A start that took an earlier one for the last would publish again what is published."""
+    """A start waits for the open transaction, since resuming from an earlier record would publish rows again."""
     options = {"bootstrap.servers": kafka_bootstrap}
     with ThreadPoolExecutor(1) as pool:
         reading = pool.submit(read_last, options, writer.topic, KEY, decided=True)
@@ -73,8 +74,18 @@ def test_who_goes_on_from_the_last_record_waits_until_it_is_decided(
         assert reading.result(30) == expected
 
 
-def test_a_transaction_that_stays_open_is_worth_another_try(writer: Writer, kafka_bootstrap: str) -> None:
-    """Kafka ends it after its own time; nobody hangs until then."""
+def test_a_transaction_that_stays_open_is_a_transient_error(writer: Writer, kafka_bootstrap: str) -> None:
+    """A transaction that stays open past the deadline is a transient error, since Kafka ends it after its timeout."""
     with pytest.raises(TransientError, match="stayed open"):
         read_last({"bootstrap.servers": kafka_bootstrap}, writer.topic, KEY, decided=True, timeout_seconds=2)
     writer.abort()
+
+
+def test_new_topics_are_readable_at_once(kafka_bootstrap: str, prefix: str) -> None:
+    """A broker answers "not leader" for a moment after it has created topics. The reader waits for that moment."""
+    options = {"bootstrap.servers": kafka_bootstrap}
+    names = [f"{prefix}.new{number}" for number in range(60)]
+    with AdminClient(options) as admin:
+        made = admin.create_topics([NewTopic(name, 4, 1) for name in names])
+        made[names[-1]].result(30)
+        assert end_offsets(options, reversed(names), 30) == {name: [0, 0, 0, 0] for name in names}

@@ -1,4 +1,4 @@
-"""Rows on the compiled way into the producer's queue, on a real broker: the records are those of the ordinary way."""
+"""The compiled and the ordinary producer path write the same records, on a real broker."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ from cdc.errors import TransientError
 from cdc.kafka.producer import PlainRowSender
 from cdc.kafka.record import Emit
 from cdc.publishing.publisher import Publisher
-from tests.harness.event_rules import make_table
-from tests.harness.pgoutput import cells
-from tests.harness.records import Record, read_topic
-from tests.harness.topics import create_topic
-from tests.harness.waiting import eventually
+from tests.harness.kafka.records import Record, read_topic
+from tests.harness.kafka.topics import create_topic
+from tests.harness.pipeline.event_rules import make_table
+from tests.harness.postgres.pgoutput import cells
+from tests.harness.processes.waiting import eventually
 
 pytestmark = pytest.mark.skipif(
     row_runs.NativeRun is None, reason="no C compiler: test_row_run says whether that is so"
@@ -37,7 +37,7 @@ MakePublisher = Callable[..., Publisher]
 
 @pytest.fixture
 def make_publisher(kafka_bootstrap: str, prefix: str) -> MakePublisher:
-    """Each fences the one before."""
+    """Each publisher fences the one before."""
 
     def make(**options: str) -> Publisher:
         publisher = Publisher(
@@ -63,7 +63,7 @@ def topics(kafka_bootstrap: str, prefix: str) -> list[str]:
 
 
 def take(table: TableEncoder, emit: Emit, topic: str, names: list[str], *, seq: int = 0) -> int:
-    """A run of inserts, the n-th with key n and the n-th of the names; the number of the last."""
+    """Send a run of inserts, the n-th with key n and the n-th of the names; returns the number of the last."""
     items = [
         HEAD + b"I" + bytes(4) + b"N" + cells([str(number), name]) for number, name in enumerate(names, start=seq + 1)
     ]
@@ -75,14 +75,14 @@ def take(table: TableEncoder, emit: Emit, topic: str, names: list[str], *, seq: 
 
 
 def outline(records: list[Record]) -> list[tuple[int, bytes, object, dict[str, bytes]]]:
-    """In the order of each partition."""
+    """The records in the order of each partition."""
     return [(each.partition, each.key, each.value, each.headers) for each in sorted(records, key=lambda r: r.partition)]
 
 
-def test_records_are_the_same_on_either_way(
+def test_both_paths_write_the_same_records(
     make_publisher: MakePublisher, topics: list[str], kafka_bootstrap: str
 ) -> None:
-    """Key, value, version and partition; the topics take turns, and the publisher has counted every record."""
+    """Both paths give the same key, value, version and partition, and the publisher counts every record."""
     publisher, table = make_publisher(), make_table()
     assert publisher.emit != publisher.send, "there is a compiled way"
     last = [0, 0]
@@ -99,10 +99,10 @@ def test_records_are_the_same_on_either_way(
     assert compiled == ordinary
 
 
-def test_copied_rows_are_the_same_on_either_way(
+def test_both_paths_write_the_same_snapshot_rows(
     make_publisher: MakePublisher, topics: list[str], kafka_bootstrap: str
 ) -> None:
-    """A block of a copy at once, compiled or one by one."""
+    """A block of snapshot rows gives the same records, compiled at once or one by one."""
     publisher = make_publisher()
     rows = [(b'{"id":%d}' % number, b'{"op":"r","seq":%d}' % number) for number in range(500)]
     publisher.send_rows(topics[0], rows, b"00000000000000aa.00000000")
@@ -118,7 +118,7 @@ def test_copied_rows_are_the_same_on_either_way(
 def test_a_delivery_that_fails_breaks_the_transaction_with_its_reason(
     make_publisher: MakePublisher, kafka_bootstrap: str, prefix: str, way: str
 ) -> None:
-    """Nothing is published by halves, and the log says why."""
+    """A failed delivery aborts the whole transaction, and the log has the reason."""
     topic = f"{prefix}.public.narrow"
     create_topic(kafka_bootstrap, topic, 1, cleanup_policy="compact", max_message_bytes="1000")
     publisher = make_publisher(compression_type="none")
@@ -131,7 +131,7 @@ def test_a_delivery_that_fails_breaks_the_transaction_with_its_reason(
 def test_a_second_transaction_begins_where_the_first_was_committed(
     make_publisher: MakePublisher, topics: list[str], kafka_bootstrap: str
 ) -> None:
-    """The first record after a commit opens a Kafka transaction again, and its topic counts as touched again."""
+    """The first record after a commit opens a new Kafka transaction, and its topic counts as touched again."""
     publisher, table = make_publisher(), make_table()
     for _ in range(3):
         take(table, publisher.emit, topics[0], ["again"])
@@ -143,7 +143,9 @@ def test_a_second_transaction_begins_where_the_first_was_committed(
 def test_what_is_not_committed_is_never_seen(
     make_publisher: MakePublisher, topics: list[str], kafka_bootstrap: str
 ) -> None:
-    """The next producer of this id aborts what the compiled way has sent, and the first one cannot commit it."""
+    """The next producer of this id aborts uncommitted records of the compiled path, and the first cannot commit
+    them.
+    """
     first, table = make_publisher(), make_table()
     take(table, first.emit, topics[0], ["lost"] * 10)
     first.flush(30, lambda: None)
@@ -156,7 +158,9 @@ def test_what_is_not_committed_is_never_seen(
 
 
 def test_a_full_queue_is_waited_for(make_publisher: MakePublisher, topics: list[str], kafka_bootstrap: str) -> None:
-    """What finds no room goes the ordinary way, which waits; none is lost, none twice, each partition in order."""
+    """Records that do not fit into the queue wait on the ordinary path; none is lost, and each partition keeps its
+    order.
+    """
     publisher, table = make_publisher(queue_buffering_max_messages="50", linger_ms="0"), make_table()
     waited: list[int] = []
     publisher.wait_for_room = lambda: waited.append(1)
@@ -173,8 +177,10 @@ def test_a_full_queue_is_waited_for(make_publisher: MakePublisher, topics: list[
 def test_a_row_that_is_too_large_is_parked(
     make_publisher: MakePublisher, topics: list[str], kafka_bootstrap: str, prefix: str
 ) -> None:
-    """The broker would abort the whole transaction for it; the others flow. The next row of its key settles it, while
-    rows of its topic are looked up one by one, and no longer."""
+    """A row over the size limit is parked and the others flow; the next row of its key settles it.
+
+    Rows of that topic are looked up one by one until then.
+    """
     publisher, table = make_publisher(), make_table()
     take(table, publisher.emit, topics[0], ["small", "x" * MAX_MESSAGE_BYTES, "small too"])
     assert publisher.parked_counts == {topics[0]: 1}
@@ -190,8 +196,8 @@ def test_a_row_that_is_too_large_is_parked(
     assert settled.value["settled"]
 
 
-def test_producers_come_and_go(make_publisher: MakePublisher, topics: list[str]) -> None:
-    """A capture makes a new one after every trouble: the old one's threads and handles go with it."""
+def test_closed_producers_release_threads_and_handles(make_publisher: MakePublisher, topics: list[str]) -> None:
+    """A closed producer releases its threads and handles, since capture makes a new one after every error."""
     table, process = make_table(), psutil.Process()
 
     def live_and_die(*, in_good_order: bool) -> None:
@@ -210,6 +216,6 @@ def test_producers_come_and_go(make_publisher: MakePublisher, topics: list[str])
 
 
 def test_plugins_that_the_user_names_are_loaded_too(make_publisher: MakePublisher) -> None:
-    """Monitoring comes that way; one that is not there is an error, not left out without a word."""
+    """Plugins named in the config are loaded, and a missing one is an error."""
     with pytest.raises(KafkaException, match="monitoring-of-mine"):
         make_publisher(plugin_library_paths="monitoring-of-mine")

@@ -1,4 +1,4 @@
-"""Tasks read ranges of topics by themselves: what is committed between two offsets, all of it, and nothing else."""
+"""Tasks read ranges of topics: every committed record between two offsets, and no other."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from cdc.errors import RefusedError, TransientError
 from spark_jobs.sync.topic_facts import read_topic_facts
 from spark_jobs.tasks.range_tasks import _of_one
 from spark_jobs.tasks.topic_range import TopicRange, read_ranges
-from tests.harness.topics import create_topic
+from tests.harness.kafka.topics import create_topic
 
 
 @pytest.fixture
@@ -40,7 +40,7 @@ def topic(kafka_bootstrap: str, prefix: str) -> str:
 
 
 def test_what_is_committed_is_read_to_the_end(kafka_bootstrap: str, topic: str) -> None:
-    """Past what was aborted; a range may begin and end anywhere; several partitions are read together."""
+    """A range that starts and ends anywhere gives the committed records of all its partitions, without aborted ones."""
     options = {"bootstrap.servers": kafka_bootstrap}
 
     def read(*ranges: tuple[int, int, int]) -> list[str]:
@@ -56,7 +56,7 @@ def test_what_is_committed_is_read_to_the_end(kafka_bootstrap: str, topic: str) 
 
 
 def test_records_that_are_gone_are_missed(kafka_bootstrap: str, topic: str) -> None:
-    """A range that the topic does not have is trouble, not an empty range; and the next one is read as ever."""
+    """A range that the topic no longer has is an error, and the next range is read normally."""
     options = {"bootstrap.servers": kafka_bootstrap}
     with pytest.raises(TransientError, match="could not be read"):
         list(read_ranges(options, [TopicRange(topic, 1, 100, 200)]))

@@ -17,8 +17,8 @@ from cdc.monitoring.facts.log_clock import LogClock
 from cdc.monitoring.facts.source import SourceReader
 from cdc.monitoring.status_builder import Readings, StatusBuilder
 from cdc.monitoring.status_record import HealthLevel, PipelineStatus
-from tests.harness.own_postgres import OwnPostgres
-from tests.harness.waiting import eventually
+from tests.harness.processes.waiting import eventually
+from tests.harness.servers.dedicated_postgres import OwnPostgres
 
 _CONFIG = """
 [source]

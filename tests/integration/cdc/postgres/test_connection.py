@@ -1,4 +1,4 @@
-"""Connections to the source: the same settings in every session, and a clear word when there is none to be had."""
+"""Connections to the source: the same settings in every session, and a clear error when one cannot be opened."""
 
 from __future__ import annotations
 
@@ -14,10 +14,9 @@ import pytest
 from psycopg.conninfo import conninfo_to_dict, make_conninfo
 
 from cdc.errors import RefusedError, TransientError
-from cdc.postgres.connection import connect, explain
-from cdc.postgres.session_settings import SESSION_SETTINGS
-from tests.harness.database import Database
-from tests.harness.own_postgres import OwnPostgres
+from cdc.postgres.connection import SESSION_SETTINGS, connect, explain
+from tests.harness.postgres.database import Database
+from tests.harness.servers.dedicated_postgres import OwnPostgres
 
 
 def _show(connection: psycopg.Connection, name: str) -> str:
@@ -28,7 +27,7 @@ def _show(connection: psycopg.Connection, name: str) -> str:
 
 @pytest.fixture
 def stubborn(database: Database) -> Database:
-    """A database that sets everything otherwise."""
+    """A database whose settings differ from all of ours."""
     for setting in (
         "DateStyle = 'German'",
         "IntervalStyle = 'postgres_verbose'",
@@ -43,7 +42,7 @@ def stubborn(database: Database) -> Database:
 
 
 def test_our_settings_outrank_those_of_the_database(stubborn: Database) -> None:
-    """A value has one text, whatever the administrator likes to see in psql."""
+    """Our settings take precedence over the database's, so that a value has one text."""
     with connect(stubborn.dsn) as connection:
         assert {name: _show(connection, name) for name in SESSION_SETTINGS} == SESSION_SETTINGS
 
@@ -54,7 +53,7 @@ KEEPALIVES = {"tcp_keepalives_idle": "30", "tcp_keepalives_interval": "10", "tcp
 
 @pytest.mark.parametrize("replication", [{}, {"replication": "database"}], ids=["plain", "replication"])
 def test_time_limits_of_the_role_do_not_hold_for_us(database: Database, replication: dict[str, str]) -> None:
-    """Our sessions wait and idle for good reason; and the server notices by itself when our host is gone."""
+    """Time limits of the role do not apply to our sessions, and the server notices by itself when our host is gone."""
     for name in TIMEOUTS:
         database.execute(f'ALTER ROLE postgres IN DATABASE "{database.name}" SET {name} = 1234')
     with psycopg.connect(database.dsn) as plain:
@@ -71,7 +70,7 @@ def test_time_limits_of_the_role_do_not_hold_for_us(database: Database, replicat
 
 
 def test_keepalives_do_no_harm_on_a_unix_socket(tmp_path: Path) -> None:
-    """There is no network to lose there."""
+    """A connection over a Unix socket, which has no keepalives, works."""
     with TemporaryDirectory() as folder:  # its path is short enough for a socket
         Path(folder).chmod(0o777)  # the server may run under another account
         server = OwnPostgres(tmp_path)
@@ -87,7 +86,7 @@ def test_keepalives_do_no_harm_on_a_unix_socket(tmp_path: Path) -> None:
 
 
 def test_options_in_the_connection_string_are_kept(database: Database) -> None:
-    """They are the user's; ours come behind them and win where they clash."""
+    """Options in the connection string are kept, and ours win where they conflict."""
     dsn = make_conninfo(database.dsn, options="-c statement_timeout=12345 -c TimeZone=Asia/Tokyo")
     with connect(dsn) as connection:
         assert _show(connection, "statement_timeout") == "12345ms"
@@ -95,7 +94,7 @@ def test_options_in_the_connection_string_are_kept(database: Database) -> None:
 
 
 def test_rows_that_a_policy_hides_are_an_error_not_an_omission(database: Database) -> None:
-    """A re-select that silently sees fewer rows would publish a loss."""
+    """A query under row-level security raises instead of returning fewer rows."""
     database.execute("CREATE TABLE hidden (id int PRIMARY KEY)")
     database.execute("ALTER TABLE hidden ENABLE ROW LEVEL SECURITY")
     role = f"{database.name}_reader"
@@ -113,14 +112,14 @@ def test_rows_that_a_policy_hides_are_an_error_not_an_omission(database: Databas
 
 
 def test_each_statement_is_its_own_transaction(database: Database) -> None:
-    """An open transaction of ours would hold back vacuum on the source."""
+    """Each statement is its own transaction, since an open one would hold back vacuum on the source."""
     with connect(database.dsn) as connection:
         connection.execute("SELECT 1")
         assert connection.info.transaction_status == psycopg.pq.TransactionStatus.IDLE
 
 
-def test_a_server_that_does_not_answer_is_worth_another_try(database: Database) -> None:
-    """It may be restarting."""
+def test_a_server_that_does_not_answer_is_a_transient_error(database: Database) -> None:
+    """A server that does not answer is a transient error, since it may be restarting."""
     with socket.socket() as taken:  # bound, but nobody listens
         taken.bind(("127.0.0.1", 0))
         dsn = make_conninfo(database.dsn, host="127.0.0.1", port=taken.getsockname()[1])
@@ -128,8 +127,8 @@ def test_a_server_that_does_not_answer_is_worth_another_try(database: Database) 
             connect(dsn)
 
 
-def test_a_server_that_is_full_is_worth_another_try(database: Database) -> None:
-    """Somebody will leave."""
+def test_a_server_without_free_connections_is_a_transient_error(database: Database) -> None:
+    """A server without free connections is a transient error, since sessions end."""
     role = f"{database.name}_crowd"
     database.execute(f'CREATE ROLE "{role}" LOGIN CONNECTION LIMIT 0')
     try:
@@ -140,7 +139,7 @@ def test_a_server_that_is_full_is_worth_another_try(database: Database) -> None:
 
 
 def test_a_missing_database_is_refused_with_a_remedy(database: Database) -> None:
-    """Trying again for hours would hide a typing mistake."""
+    """A missing database is refused with a remedy, since retries would hide a typing mistake."""
     with pytest.raises(RefusedError, match="does not exist") as refusal:
         connect(make_conninfo(database.dsn, dbname="nowhere_to_be_found"))
     assert refusal.value.exit_code == 3
@@ -148,7 +147,7 @@ def test_a_missing_database_is_refused_with_a_remedy(database: Database) -> None
 
 
 def test_a_role_that_may_not_log_in_is_refused(database: Database) -> None:
-    """A person must grant it."""
+    """A role without LOGIN is refused, since an administrator must grant it."""
     role = f"{database.name}_barred"
     database.execute(f'CREATE ROLE "{role}" NOLOGIN')
     try:
@@ -160,7 +159,7 @@ def test_a_role_that_may_not_log_in_is_refused(database: Database) -> None:
 
 @contextmanager
 def _ends_tls_with(answer: bytes) -> Iterator[int]:
-    """The port of a server that agrees to speak TLS, says this instead, and hangs up."""
+    """The port of a server that accepts TLS, sends these bytes instead of a handshake, and closes."""
     with socket.create_server(("127.0.0.1", 0)) as listening:
 
         def serve() -> None:
@@ -183,27 +182,27 @@ def _ends_tls_with(answer: bytes) -> Iterator[int]:
         thread.join(10)
 
 
-def test_a_tls_handshake_that_is_cut_off_is_worth_another_try(database: Database) -> None:
-    """A server or a load balancer that goes down in the middle of it comes back."""
+def test_an_interrupted_tls_handshake_is_a_transient_error(database: Database) -> None:
+    """An interrupted TLS handshake is a transient error, since a server or load balancer may be restarting."""
     with _ends_tls_with(b"") as port, pytest.raises(TransientError, match="SSL"):
         connect(make_conninfo(database.dsn, host="127.0.0.1", port=port, sslmode="require"))
 
 
-def test_tls_that_is_none_is_refused(database: Database) -> None:
-    """What answers there is no Postgres."""
+def test_a_server_that_is_not_postgres_is_refused(database: Database) -> None:
+    """A server that answers the TLS request with other bytes is refused as not being Postgres."""
     answer = b"HTTP/1.1 400 Bad Request\r\n\r\n"
     with _ends_tls_with(answer) as port, pytest.raises(RefusedError, match="wrong version number"):
         connect(make_conninfo(database.dsn, host="127.0.0.1", port=port, sslmode="require"))
 
 
 def test_tls_that_the_server_does_not_speak_is_refused(database: Database) -> None:
-    """Falling back to plain text is not ours to decide."""
+    """A server without TLS is refused when TLS is required, and no plain connection is made."""
     with pytest.raises(RefusedError, match="SSL"):
         connect(make_conninfo(database.dsn, sslmode="require"))
 
 
 def test_no_error_shows_the_password(database: Database) -> None:
-    """Errors go to logs."""
+    """No connection error has the password, since errors are logged."""
     dsn = make_conninfo(database.dsn, dbname="nowhere_to_be_found", password="hunter2-secret")
     assert conninfo_to_dict(dsn)["password"] == "hunter2-secret"
     with pytest.raises(RefusedError) as refusal:
@@ -213,6 +212,6 @@ def test_no_error_shows_the_password(database: Database) -> None:
 
 
 def test_an_explanation_is_one_line() -> None:
-    """libpq's errors come in several, with tabs."""
+    """A connection error is one line, although libpq's has several, with tabs."""
     assert explain(psycopg.OperationalError("first\n\tsecond\n")) == "first second"
     assert explain(psycopg.OperationalError()) == "OperationalError"

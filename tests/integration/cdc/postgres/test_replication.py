@@ -1,4 +1,4 @@
-"""The replication connection to a real server, where its corners are hard to reach from outside."""
+"""The replication connection to a real server, in states that are hard to reach from outside."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import pytest
 
 from cdc.postgres import replication
 from cdc.postgres.replication import ReplicationStream
-from tests.harness.database import Database
+from tests.harness.postgres.database import Database
 
 
 @pytest.fixture
@@ -25,7 +25,7 @@ def stream(database: Database) -> Iterator[ReplicationStream]:
 
 
 class Full:
-    """The connection, with a send buffer that has room only now and then."""
+    """The connection, with a send buffer that is full most of the time."""
 
     def __init__(self, connection: Any) -> None:
         self._connection = connection
@@ -42,10 +42,10 @@ class Full:
         return getattr(self._connection, name)
 
 
-def test_a_status_that_found_no_room_is_still_due(
+def test_a_status_update_that_was_not_sent_is_still_due(
     database: Database, stream: ReplicationStream, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Counted as sent, the server would wait for it, and take us for dead if that happened again and again."""
+    """A status update that the send buffer refused is not counted as sent, so that the server does not time out."""
     full = Full(stream._pgconn)
     monkeypatch.setattr(stream, "_pgconn", full)
     monkeypatch.setattr(stream, "_sent_at", time.monotonic() - replication.STATUS_SECONDS)

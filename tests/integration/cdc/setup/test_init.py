@@ -1,4 +1,4 @@
-"""`tailrace init`: the config it writes loads, the SQL it prints runs as it is, and capture works with that role."""
+"""`tailrace init`: the config loads, the printed SQL runs unchanged, and capture works with that role."""
 
 from __future__ import annotations
 
@@ -16,9 +16,9 @@ from cdc.check.managed_services import SERVICES
 from cdc.config import load_config
 from cdc.setup.source_sql import source_sql
 from cdc.setup.survey import survey
-from tests.harness.database import Database
-from tests.harness.pipeline import Pipeline
-from tests.harness.process import ROOT, StartProcess, tailrace_argv
+from tests.harness.pipeline.pipeline import Pipeline
+from tests.harness.postgres.database import Database
+from tests.harness.processes.process import ROOT, StartProcess, tailrace_argv
 
 _SOURCE = """
 CREATE TABLE orders (id int PRIMARY KEY, note text);
@@ -49,7 +49,7 @@ _CAPTURED = (
 
 @pytest.fixture
 def role(postgres_url: str) -> Iterator[str]:
-    """A name for a role that `init` is to ask for; gone afterwards, when the database with its grants is."""
+    """A name for a role that `init` asks for, dropped after the test."""
     name = "Init's role"
     with psycopg.connect(postgres_url, autocommit=True) as admin:
         admin.execute(sql.SQL("DROP ROLE IF EXISTS {}").format(sql.Identifier(name)))
@@ -58,7 +58,7 @@ def role(postgres_url: str) -> Iterator[str]:
 
 
 def _init(database: Database, output: Path, *arguments: str, code: int = 0) -> subprocess.CompletedProcess[str]:
-    """With a password in the DSN, which the trusting test server does not ask for."""
+    """Run `init` with a password in the DSN, which the trusting test server does not ask for."""
     parts = urlsplit(database.dsn)
     dsn = parts._replace(netloc=parts.netloc.replace("@", ":hunter2@")).geturl()
     done = subprocess.run(
@@ -75,7 +75,7 @@ def _init(database: Database, output: Path, *arguments: str, code: int = 0) -> s
 
 
 def _statements(text: str) -> list[str]:
-    """As a SQL client would send them: one by one, comments left out."""
+    """The statements as a SQL client would send them: one by one, without comments."""
     lines = [line for line in text.splitlines(keepends=True) if not line.startswith("--")]
     return [statement.strip() for statement in "".join(lines).split(";\n") if statement.strip()]
 
@@ -89,7 +89,7 @@ def test_the_sql_runs_and_capture_works_with_that_role(
     tailrace: StartProcess,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """Odd names, row-level security, a deferrable key: nothing but the printed SQL and the written file is needed."""
+    """The printed SQL and the written file are enough for odd names, row-level security and a deferrable key."""
     database.execute(_SOURCE)
     pipeline = Pipeline(database=database, bootstrap=kafka_bootstrap, prefix=prefix, folder=tmp_path, start=tailrace)
     settings = ("--kafka", kafka_bootstrap, "--prefix", prefix, "--role", role)
@@ -124,7 +124,9 @@ def test_the_sql_runs_and_capture_works_with_that_role(
 
 
 def test_the_file_says_what_it_found(database: Database, tmp_path: Path) -> None:
-    """Sizes and rows beside the tables; what cannot be captured is there with reason and remedy; no password."""
+    """The file has sizes and row counts, and tables that cannot be captured with reason and remedy; it has no
+    password.
+    """
     database.execute(_SOURCE)
     output = tmp_path / "tailrace.toml"
     printed = _init(database, output)
@@ -150,7 +152,10 @@ def test_the_file_says_what_it_found(database: Database, tmp_path: Path) -> None
 
 
 def test_a_file_that_exists_is_kept(database: Database, tmp_path: Path) -> None:
-    """Overwritten only with --force; a value that makes no config writes nothing. An empty database gives a config."""
+    """An existing file is overwritten only with --force, and an invalid value writes no file.
+
+    An empty database gives a config.
+    """
     output = tmp_path / "tailrace.toml"
     output.write_text("mine")
     refused = _init(database, output, code=2)
@@ -163,7 +168,7 @@ def test_a_file_that_exists_is_kept(database: Database, tmp_path: Path) -> None:
 
 
 def test_only_what_is_missing_is_in_the_sql(database: Database, tmp_path: Path) -> None:
-    """The server has all settings but a limit on WAL, which is advice and no statement; a superuser needs no grants."""
+    """On a server with all settings, the SQL has no statement for them; a superuser needs no grants."""
     database.execute("CREATE TABLE t (id int PRIMARY KEY)")
     printed = _init(database, tmp_path / "tailrace.toml", "--role", "postgres").stdout
     assert "alter system set wal_level" not in printed
@@ -173,7 +178,7 @@ def test_only_what_is_missing_is_in_the_sql(database: Database, tmp_path: Path) 
 
 
 def test_settings_that_differ_are_in_the_sql(database: Database) -> None:
-    """As statements on an ordinary server; on a managed service, where SQL cannot change them, in its own words."""
+    """Wrong settings become statements on an ordinary server, and instructions on a managed service."""
     found = survey(database.connect(), role="tailrace", publication="tailrace")
     lacking = {**found.settings, "wal_level": "replica", "max_replication_slots": str(found.slots_used)}
     found = replace(found, settings=lacking)

@@ -1,4 +1,4 @@
-"""Rows are read and published in the manner that suits them, and as usual where they cannot be looked at."""
+"""Sampled rows decide how a table is read and published; without a sample the defaults apply."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from cdc.snapshot.records import BlockRange, ChunkState
 from cdc.snapshot.row_sampling import ReadOptions, choose_read_options
 from cdc.snapshot.source_reader import at_snapshot
 from cdc.snapshot.table_description import describe_tables
-from tests.harness.database import Database
+from tests.harness.postgres.database import Database
 
 TABLES = {
     "digests": "(SELECT string_agg(md5((i * 128 + part)::text), '') FROM generate_series(1, 125) AS part)",
@@ -21,6 +21,7 @@ LARGE = 64 << 20
 
 
 def test_long_rows_are_read_unescaped_and_what_does_not_compress_is_left_as_it_is(database: Database) -> None:
+    """A table with long rows is read unescaped, and one that does not compress is published uncompressed."""
     for name, value in TABLES.items():
         database.execute(f"CREATE TABLE {name} (id bigint PRIMARY KEY, body text)")
         database.execute(f"INSERT INTO {name} SELECT i, {value} FROM generate_series(1, 200) AS i")

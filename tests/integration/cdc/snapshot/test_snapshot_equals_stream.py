@@ -1,4 +1,4 @@
-"""A row copied and the same row streamed give the same key and the same `after`, byte for byte, on a real server."""
+"""A row from a snapshot and the same row from the stream have the same key and `after`, byte for byte."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from cdc.snapshot.table_description import describe_tables
 from cdc.tables.recorded_state import TableStates
 from cdc.tables.resolver import TableResolver
 from tests.golden.documented import read_examples, read_setup
-from tests.harness.database import Database
+from tests.harness.postgres.database import Database
 
 Rows = list[tuple[bytes, bytes]]
 
@@ -58,7 +58,7 @@ def streamed(connection: psycopg.Connection, config: Config) -> Rows:
 
 
 def copied(connection: psycopg.Connection, config: Config, table: str) -> Rows:
-    """The same of every row that is there now, as the copy makes them: the same, whichever way it reads."""
+    """(key, row) of every row in the table, as a snapshot makes them, the same for each way to read."""
     (oid,) = connection.execute("SELECT %s::regclass::oid::text", [table]).fetchone() or ("",)
     found: Rows = []
     with connection.transaction():
@@ -82,7 +82,7 @@ def copied(connection: psycopg.Connection, config: Config, table: str) -> Rows:
 
 
 def make_wide_table(connection: psycopg.Connection) -> list[str]:
-    """One row with every value of docs/reference/types.md, and one of NULLs; gives the types."""
+    """One row with every value of docs/reference/types.md and one of NULLs; returns the types."""
     major = connection.info.server_version // 10000
     examples = [example for example in read_examples() if example.since <= major]
     columns = ", ".join(f"v{number} {example.type}" for number, example in enumerate(examples))
@@ -95,7 +95,7 @@ def make_wide_table(connection: psycopg.Connection) -> list[str]:
 
 
 def test_every_documented_type(connection: psycopg.Connection, database: Database) -> None:
-    """The whole of docs/reference/types.md, and NULL of each."""
+    """Snapshot and stream agree for every value of docs/reference/types.md, and NULL of each type."""
     types = make_wide_table(connection)
     config = make_config(database)
     assert len(types) > 150
@@ -105,7 +105,7 @@ def test_every_documented_type(connection: psycopg.Connection, database: Databas
 
 
 def test_masked_and_chosen_columns(connection: psycopg.Connection, database: Database) -> None:
-    """Hashes are of the same text; a column that is not chosen is in neither."""
+    """Snapshot and stream give the same hashes, and neither has an unlisted column."""
     types = make_wide_table(connection)
     masks = "".join(f'"public.wide.v{number}" = "hash"\n' for number in range(0, len(types), 3))
     masks += "".join(f'"public.wide.v{number}" = "null"\n' for number in range(1, len(types), 7) if number % 3)
@@ -121,7 +121,7 @@ def test_masked_and_chosen_columns(connection: psycopg.Connection, database: Dat
 
 
 def test_odd_names_partitions_and_generated_columns(connection: psycopg.Connection, database: Database) -> None:
-    """Partitions whose columns stand in another order, quoted names, columns that are computed, a key of two."""
+    """Snapshot and stream agree for partitions with another column order, quoted names and generated columns."""
     connection.execute(
         'CREATE TABLE "Odd;--" ("a""b" int, "c%%d" text, gone int, twice int GENERATED ALWAYS AS ("a""b" * 2) STORED,'
         ' PRIMARY KEY ("c%%d", "a""b")) PARTITION BY RANGE ("a""b")'
@@ -146,7 +146,7 @@ def test_odd_names_partitions_and_generated_columns(connection: psycopg.Connecti
 
 
 def test_what_the_publication_filters(connection: psycopg.Connection, database: Database) -> None:
-    """Rows and columns that a publication made by hand does not send are not copied either."""
+    """A snapshot leaves out the rows and columns that a publication filters out."""
     connection.execute("CREATE SCHEMA s; CREATE TYPE s.mood AS ENUM ('good', 'bad')")
     connection.execute("CREATE TABLE t (id int PRIMARY KEY, v text, w text, m s.mood)")
     connection.execute("CREATE PUBLICATION two_ways FOR TABLE t (id, v, m) WHERE (id > 1 AND id < 4 OR id = 5)")

@@ -1,4 +1,4 @@
-"""A copy reads a table only as long as it is what its snapshot shows; everything else is noticed, never misread."""
+"""A snapshot reads a table only if it is still as the exported snapshot shows it, and reports every change."""
 
 from __future__ import annotations
 
@@ -19,14 +19,14 @@ from cdc.snapshot.table_description import DescribedTable, describe_tables
 from cdc.startup.initial_snapshot import read_tables_in_snapshot
 from cdc.tables.catalog_state import read_catalog_states
 from cdc.tables.recorded_state import why_incomplete
-from tests.harness.database import Connection, Database
+from tests.harness.postgres.database import Connection, Database
 
 COLUMNS = ("id", "v", "n")
 
 
 @pytest.fixture
 def exporter(database: Database) -> Connection:
-    """A session like capture's, whose snapshot others read at; `t` has 1000 rows in it."""
+    """A session like capture's that exports a snapshot; `t` has 1000 rows in it."""
     database.execute("CREATE TABLE t (id int PRIMARY KEY, v text, n int, other text)")
     database.execute("INSERT INTO t SELECT i, repeat('x', 50), i, 'o' FROM generate_series(1, 1000) i")
     database.execute("CREATE PUBLICATION tailrace FOR TABLE t")
@@ -72,7 +72,7 @@ def ids(reader: psycopg.Connection, readable: Readable, first: int = 0, end: int
 
 
 def test_rows_are_those_of_the_snapshot(database: Database, reader: psycopg.Connection, table: DescribedTable) -> None:
-    """Whatever was written, deleted or vacuumed since; and ranges of blocks together give each row once."""
+    """The rows are those of the exported snapshot in spite of later changes, and block ranges give each row once."""
     database.execute("DELETE FROM t WHERE id <= 300; UPDATE t SET n = -1; INSERT INTO t VALUES (2000, '', 1, '')")
     database.execute("VACUUM t")
     readable = found(reader, table)
@@ -104,7 +104,7 @@ def test_rows_are_those_of_the_snapshot(database: Database, reader: psycopg.Conn
 def test_a_table_that_is_no_longer_what_it_was_is_left_out(
     database: Database, reader: psycopg.Connection, table: DescribedTable, statement: str, reason: str
 ) -> None:
-    """After these the snapshot would show too little, or another column's values."""
+    """After these changes the snapshot would show too few rows or wrong values, so the table is left out."""
     for each in statement.split(";"):
         database.execute(each)
     assert found(reader, table) == reason
@@ -123,7 +123,7 @@ def test_a_table_that_is_no_longer_what_it_was_is_left_out(
 def test_a_change_that_does_not_touch_what_is_read_does_not_matter(
     database: Database, reader: psycopg.Connection, table: DescribedTable, statement: str
 ) -> None:
-    """The rows stand for the snapshot's moment, under the names of that moment."""
+    """Other changes do not stop the reading, which uses the names of the snapshot's moment."""
     for each in statement.split(";"):
         database.execute(each)
     readable = found(reader, table)
@@ -134,7 +134,7 @@ def test_a_change_that_does_not_touch_what_is_read_does_not_matter(
 def test_a_lock_of_others_is_waited_for(
     database: Database, reader: psycopg.Connection, table: DescribedTable, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A rewrite that has begun is seen once it has ended, not read past; our own wait is short each time."""
+    """The reader waits for a rewrite in short attempts and notices it."""
     reader.execute("SET lock_timeout = 50")
     other = database.connect()
     other.execute("BEGIN; LOCK TABLE t IN ACCESS EXCLUSIVE MODE; TRUNCATE t")
@@ -152,8 +152,8 @@ def test_a_lock_of_others_is_waited_for(
     assert len(tries) == 4
 
 
-def test_a_snapshot_that_nobody_holds_any_more_is_lost(database: Database, exporter: Connection, snapshot: str) -> None:
-    """Not an error to repeat: nobody can read at it again."""
+def test_a_snapshot_whose_session_ended_is_lost(database: Database, exporter: Connection, snapshot: str) -> None:
+    """An exported snapshot whose session has ended is reported as lost and not retried."""
     with at_snapshot(database.dsn, snapshot) as reader:
         exporter.execute("COMMIT")
         assert reader.execute("SELECT count(*) FROM t").fetchall() == [(1000,)]  # ours is alive, being imported
@@ -164,7 +164,7 @@ def test_a_snapshot_that_nobody_holds_any_more_is_lost(database: Database, expor
 def test_a_table_that_may_not_be_read_is_refused_with_the_remedy(
     database: Database, snapshot: str, reader: psycopg.Connection, table: DescribedTable
 ) -> None:
-    """A person must grant it; trying again does not help."""
+    """A table without SELECT is refused with the GRANT as the remedy, and not retried."""
     role = f"reader_{database.name[-8:]}"
     database.execute(f"CREATE ROLE {role}")
     try:
@@ -177,7 +177,7 @@ def test_a_table_that_may_not_be_read_is_refused_with_the_remedy(
 
 
 def test_what_is_altered_right_after_the_snapshot_is_noticed(database: Database, config: Config, snapshot: str) -> None:
-    """Rows are copied without the new column: what capture compares the catalog with must be as old as they are."""
+    """A column added right after the snapshot is noticed, because capture compares catalogs of the same moment."""
     database.execute("ALTER TABLE t ADD COLUMN more int DEFAULT 7")
     ((oid,),) = database.execute("SELECT 't'::regclass::oid::text")
     seen = read_tables_in_snapshot(config, snapshot, [oid])
@@ -190,7 +190,7 @@ def test_what_is_altered_right_after_the_snapshot_is_noticed(database: Database,
 def test_a_row_filter_is_that_of_the_table_not_of_its_name(
     database: Database, config: Config, exporter: Connection, reader: psycopg.Connection
 ) -> None:
-    """Two tables have swapped their names since the snapshot: each keeps its own filter and columns."""
+    """Two tables that swapped names since the snapshot keep their own row filters and columns."""
     database.execute("DROP PUBLICATION tailrace")
     database.execute("CREATE TABLE u (id int PRIMARY KEY, v text)")
     database.execute("CREATE PUBLICATION tailrace FOR TABLE t (id, n) WHERE (id > 5), u (id) WHERE (id > 7)")
@@ -214,7 +214,7 @@ def test_a_row_filter_is_that_of_the_table_not_of_its_name(
 def test_long_rows_are_read_a_few_at_a_time(
     database: Database, reader: psycopg.Connection, table: DescribedTable
 ) -> None:
-    """Memory is bounded by bytes, not by how many rows make a block."""
+    """Memory is limited by bytes, not by the rows of a block."""
     query = sql.SQL("copy (select repeat('x', 300000) from generate_series(1, 40)) to stdout")
     blocks = [[len(line) for line in block] for block in source_reader.copy_out(reader, query)]
     assert sum(map(len, blocks)) == 40
@@ -223,10 +223,10 @@ def test_long_rows_are_read_a_few_at_a_time(
     assert [len(block) for block in source_reader.copy_out(reader, short)] == [500, 500, 201]
 
 
-def test_who_cannot_get_all_locks_lets_go_of_those_it_has(
+def test_a_reader_that_cannot_get_all_locks_releases_those_it_has(
     database: Database, config: Config, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A migration that waits for one table must not wait for a copy that waits for another; nor all behind it."""
+    """A reader that cannot lock every table releases its locks, so that no migration waits for it."""
     monkeypatch.setattr(source_reader, "_LOCK_TRY_MS", 200)
     database.execute("CREATE TABLE a (id int PRIMARY KEY); CREATE TABLE b (id int PRIMARY KEY)")
     rows = database.execute(
@@ -244,7 +244,7 @@ def test_who_cannot_get_all_locks_lets_go_of_those_it_has(
 
 
 def test_blocks_of_another_storage_are_not_read(database: Database, config: Config) -> None:
-    """A copy goes on after VACUUM FULL has moved its rows into blocks that were read already; a partition is gone."""
+    """A resumed snapshot does not read blocks of a table that VACUUM FULL rewrote or a detached partition."""
     database.execute("CREATE TABLE a (id int PRIMARY KEY); CREATE TABLE p (id int PRIMARY KEY) PARTITION BY RANGE (id)")
     database.execute("CREATE TABLE p1 PARTITION OF p FOR VALUES FROM (0) TO (9)")
     database.execute("CREATE TABLE p2 PARTITION OF p FOR VALUES FROM (9) TO (99)")

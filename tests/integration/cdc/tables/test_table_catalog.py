@@ -1,4 +1,4 @@
-"""What the catalog says of tables and their partitions, on a real server."""
+"""What the catalog of a real server says of tables and their partitions."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import pytest
 
 from cdc.tables.catalog_state import read_catalog_states
 from cdc.tables.recorded_state import TableState, why_incomplete
-from tests.harness.database import Database
+from tests.harness.postgres.database import Database
 
 ROOT = "CREATE TABLE r (id int, k int DEFAULT 5 NOT NULL, v text, PRIMARY KEY (k, id)) PARTITION BY LIST (k)"
 
@@ -17,7 +17,7 @@ def read(database: Database, name: str) -> TableState:
 
 
 def leaves(database: Database, name: str) -> dict[str, bool]:
-    """By name."""
+    """The leaf partitions, by name."""
     return {
         database.execute("SELECT %s::oid::regclass::text", [oid])[0][0]: born
         for oid, born in read(database, name).leaves.items()
@@ -25,7 +25,7 @@ def leaves(database: Database, name: str) -> dict[str, bool]:
 
 
 def test_a_table_as_it_is(database: Database) -> None:
-    """The key in its own order, columns without the dropped ones, what fills old rows, what is in the stream."""
+    """A table has its key in key order, its columns without dropped ones, its fill values and its published columns."""
     database.execute("CREATE DOMAIN seven AS int DEFAULT 7")
     database.execute(
         'CREATE TABLE "T" (id int, gone int, k int, d seven, i int GENERATED ALWAYS AS IDENTITY,'
@@ -49,7 +49,7 @@ def test_a_table_as_it_is(database: Database) -> None:
 
 
 def test_partitions_that_were_born_empty_are_told_from_attached_ones(database: Database) -> None:
-    """Also where a table is made, filled and attached in one transaction: its rows were never in the stream."""
+    """A partition that was created empty differs from an attached one, also within one transaction."""
     database.execute(ROOT)
     database.execute("CREATE TABLE born PARTITION OF r FOR VALUES IN (1)")
     database.execute("CREATE TABLE born_odd PARTITION OF r (v DEFAULT 'x', CHECK (id > 0)) FOR VALUES IN (2)")
@@ -92,7 +92,7 @@ def test_partitions_that_were_born_empty_are_told_from_attached_ones(database: D
 
 
 def test_a_default_that_is_gone_again_has_filled_the_rows_of_partitions(database: Database) -> None:
-    """Postgres notes that at the partitions, at any depth; a column without a default fills nothing."""
+    """A dropped default still counts as having filled the rows of partitions, at any depth."""
     database.execute(ROOT + "; CREATE TABLE r_1 PARTITION OF r FOR VALUES IN (1) PARTITION BY LIST (id)")
     database.execute("CREATE TABLE r_1_1 PARTITION OF r_1 FOR VALUES IN (1)")
     before = read(database, "r")
@@ -103,7 +103,7 @@ def test_a_default_that_is_gone_again_has_filled_the_rows_of_partitions(database
 
 
 def test_unlogged_partitions_are_left_out_until_they_are_logged(database: Database) -> None:
-    """The log does not have their rows: a copy would bring them once, and nothing would follow."""
+    """Unlogged partitions are left out, since the log has no changes of their rows."""
     database.execute(ROOT + "; CREATE TABLE r_1 PARTITION OF r FOR VALUES IN (1)")
     database.execute("CREATE UNLOGGED TABLE r_2 PARTITION OF r FOR VALUES IN (2)")
     assert leaves(database, "r") == {"r_1": True}
@@ -118,7 +118,7 @@ def test_unlogged_partitions_are_left_out_until_they_are_logged(database: Databa
 
 
 def test_what_is_no_table_of_its_own_is_left_out(database: Database) -> None:
-    """A partition, and what is gone."""
+    """Partitions and dropped tables are left out."""
     database.execute(ROOT + "; CREATE TABLE leaf PARTITION OF r DEFAULT; CREATE TABLE gone (id int PRIMARY KEY)")
     oids = [row[0] for row in database.execute("SELECT oid::text FROM pg_class WHERE relname IN ('leaf', 'gone')")]
     database.execute("DROP TABLE gone")
@@ -136,7 +136,7 @@ def test_what_is_no_table_of_its_own_is_left_out(database: Database) -> None:
     ],
 )
 def test_a_rewrite_of_any_partition_shows(database: Database, statement: str, rewritten: bool) -> None:
-    """A partitioned table has no storage itself; that of its leaves stands for it."""
+    """A rewrite of any leaf counts as a rewrite of the partitioned table."""
     database.execute(ROOT + "; CREATE TABLE r_1 PARTITION OF r FOR VALUES IN (1)")
     before = read(database, "r")
     database.execute(statement)
@@ -146,8 +146,8 @@ def test_a_rewrite_of_any_partition_shows(database: Database, statement: str, re
     assert why_incomplete(before, after) == reason
 
 
-def test_what_the_text_of_a_value_hangs_on(database: Database) -> None:
-    """Labels of enums and attributes of composites, through arrays and domains; not what leaves the text as it is."""
+def test_type_changes_that_alter_a_values_text_are_noticed(database: Database) -> None:
+    """Renamed enum labels and composite attributes are noticed through arrays and domains; harmless changes are not."""
     database.execute("CREATE TYPE mood AS ENUM ('sad', 'ok'); CREATE DOMAIN moods AS mood[]")
     database.execute("CREATE TYPE pair AS (number int, mood mood)")
     database.execute("CREATE TABLE by_domain (id int PRIMARY KEY, m moods); CREATE TABLE by_pair (id int, p pair[])")

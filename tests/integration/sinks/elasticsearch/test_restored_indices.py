@@ -1,4 +1,4 @@
-"""A generation whose indices were restored or replaced has no position any more; one that merely moved keeps it."""
+"""A generation whose indices were restored or replaced loses its position; one that only moved keeps it."""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ from elasticsearch import Elasticsearch
 from cdc.errors import TransientError
 from cdc.stores.contract import Generation, Position, PositionLostError, Store, TableSchema
 from deploy.stack import Stack
-from tests.harness.own_elasticsearch import own_cluster
-from tests.harness.snapshots import Snapshots
-from tests.harness.stores import apply, change, store_of, table
-from tests.harness.waiting import eventually
+from tests.harness.processes.waiting import eventually
+from tests.harness.servers.dedicated_elasticsearch import own_cluster
+from tests.harness.stores.elasticsearch_snapshots import Snapshots
+from tests.harness.stores.opened_stores import apply, change, store_of, table
 
 #: What an operator does to the server; `Names` says which indices are there.
 Deed = Callable[["Names"], None]
@@ -52,7 +52,7 @@ def orders(prefix: str) -> TableSchema:
 
 @pytest.fixture
 def generation(store: Store, orders: TableSchema, names: Names) -> Generation:
-    """It serves, with one row and a position; a snapshot named `before` has no row, `after` has everything."""
+    """A serving generation with one row and a position; snapshot `before` has no row, `after` has everything."""
     generation = store.create_generation([orders])
     store.switch(generation)
     store.take(generation, "one")
@@ -74,7 +74,7 @@ def _restore_after_delete(names: Names) -> None:
 
 
 def _restore_everything(names: Names) -> None:
-    """The rows of one moment and the position of a later one: a snapshot may be so by itself."""
+    """Restore the rows of one moment and the position of a later one, as a single snapshot may contain."""
     both = [names.orders, names.own]
     names.client.indices.delete(index=both)
     names.snapshots.restore("before", [names.orders])
@@ -87,7 +87,7 @@ def _restore_the_position(names: Names) -> None:
 
 
 def _make_again(names: Names) -> None:
-    """As it was, but empty."""
+    """Create the index again with the same settings, but empty."""
     index: dict[str, Any] = names.client.indices.get(index=names.orders)[names.orders]
     names.client.indices.delete(index=names.orders)
     names.client.indices.create(index=names.orders, mappings=index["mappings"], aliases=index["aliases"])
@@ -106,8 +106,10 @@ def _make_again(names: Names) -> None:
 def test_a_position_does_not_outlive_its_indices(
     deed: Deed, index: str, store: Store, generation: Generation, names: Names, orders: TableSchema, prefix: str
 ) -> None:
-    """Restored in any way, or deleted and made again: the position no longer counts, the reason names the index, and
-    nothing is built on it. A new generation serves."""
+    """After an index is restored or created again the position is invalid, with the index as the reason.
+
+    No build continues it, and a new generation serves.
+    """
     deed(names)
     assert store.position(generation) is None
     assert store.serving() is None
@@ -122,10 +124,10 @@ def test_a_position_does_not_outlive_its_indices(
     assert not [each for each in store.check() if each.level == "warn"]
 
 
-def test_a_restored_generation_beside_the_serving_one_is_not_served(
+def test_a_restored_second_generation_is_not_served(
     store: Store, generation: Generation, names: Names, orders: TableSchema
 ) -> None:
-    """A restore brings aliases back. Readers of two generations at once: no one is called serving, until the switch."""
+    """A restore brings aliases back: with two generations neither counts as serving until the next switch."""
     second = store.create_generation([orders])
     store.switch(second)
     store.drop(generation)
@@ -137,7 +139,7 @@ def test_a_restored_generation_beside_the_serving_one_is_not_served(
 
 
 def test_a_closed_index_is_waited_for(store: Store, generation: Generation, names: Names) -> None:
-    """It has lost nothing: while it is closed the store says "later" and why, and then goes on."""
+    """A closed index is a transient error with the reason, and sync continues when it is open."""
     before = store.position(generation)
     for index in (names.orders, names.own):
         names.client.indices.close(index=index)
@@ -152,7 +154,7 @@ def test_a_closed_index_is_waited_for(store: Store, generation: Generation, name
 def test_a_restart_and_other_settings_change_nothing(
     store: Store, generation: Generation, names: Names, orders: TableSchema, stack: Stack
 ) -> None:
-    """The node is stopped and started, segments are merged, replicas are set: it is the same index."""
+    """After a restart, a merge and other settings the index is the same and the position is valid."""
     before = store.position(generation)
     stack.stop("elasticsearch")
     stack.start("elasticsearch")
@@ -169,7 +171,7 @@ def test_a_restart_and_other_settings_change_nothing(
 def test_a_generation_of_an_older_tailrace_is_adopted(
     store: Store, generation: Generation, names: Names, orders: TableSchema, prefix: str
 ) -> None:
-    """It knows the names of its indices only. From the first `take` on it knows which indices they are."""
+    """A generation that recorded only index names records their ids at the first `take`."""
     mappings = names.client.indices.get_mapping(index=names.own)[names.own]["mappings"]
     own = {name: value for name, value in mappings["_meta"]["_tailrace"].items() if name != "identities"}
     names.client.indices.put_mapping(index=names.own, meta={"_tailrace": own})
@@ -186,9 +188,11 @@ def test_a_generation_of_an_older_tailrace_is_adopted(
 
 @pytest.mark.slow
 def test_a_promoted_replica_keeps_the_position_and_a_stale_primary_loses_it() -> None:
-    """Of three nodes, two hold the table. The one with the primary is killed: the replica has everything, and the
-    position counts. Then the replica's node is killed too, and the old one comes back: until an operator decides, the
-    store says "later"; when it is made the primary by force, without the last rows, the position is lost."""
+    """A promoted replica has every row and keeps the position; a stale primary forced by an operator loses it.
+
+    Of three nodes, two hold the table. After both died and only the stale one is back, the store is unavailable until
+    the operator decides.
+    """
     folder = Path(tempfile.mkdtemp(prefix="tailrace-test-"))
     folder.chmod(0o755)  # as root, the nodes run as another user
     with own_cluster(folder, 3) as (master, one, two):
@@ -228,7 +232,7 @@ def test_a_promoted_replica_keeps_the_position_and_a_stale_primary_loses_it() ->
 
 
 def _allocate(client: Elasticsearch, *, master: str, only: str) -> None:
-    """The master holds the position's index alone; the tables' are on the others."""
+    """Put the position's index on the master alone, and the tables' on the other nodes."""
     client.indices.put_index_template(
         name="own",
         index_patterns=["own.__*"],
@@ -242,7 +246,7 @@ def _allocate(client: Elasticsearch, *, master: str, only: str) -> None:
 
 
 def _primary(client: Elasticsearch, index: str) -> str:
-    """The node that has it."""
+    """The node with the primary shard."""
     (found,) = (each for each in client.cat.shards(index=index, format="json") if each["prirep"] == "p")  # type: ignore[index]
     return str(found["node"])  # type: ignore[index]
 

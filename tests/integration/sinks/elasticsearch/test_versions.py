@@ -1,4 +1,4 @@
-"""Elasticsearch compares one number for a version: huge transactions, late requests, and indices of release 0.1.0."""
+"""Elasticsearch compares one number as the version: large transactions, late requests, indices of release 0.1.0."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ from elasticsearch import Elasticsearch
 
 from cdc.lsn import Version
 from cdc.stores.contract import Generation, Position, Store, TableSchema
-from tests.harness.proxy import Proxy
-from tests.harness.stores import apply, change, rows, store_of, table, truncate
+from tests.harness.network.proxy import Proxy
+from tests.harness.stores.opened_stores import apply, change, rows, store_of, table, truncate
 
 
 @pytest.fixture
@@ -44,8 +44,7 @@ def test_a_delayed_request_of_the_same_huge_transaction_is_ignored(
     prefix: str,
     start_proxy: Callable[[str, int], Proxy],
 ) -> None:
-    """One transaction changes a row twice, far into it. The first change is stuck on the way, the second is written,
-    the first lands late: the row stays as the second made it."""
+    """A delayed request with an earlier change of the same transaction does not replace the later one."""
     address = urlsplit(elasticsearch_url)
     proxy = start_proxy(address.hostname or "", address.port or 0)
     early, late = Version(800, late_seq), Version(800, late_seq + 1 + late_seq // 1000)
@@ -65,7 +64,7 @@ def test_a_delayed_request_of_the_same_huge_transaction_is_ignored(
 
 @pytest.fixture
 def of_0_1_0(store: Store, generation: Generation, orders: TableSchema, elasticsearch_url: str, prefix: str) -> Store:
-    """The generation as release 0.1.0 left it: row 1 at position 800, a TRUNCATE at 400, all applied up to 800."""
+    """A generation of release 0.1.0: row 1 at position 800, a TRUNCATE at 400, all applied up to 800."""
     own = f"{prefix}.__tailrace-g1"
     position = Position(version=Version(800, 5), lsn=800)
     with Elasticsearch(elasticsearch_url) as client:
@@ -81,8 +80,10 @@ def of_0_1_0(store: Store, generation: Generation, orders: TableSchema, elastics
 def test_a_generation_of_0_1_0_stays_right(
     of_0_1_0: Store, generation: Generation, orders: TableSchema, elasticsearch_url: str, prefix: str
 ) -> None:
-    """Taken by this release: a replay of older changes does not win, a later change does, and a late request of 0.1.0
-    never wins against what was written since. Release 0.1.0 refuses to go on with it, by its format."""
+    """In a generation of 0.1.0, replays of older changes and its late requests lose, and later changes win.
+
+    Release 0.1.0 refuses to continue with it, by its format.
+    """
     store = of_0_1_0
     with closing(store.writer_factory(generation)()) as old_writer:
         store.take(generation, "new")

@@ -1,4 +1,4 @@
-"""A warehouse's rows for the audit, as any writer of Iceberg may have left them."""
+"""The audit reads a warehouse's rows as any writer of Iceberg may have left them."""
 
 from __future__ import annotations
 
@@ -77,7 +77,7 @@ def _id(number: int) -> str:
 
 
 def test_slices_together_give_every_row_as_the_topic_spells_it(scan: IcebergScan) -> None:
-    """Also after the trip to a task; floats as Postgres writes them; who has no version was not written by us."""
+    """All slices together give each row in the topic's spelling; rows without a version count as foreign."""
     with scan.slices(TABLE, 2) as slices:
         parts = [[row for some in pickle.loads(pickle.dumps(each))() for row in some] for each in slices]  # noqa: S301
     rows = [row for part in parts for row in part]
@@ -91,7 +91,7 @@ def test_slices_together_give_every_row_as_the_topic_spells_it(scan: IcebergScan
 
 
 def test_rows_by_id(scan: IcebergScan) -> None:
-    """Those that are there; a key that is there twice is no row; an id that cannot be one is not there."""
+    """Existing ids give their rows; a duplicate key, and an impossible id, give none."""
     found = scan.rows(TABLE, [_id(3), _id(9), _id(30), "x", '["x","2024-01-03Z"]'])
     assert set(found) == {_id(3), _id(9)}
     assert found[_id(3)].version == Version(103, 1)
@@ -102,7 +102,7 @@ def test_rows_by_id(scan: IcebergScan) -> None:
 
 
 def test_a_repair_is_refused(scan: IcebergScan) -> None:
-    """With what helps instead."""
+    """A repair through the scan is refused with the alternative."""
     with pytest.raises(RefusedError) as refused:
         scan.force(TABLE, [])
     assert "tailrace bootstrap warehouse" in (refused.value.remedy or "")

@@ -1,4 +1,4 @@
-"""A warehouse's switch that several processes end at once: each reader that finds one under way helps."""
+"""Several processes may complete the same generation switch of a warehouse."""
 
 from __future__ import annotations
 
@@ -54,10 +54,10 @@ def stores(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[tuple[Ice
 
 @pytest.mark.parametrize("is_first", [True, False], ids=["first", "another"])
 @pytest.mark.parametrize("moved", ["one", "all", "noted"])
-def test_somebody_else_is_quicker(
+def test_another_process_completes_the_switch_first(
     stores: tuple[IcebergStore, IcebergStore], monkeypatch: pytest.MonkeyPatch, *, is_first: bool, moved: str
 ) -> None:
-    """The reader has seen what is to be moved; then the writer moves one table, or all, or notes the switch too."""
+    """A process completes the switch correctly when another one moves one table or all of them meanwhile."""
     writer, reader = stores
     if not is_first:
         writer.switch(writer.create_generation(_TABLES))
@@ -87,6 +87,6 @@ def test_somebody_else_is_quicker(
 
 
 def _ids(store: IcebergStore, names: Sequence[Identifier]) -> dict[str, Any]:
-    """Which table is at each name, by the table's own name."""
+    """The table at each name, by the table's own id."""
     found = {name[-1]: store.tables.load(name) for name in names}
     return {name: table.metadata.table_uuid for name, table in found.items() if table is not None}

@@ -11,7 +11,7 @@ from cdc.lsn import Version
 from cdc.stores.contract import Generation, RowStore, TableSchema
 from cdc.stores.scan import Forced
 from sinks.opensearch.store import OpenSearchScan
-from tests.harness.stores import apply, change, rows, settings_of, store_of, table, truncate
+from tests.harness.stores.opened_stores import apply, change, rows, settings_of, store_of, table, truncate
 
 ROWS = 6_000
 

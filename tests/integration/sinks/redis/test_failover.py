@@ -1,4 +1,4 @@
-"""A Redis primary fails over in the middle of a batch: what it acknowledged may be gone, so the position stays."""
+"""After a Redis failover during a batch, acknowledged rows may be lost, so the position is not advanced."""
 
 from __future__ import annotations
 
@@ -9,14 +9,14 @@ from pathlib import Path
 import pytest
 
 from cdc.stores.contract import Generation, Position, PositionLostError, Store, TableSchema
-from tests.harness.own_redis import OwnRedis
-from tests.harness.proxy import Proxy
-from tests.harness.stores import apply, change, rows, store_of, table, truncate
-from tests.harness.waiting import eventually
+from tests.harness.network.proxy import Proxy
+from tests.harness.processes.waiting import eventually
+from tests.harness.servers.dedicated_redis import OwnRedis
+from tests.harness.stores.opened_stores import apply, change, rows, store_of, table, truncate
 
 
 class Pair:
-    """A primary and its replica, and the address at which programs find the one or the other."""
+    """A primary and its replica, and the address through which clients reach one of them."""
 
     def __init__(self, folder: Path, proxy: Callable[[str, int], Proxy]) -> None:
         for name in ("first", "second"):
@@ -28,7 +28,7 @@ class Pair:
         self.follow(self.second, self.first)
 
     def follow(self, replica: OwnRedis, primary: OwnRedis) -> None:
-        """Until it has everything that the primary has."""
+        """Wait until the replica has everything that the primary has."""
         with replica.client() as behind, primary.client() as ahead:
             behind.replicaof("127.0.0.1", str(primary.port))
             eventually(
@@ -46,7 +46,7 @@ class Pair:
             client.replicaof("NO", "ONE")
 
     def point_at(self, server: OwnRedis) -> None:
-        """Programs find this one from now on."""
+        """Route clients to this server from now on."""
         self.proxy.target = ("127.0.0.1", server.port)
         self.proxy.reset_connections()
 
@@ -75,7 +75,7 @@ def orders(prefix: str) -> TableSchema:
 
 @pytest.fixture
 def generation(store: Store, orders: TableSchema, pair: Pair) -> Generation:
-    """Taken, with a row and a position that the replica has as well."""
+    """A taken generation with a row and a position that the replica has as well."""
     generation = store.create_generation([orders])
     store.switch(generation)
     store.take(generation, "one")
@@ -86,7 +86,7 @@ def generation(store: Store, orders: TableSchema, pair: Pair) -> Generation:
 
 
 def _assert_done_again(store: Store, generation: Generation, orders: TableSchema) -> None:
-    """The position is what it was; taken again, the batch goes through."""
+    """The position is unchanged, and the batch succeeds when it is taken again."""
     with pytest.raises(PositionLostError):
         store.save_position(generation, Position(lsn=48))
     assert store.take(generation, "one").lsn == 40
@@ -98,8 +98,7 @@ def _assert_done_again(store: Store, generation: Generation, orders: TableSchema
 def test_a_failover_there_and_back_in_one_batch(
     pair: Pair, store: Store, generation: Generation, orders: TableSchema
 ) -> None:
-    """The replica takes over without the batch's rows, the old primary follows it and takes over again: the same
-    process and the same position, but the rows are gone."""
+    """After a failover and back, the same process with the same position but without the rows is noticed."""
     pair.promote(pair.second)
     apply(store, generation, orders, [change(2, 6)])
     pair.follow(pair.first, pair.second)
@@ -111,8 +110,9 @@ def test_a_failover_there_and_back_in_one_batch(
 def test_a_batch_that_went_to_the_other_server(
     pair: Pair, store: Store, generation: Generation, orders: TableSchema, prefix: str
 ) -> None:
-    """The address points at the promoted replica for a while, and back at the first, which has heard of nothing: rows
-    and TRUNCATEs of the batch are not written there, so that no position can be ahead of them."""
+    """When the address led to the other server for a time, rows and TRUNCATEs of the batch are missing, and it is
+    repeated.
+    """
     pair.promote(pair.second)
     pair.point_at(pair.second)
     for attempt in (

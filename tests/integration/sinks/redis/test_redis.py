@@ -1,4 +1,4 @@
-"""What Redis as a store promises beyond the contract: its hashes, loss that is noticed, rebuilds in place, rights."""
+"""What Redis promises beyond the contract of a store: its hashes, noticed loss, rebuilds in place, rights."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ from cdc.lsn import Version
 from cdc.secrets import Secret
 from cdc.stores.contract import Generation, Position, PositionLostError, Store, TableSchema
 from tests.golden.documented import read_examples
-from tests.harness.own_redis import OwnRedis
-from tests.harness.stores import apply, change, rows, store_of, table, truncate
+from tests.harness.servers.dedicated_redis import OwnRedis
+from tests.harness.stores.opened_stores import apply, change, rows, store_of, table, truncate
 
 StartRedis = Callable[..., OwnRedis]
 
@@ -59,7 +59,7 @@ def start_redis(tmp_path: Path) -> Iterator[StartRedis]:
 def test_a_row_is_one_hash(
     client: redis.Redis, store: Store, generation: Generation, orders: TableSchema, prefix: str
 ) -> None:
-    """`row` is the row's JSON, `version` its version; deleted, the version stays for a while, then nothing."""
+    """A hash has the row's JSON in `row` and its version in `version`; a delete keeps the version for a time."""
     apply(store, generation, orders, [change(42, 5, {"note": "a"}), change(7, 5)])
     key = f"{prefix}:public.orders:42"
     assert json.loads(str(client.hget(key, "row"))) == {"id": 42, "note": "a"}
@@ -74,7 +74,7 @@ def test_a_row_is_one_hash(
 
 
 def test_every_documented_value_is_kept(store: Store, generation: Generation, orders: TableSchema) -> None:
-    """The row's bytes, whatever they are."""
+    """The store keeps the bytes of every documented value."""
     values = [json.loads(example.json) for example in read_examples()]
     changes = [change(place, 5, {"note": value}) for place, value in enumerate([*values, "\u0000", "9" * 100_000])]
     assert apply(store, generation, orders, changes) == []
@@ -84,7 +84,7 @@ def test_every_documented_value_is_kept(store: Store, generation: Generation, or
 def test_scripts_that_the_server_forgot_are_loaded_again(
     client: redis.Redis, store: Store, generation: Generation, orders: TableSchema
 ) -> None:
-    """`SCRIPT FLUSH` in the middle of a writer's life."""
+    """A writer loads its scripts again after `SCRIPT FLUSH`."""
     writer = store.writer_factory(generation)()
     writer.apply(orders, [change(1, 5)])
     client.script_flush()
@@ -93,10 +93,10 @@ def test_scripts_that_the_server_forgot_are_loaded_again(
     assert set(rows(store, generation, orders)) == {"1", "2"}
 
 
-def test_a_rebuild_in_place_leaves_no_ghosts(
+def test_a_rebuild_in_place_removes_rows_that_are_gone(
     client: redis.Redis, store: Store, generation: Generation, orders: TableSchema, prefix: str
 ) -> None:
-    """Rows that the rebuild did not see go; rows that it saw, also in an older state, and rows after it stay."""
+    """A rebuild removes rows that it did not find, and keeps rows that it found and rows written after it."""
     other = table(prefix, name="other")
     apply(store, generation, other, [change(1, 5)])
     apply(store, generation, orders, [change(1, 5), change(2, 5), change(3, 9), change(4, 30), change(5, 6, gone=True)])
@@ -115,8 +115,10 @@ def test_a_rebuild_in_place_leaves_no_ghosts(
 def test_every_row_of_another_pipeline_goes_with_the_switch(
     client: redis.Redis, store: Store, orders: TableSchema, prefix: str
 ) -> None:
-    """Also rows of tables that the new pipeline has not, and where its first build was given up; but no key of an
-    application's own under the prefix. Rows of a release that had no ids are another pipeline's too."""
+    """A switch removes all rows of another pipeline, also after an abandoned build, and no key of an application.
+
+    Rows of a release without pipeline ids count as another pipeline's.
+    """
     client.hset(f"{prefix}:app.settings:1", mapping={"version": "7", "generation": "0"})
     client.set(f"{prefix}:app.name:1", "x")
     other = table(prefix, name="only_old")
@@ -137,7 +139,7 @@ def test_every_row_of_another_pipeline_goes_with_the_switch(
 
 
 def test_a_rebuild_by_the_same_pipeline_goes_by_versions(store: Store, orders: TableSchema) -> None:
-    """A sync feeds the serving generation meanwhile: what it writes is newer than what the rebuild loads."""
+    """Rows that a sync writes during a rebuild are newer than the rebuild's, and win."""
     first = store.create_generation([orders], "same")
     store.switch(first)
     apply(store, first, orders, [change(1, 5)])
@@ -149,7 +151,7 @@ def test_a_rebuild_by_the_same_pipeline_goes_by_versions(store: Store, orders: T
 
 
 def test_a_flush_is_noticed(start_redis: StartRedis, prefix: str) -> None:
-    """`FLUSHALL` takes the position along; the driver cannot save over it, and finds no generation."""
+    """`FLUSHALL` removes the position; the driver cannot save over it and finds no generation."""
     server = start_redis()
     store = store_of("redis", server.url, prefix)
     orders = table(prefix)
@@ -177,7 +179,7 @@ def test_a_flush_is_noticed(start_redis: StartRedis, prefix: str) -> None:
 
 @pytest.mark.parametrize("appendonly", ["yes", "no"])
 def test_a_restart_is_noticed(start_redis: StartRedis, prefix: str, appendonly: str) -> None:
-    """`kill -9` in the middle of a batch: what was acknowledged may be lost, so the position does not move."""
+    """After `kill -9` during a batch acknowledged rows may be lost, so the position is not advanced."""
     server = start_redis(appendonly=appendonly, save="")
     store = store_of("redis", server.url, prefix)
     orders = table(prefix)
@@ -201,7 +203,7 @@ def test_a_restart_is_noticed(start_redis: StartRedis, prefix: str, appendonly: 
 
 
 def test_a_full_server_is_waited_for(start_redis: StartRedis, prefix: str) -> None:
-    """Out of memory: the batch fails as a whole, nothing is evicted, and with more memory it goes through."""
+    """When out of memory the batch fails as a whole, nothing is evicted, and with more memory it succeeds."""
     server = start_redis(maxmemory="3mb", save="")
     store = store_of("redis", server.url, prefix)
     orders = table(prefix)
@@ -217,8 +219,8 @@ def test_a_full_server_is_waited_for(start_redis: StartRedis, prefix: str) -> No
     store.close()
 
 
-def test_eviction_must_be_meant(start_redis: StartRedis, prefix: str) -> None:
-    """A server that evicts keys is refused, unless the config says that it may."""
+def test_eviction_must_be_allowed_by_the_config(start_redis: StartRedis, prefix: str) -> None:
+    """A server that evicts keys is refused unless the config allows it."""
     server = start_redis(maxmemory="100mb", maxmemory_policy="allkeys-lru", appendonly="yes")
     for meant, level in ((False, "fail"), (True, "warn")):
         store = store_of("redis", server.url, prefix, settings={"eviction": meant})
@@ -234,7 +236,7 @@ ALLOWED = [
 
 
 def test_an_acl_user_needs_only_its_prefix(client: redis.Redis, redis_url: str, prefix: str) -> None:
-    """The documented permissions are enough for everything; another prefix is denied, and nothing moves."""
+    """The documented permissions are enough; a write under another prefix is denied and does not move the position."""
     name = f"{prefix}-user"
     client.execute_command("ACL", "SETUSER", name, "on", ">secret", f"~{prefix}:*", *ALLOWED)
     try:
@@ -266,7 +268,7 @@ def test_an_acl_user_needs_only_its_prefix(client: redis.Redis, redis_url: str, 
 
 
 def test_a_wrong_password_is_refused(client: redis.Redis, redis_url: str, prefix: str) -> None:
-    """Said at once, without the password."""
+    """A wrong password is refused at once, without showing it."""
     name = f"{prefix}-user"
     client.execute_command("ACL", "SETUSER", name, "on", ">secret", "~*", "+@all")
     try:

@@ -1,4 +1,4 @@
-"""The Spark session on real servers: every package is there, the catalog works, nothing is said without need."""
+"""The Spark session on real servers: packages, catalog, secrets and output."""
 
 from __future__ import annotations
 
@@ -21,16 +21,16 @@ from cdc.errors import UsageError
 from cdc.secrets import Secret, SecretOptions, Url
 from spark_jobs.session.catalog import catalog_settings
 from spark_jobs.session.spark_session import session_properties, spark_session
-from tests.harness.database import Database
-from tests.harness.process import StartProcess
-from tests.harness.topics import create_topic
+from tests.harness.kafka.topics import create_topic
+from tests.harness.postgres.database import Database
+from tests.harness.processes.process import StartProcess
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 
 def test_the_session_reads_a_topic(spark: SparkSession, kafka_bootstrap: str, prefix: str) -> None:
-    """The Kafka package is there and fits: keys, values and headers come as they were written."""
+    """Spark reads keys, values and headers of a topic as they were written."""
     topic = f"{prefix}.public.x"
     create_topic(kafka_bootstrap, topic, 2)
     producer = Producer({"bootstrap.servers": kafka_bootstrap})
@@ -50,7 +50,7 @@ def test_the_session_reads_a_topic(spark: SparkSession, kafka_bootstrap: str, pr
 
 
 def test_the_session_writes_and_reads_iceberg(spark: SparkSession, warehouse: IcebergConfig) -> None:
-    """The warehouse is a catalog of its own: a table is made, merged into and read; the catalog is one SQLite file."""
+    """A table of the warehouse's catalog can be created, merged into and read; the catalog is one SQLite file."""
     table = f"tailrace.t{uuid.uuid4().hex[:8]}.x"
     spark.sql(f"CREATE NAMESPACE {table.rpartition('.')[0]}")
     spark.sql(f"CREATE TABLE {table} (id bigint, at timestamp) USING iceberg")
@@ -65,7 +65,7 @@ def test_the_session_writes_and_reads_iceberg(spark: SparkSession, warehouse: Ic
 
 
 def test_the_session_reads_postgres(spark: SparkSession, database: Database) -> None:
-    """Postgres's JDBC driver is there."""
+    """Spark reads a Postgres table over JDBC."""
     database.execute("CREATE TABLE x AS SELECT n AS id FROM generate_series(1, 5) AS n")
     host, _, rest = database.dsn.partition("@")[2].partition("/")
     rows = spark.read.jdbc(f"jdbc:postgresql://{host}/{rest}", "x", properties={"user": "postgres"}).collect()
@@ -98,8 +98,7 @@ def test_the_session_is_quiet_and_tells_no_secrets(start_process: StartProcess) 
 
 
 def test_a_connection_without_the_secret_is_refused(spark: SparkSession) -> None:
-    """Tasks carry passwords. The driver and its block manager, which hands tasks and data out, answer a call only after
-    the secret; both listen on the loopback interface."""
+    """The driver and its block manager answer only after the secret, and listen on the loopback interface."""
     assert spark.sparkContext.getConf().get("spark.authenticate") == "true"
     blocks = spark._jvm.org.apache.spark.SparkEnv.get().blockManager().blockManagerId()
     driver = int(spark.sparkContext.getConf().get("spark.driver.port") or 0)
@@ -127,8 +126,10 @@ def _unauthenticated_call(port: int) -> tuple[int, bytes]:
 
 
 def test_a_secret_is_named_for_a_standalone_cluster() -> None:
-    """Where Spark can make a secret itself, connections are authenticated; a standalone cluster's is in the config, and
-    `check` warns where it is missing. Between machines, connections are encrypted as well."""
+    """Connections are authenticated with Spark's own secret, or with the configured one on a standalone cluster.
+
+    `check` warns where it is missing. Connections between machines are encrypted.
+    """
     secret = SecretOptions({"spark.authenticate.secret": "s"})
     off = SecretOptions({"spark.authenticate": "false"})
     expected = {
@@ -159,7 +160,7 @@ def _config(settings: SparkConfig) -> Config:
 
 
 def test_the_users_options_come_last() -> None:
-    """An option of the config wins over ours; what is a list is added to ours, which a session cannot do without."""
+    """A configured option wins over ours, and is added to ours where it is a list."""
     options = SecretOptions(
         {"spark.ui.enabled": "true", "spark.driver.extraJavaOptions": "-Dx=1", "spark.jars": "/b.jar"}
     )
@@ -222,7 +223,7 @@ def test_the_catalog_is_what_the_config_names(warehouse: IcebergConfig, expected
 
 
 def test_two_warehouses_need_a_choice() -> None:
-    """A job is for one warehouse: with two in the config and none chosen, it says so."""
+    """With two warehouses in the config and none chosen, the job asks for a choice."""
     text = """
         [source]
         dsn = "postgresql://x@localhost/x"

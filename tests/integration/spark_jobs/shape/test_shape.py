@@ -1,4 +1,4 @@
-"""Expressions of a shape: what is refused and where, what is computed and in which form, what fails for one row."""
+"""Expressions of a shape: refused with their place, computed in the documented form, failed for single rows."""
 
 from __future__ import annotations
 
@@ -90,7 +90,7 @@ def _compiled(session: SparkSession, shape: TableShape) -> CompiledShape:
 def test_a_bad_expression_is_refused_with_its_place(
     session: SparkSession, text: str, at: str | None, what: str
 ) -> None:
-    """Without any data: what is not SQL, does not fit the table, or could give another value tomorrow."""
+    """An expression that is not SQL, does not fit the table or is not deterministic is refused without any data."""
     found = compile_shape(session, TABLE, TableShape(select={"f": text}))
     assert isinstance(found, list)
     assert [each.key for each in found] == [("select", "f")]
@@ -100,7 +100,7 @@ def test_a_bad_expression_is_refused_with_its_place(
 
 
 def test_all_problems_of_a_shape_are_found(session: SparkSession) -> None:
-    """A column that is not there, a key that is replaced, a where that is no condition; and without a table, syntax."""
+    """Every problem is reported: unknown columns, a replaced key, a `where` that is no condition, syntax errors."""
     shape = TableShape(columns=("gone",), where="id", select={"id": "1", "f": "1 +"})
     found = compile_shape(session, TABLE, shape)
     assert isinstance(found, list)
@@ -109,7 +109,7 @@ def test_all_problems_of_a_shape_are_found(session: SparkSession) -> None:
 
 
 def test_computed_fields_have_the_documented_form(session: SparkSession) -> None:
-    """As a column of the same kind would look in the topic; and the store's schema knows their types."""
+    """A computed field has the form of a column of its type, and the store's schema has that type."""
     select = {
         "a": "cast(total * 100 as bigint)",
         "b": "cast(total / 3 as decimal(12, 4))",
@@ -141,7 +141,7 @@ def test_computed_fields_have_the_documented_form(session: SparkSession) -> None
 
 
 def test_typed_stores_get_typed_values(session: SparkSession) -> None:
-    """The same expressions, for a store whose columns have Spark's types."""
+    """For a typed store the same expressions give Spark's types."""
     shape = _compiled(session, TableShape(where="id > 0", select={"b": "total * 2", "s": "cast(1 as tinyint)"}))
     frame = session.createDataFrame([(json.dumps(ROW), 7), (None, 8)], "after string, row int")
     good, gone = typed_shape(frame, shape).collect()
@@ -150,8 +150,8 @@ def test_typed_stores_get_typed_values(session: SparkSession) -> None:
     assert gone["shaped"] is None
 
 
-def test_an_expression_that_fails_is_that_rows_trouble(session: SparkSession) -> None:
-    """Never NULL, never the end of the job; NULL in `where` is false, and a row that is left out is not computed."""
+def test_an_expression_that_fails_fails_only_its_row(session: SparkSession) -> None:
+    """A failing expression fails its row and not the job; NULL in `where` is false; excluded rows are not computed."""
     select = {"cents": "cast(total * 100 as int)", "share": "1 / `Total`", "day": "date(at)", "again": "1 / `Total`"}
     shape = _compiled(session, TableShape(columns=(), where="status <> 'draft'", select=select))
     rows = [
@@ -173,7 +173,7 @@ def test_an_expression_that_fails_is_that_rows_trouble(session: SparkSession) ->
 
 
 def test_each_topic_has_its_own_shape(session: SparkSession) -> None:
-    """Two tables in one stream, and one without a shape; deletes and tombstones have none."""
+    """Two tables in one stream have their own shapes, and deletes and tombstones have none."""
     other = TABLE._replace(topic="p.public.other")
     one, two = _compiled(session, TableShape(where="id > 0")), compile_shape(session, other, TableShape(where="id > 5"))
     assert isinstance(two, CompiledShape)
@@ -185,7 +185,7 @@ def test_each_topic_has_its_own_shape(session: SparkSession) -> None:
 
 
 def test_a_store_without_expressions_has_nothing_evaluated(session: SparkSession) -> None:
-    """Its stream is the one that it would be without shapes: chosen columns are cut out by the tasks."""
+    """The stream of a store without expressions is unchanged; tasks remove the unlisted columns."""
     frame = session.createDataFrame([], "topic string, value binary")
     shape = _compiled(session, TableShape(columns=("status",)))
     fed = StoreTables(source={}, schemas={}, texts={}, spark=session, shapes={TABLE.topic: shape})

@@ -1,4 +1,4 @@
-"""Events as typed columns, on Spark: no record is lost, whatever its value is."""
+"""Events as typed columns on Spark: no record is lost, whatever its value is."""
 
 from __future__ import annotations
 
@@ -68,8 +68,7 @@ def _found(rows: DataFrame) -> dict[str, Any]:
 
 @pytest.mark.parametrize("bulk", [False, True], ids=["batch", "bulk load"])
 def test_every_record_is_a_row_a_delete_or_unfit(spark: SparkSession, bulk: bool) -> None:
-    """A text of more than 20 million characters is read. What is no event is unfit, with a reason; and each
-    record is counted once."""
+    """Every record is counted once, as a row, a delete, or unfit with a reason, also texts of 20 million characters."""
     records = _records(spark)
     if bulk:
         found = _found(loaded(newest(typed_events(records, TYPES)), COLUMNS))
@@ -85,7 +84,7 @@ def test_every_record_is_a_row_a_delete_or_unfit(spark: SparkSession, bulk: bool
 
 
 def test_a_shape_parks_a_row_that_cannot_be_read(spark: SparkSession) -> None:
-    """An expression is not evaluated over NULLs that stand for values which could not be read."""
+    """A row with unreadable values is parked, and no expression is evaluated over their NULLs."""
     session = shape_session(spark)
     shape = compile_shape(session, TABLE, TableShape(select={"size": "coalesce(length(body), 0)"}))
     assert isinstance(shape, CompiledShape)

@@ -1,4 +1,4 @@
-"""A table's share of a batch, on Spark: versions of one row are told from those of another, whatever their names."""
+"""A table's part of a batch on Spark keeps the versions of different rows apart."""
 
 from __future__ import annotations
 
@@ -19,7 +19,9 @@ EVENTS = (
 
 
 def test_a_key_that_changes_only_its_sign_is_one_row(spark: SparkSession) -> None:
-    """-0 is 0, in Postgres and in Spark, and two texts: a delete and an insert, but nothing that could be merged so."""
+    """-0 and 0 are equal in Postgres and Spark but differ as text; the batch merges a delete and an insert
+    correctly.
+    """
     rows = [
         ('{"end":-0.0}', 1, "c", '{"end":-0.0,"key":"old"}'),
         ('{"end":-0.0}', 2, "d", None),

@@ -1,4 +1,4 @@
-"""A warehouse whose catalog is a server: the same batches, switch, state and upkeep, for Spark and pyiceberg alike."""
+"""A warehouse whose catalog is a server works alike for Spark and pyiceberg."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from spark_jobs.shape.store_tables import StoreTables
 from spark_jobs.warehouse.apply import WarehouseBatches
 from spark_jobs.warehouse.maintain import maintain_warehouse
 from spark_jobs.warehouse.query import query_warehouse
-from tests.harness.database import Database
+from tests.harness.postgres.database import Database
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -40,8 +40,9 @@ class NoParking:
 
 
 def test_a_catalog_in_postgres(database: Database, spark: SparkSession, tmp_path: Path) -> None:
-    """With the user and the password beside the address: tables are made, fed, switched and tidied up through it, and
-    both readers see the same rows."""
+    """With a catalog in Postgres, tables are created, synced, switched and maintained, and both readers see the same
+    rows.
+    """
     parts = urlsplit(database.dsn)
     address = parts._replace(netloc=f"{parts.hostname}:{parts.port}").geturl()
     warehouse = IcebergConfig(

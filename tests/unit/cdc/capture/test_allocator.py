@@ -7,7 +7,7 @@ import sys
 
 import pytest
 
-from tests.harness.process import ROOT
+from tests.harness.processes.process import ROOT
 
 _CODE = """
 import re

@@ -26,8 +26,8 @@ from cdc.postgres.replication import ReplicationStream
 from cdc.postgres.stream_waiting import StreamWaiter
 from cdc.postgres.worker_thread import Worker
 from cdc.publishing.publisher import Publisher
-from tests.harness.event_rules import Feed, full, make_table
-from tests.harness.pgoutput import LEFT_OUT, begin, commit, insert, update
+from tests.harness.pipeline.event_rules import Feed, full, make_table
+from tests.harness.postgres.pgoutput import LEFT_OUT, begin, commit, insert, update
 
 ORDERS = 16_384
 NOTHING = Progress(

@@ -13,7 +13,7 @@ from cdc.errors import ProtocolError
 from cdc.kafka.record import Record
 from cdc.lsn import Version
 from cdc.pgoutput.messages import UNCHANGED
-from tests.harness.event_rules import (
+from tests.harness.pipeline.event_rules import (
     BOOL,
     ID_AND_NAME,
     INT8,
@@ -26,7 +26,7 @@ from tests.harness.event_rules import (
     value_of,
     version_of,
 )
-from tests.harness.pgoutput import LEFT_OUT, begin, commit, delete, insert, origin, truncate, update
+from tests.harness.postgres.pgoutput import LEFT_OUT, begin, commit, delete, insert, origin, truncate, update
 
 ORDERS = 16_384
 ITEMS = 16_400
@@ -73,10 +73,11 @@ def test_the_version_in_the_header_is_the_one_in_the_value() -> None:
     """A reader may take either."""
     feed = Feed(make_table())
     feed.transaction(0x5000, insert(ORDERS, ["1", "a"]), delete(ORDERS, key=["1", None]))
-    for record in feed.records:
-        if record.value is not None:
-            source = value_of(record)["source"]
-            assert version_of(record) == Version(source["position"], source["seq"])
+    events = [record for record in feed.records if record.value is not None]
+    assert len(events) == 2
+    for record in events:
+        source = value_of(record)["source"]
+        assert version_of(record) == Version(source["position"], source["seq"])
 
 
 def test_the_sequence_names_the_end_of_the_last_commit() -> None:

@@ -14,7 +14,7 @@ from cdc.encoding import row_runs
 
 _CASES = """
 import sys
-from cdc.kafka.direct_produce import Outlet
+from cdc.kafka.direct_produce import RowSender
 from cdc.audit.native_records import NativeRecords, digests
 from cdc.encoding.native_rows import NativeLines, NativeRun
 
@@ -38,8 +38,8 @@ def records(data, number):
     return NativeRecords(exact=True, by_id=False, one_column=True, seed=1).take(data, number, 0, 0, 9)
 
 
-def outlet_rows(*rows):
-    Outlet().send_rows("t", rows, b"v")
+def sent_rows(*rows):
+    RowSender().send_rows("t", rows, b"v")
 
 
 CASES = {
@@ -69,8 +69,8 @@ CASES = {
     "more records than bytes": lambda: records(b"\\0" * 8, 1 << 58),
     "fewer records than none": lambda: records(b"", -1),
     "a digest of none": lambda: digests([None], 1),
-    "a record without a key": lambda: outlet_rows((None, b"")),
-    "a record without an event": lambda: outlet_rows((b"", None)),
+    "a record without a key": lambda: sent_rows((None, b"")),
+    "a record without an event": lambda: sent_rows((b"", None)),
 }
 for name, case in CASES.items():
     print(name, end=": ", flush=True)

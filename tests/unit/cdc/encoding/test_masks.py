@@ -17,7 +17,7 @@ from cdc.pgoutput.messages import UNCHANGED
 from cdc.tables import schema_record
 from cdc.tables.mask_rules import refuse_lost_mask
 from cdc.tables.recorded_state import CatalogColumn, TableState
-from tests.harness.event_rules import INT8, TEXT, make_table
+from tests.harness.pipeline.event_rules import INT8, TEXT, make_table
 
 HASH, NULL, FIXED = Mask(MaskKind.HASH), Mask(MaskKind.NULL), Mask(MaskKind.FIXED, 'a "b"\\')
 PEOPLE = TableName("public", "people")

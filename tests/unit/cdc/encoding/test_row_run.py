@@ -21,8 +21,8 @@ from cdc.config.tables import Mask, MaskKind
 from cdc.encoding import row_runs
 from cdc.encoding.row_runs import Member, RowRun
 from cdc.encoding.table_encoder import TableEncoder
-from tests.harness.event_rules import BOOL, INT8, TEXT, make_table
-from tests.harness.pgoutput import LEFT_OUT, Cells, cells
+from tests.harness.pipeline.event_rules import BOOL, INT8, TEXT, make_table
+from tests.harness.postgres.pgoutput import LEFT_OUT, Cells, cells
 
 NUMERIC, BYTEA, FLOAT8, TEXT_ARRAY, DATE, TIMESTAMP, TIMESTAMPTZ = 1700, 17, 701, 1009, 1082, 1114, 1184
 WIDE = [

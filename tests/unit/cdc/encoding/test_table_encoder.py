@@ -10,8 +10,8 @@ from cdc.errors import ProtocolError, RefusedError
 from cdc.lsn import Version
 from cdc.pgoutput.messages import UNCHANGED, Value
 from cdc.tables import schema_record
-from tests.harness.documented import example
-from tests.harness.event_rules import BOOL, ID_AND_NAME, INT8, TEXT, make_table
+from tests.harness.docs.events_page import example
+from tests.harness.pipeline.event_rules import BOOL, ID_AND_NAME, INT8, TEXT, make_table
 
 NUMERIC, BYTEA, FLOAT8, TEXT_ARRAY = 1700, 17, 701, 1009
 

@@ -13,8 +13,8 @@ from cdc.monitoring.alerts.conditions import AlertCondition
 from cdc.monitoring.alerts.delivery import Delivery
 from cdc.monitoring.status_record import HealthLevel
 from cdc.secrets import SecretOptions, WebhookUrl
-from tests.harness.waiting import eventually
-from tests.harness.webhook_receiver import Receiver
+from tests.harness.network.webhook_receiver import Receiver
+from tests.harness.processes.waiting import eventually
 
 BEHIND = {"store cache": AlertCondition(where="store cache", state=HealthLevel.BEHIND, reason="It is 90 s behind.")}
 DOWN = {"store cache": AlertCondition(where="store cache", state=HealthLevel.DOWN, reason="It does not answer.")}

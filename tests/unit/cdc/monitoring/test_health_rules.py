@@ -13,7 +13,15 @@ from cdc.monitoring.alerts.conditions import conditions_of
 from cdc.monitoring.health_rules import HealthRules
 from cdc.monitoring.status_record import HealthLevel, SlotStatus, StoreStatus, TopicsStatus
 from cdc.units import in_bytes, in_time
-from tests.harness.sample_statuses import SCENES, busy, idle, row_parked, shop_config, slot_nearly_lost, store_down
+from tests.harness.dashboard.sample_statuses import (
+    SCENES,
+    busy,
+    idle,
+    row_parked,
+    shop_config,
+    slot_nearly_lost,
+    store_down,
+)
 
 
 @pytest.fixture

@@ -20,7 +20,7 @@ from cdc.positions.progress import Progress
 from cdc.positions.store_notes import Refusal
 from cdc.stores.contract import Generation, Position, TopicPosition
 from cdc.tables.recorded_state import TableState, TableStates
-from tests.harness.sample_statuses import shop_config
+from tests.harness.dashboard.sample_statuses import shop_config
 
 TOPIC = "shop.public.orders"
 TABLE = TableState(schema="public", table="orders", topic=TOPIC, key=["id"], storage="", columns=[])

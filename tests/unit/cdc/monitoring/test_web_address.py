@@ -7,7 +7,7 @@ from pathlib import Path
 import psutil
 import pytest
 
-from tests.harness.process import Process, StartProcess
+from tests.harness.processes.process import Process, StartProcess
 
 _CONFIG = """
 [source]

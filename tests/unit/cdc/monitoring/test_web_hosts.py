@@ -10,8 +10,8 @@ import pytest
 from starlette.datastructures import URL
 from starlette.requests import HTTPConnection
 
-from tests.harness.page_server import PageServer, serving
-from tests.harness.sample_statuses import idle, shop_config
+from tests.harness.dashboard.page_server import PageServer, serving
+from tests.harness.dashboard.sample_statuses import idle, shop_config
 
 TOKEN = "a-token-of-tests-0123"
 _CLOSED = ("/api/state", "/metrics", "/api/history", "/api/openapi.json", "/", "/assets/main.js")

@@ -11,10 +11,10 @@ from pathlib import Path
 import pytest
 
 from cdc.monitoring.status_record import HealthLevel
-from tests.harness.dashboard_client import Visitor
-from tests.harness.page_server import PageServer, serving
-from tests.harness.sample_statuses import busy, idle, shop_config, store_down
-from tests.harness.waiting import eventually
+from tests.harness.dashboard.client import Visitor
+from tests.harness.dashboard.page_server import PageServer, serving
+from tests.harness.dashboard.sample_statuses import busy, idle, shop_config, store_down
+from tests.harness.processes.waiting import eventually
 
 TOKEN = "a-token-of-tests-0123"
 _TOKEN_SECTION = f'\n[dashboard]\ntoken = "{TOKEN}"\n'

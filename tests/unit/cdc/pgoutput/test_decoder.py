@@ -26,8 +26,8 @@ from cdc.pgoutput.messages import (
     Update,
     Value,
 )
-from tests.harness import pgoutput
-from tests.harness.pgoutput import LEFT_OUT
+from tests.harness.postgres import pgoutput
+from tests.harness.postgres.pgoutput import LEFT_OUT
 
 COLUMNS = [("id", 20, -1, True), ("näme", 1043, 84, False)]
 

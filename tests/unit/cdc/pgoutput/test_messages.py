@@ -6,7 +6,7 @@ import pytest
 
 from cdc.pgoutput.decoder import decode_message
 from cdc.pgoutput.messages import UNCHANGED, Begin, Insert, Update
-from tests.harness.pgoutput import LEFT_OUT, insert
+from tests.harness.postgres.pgoutput import LEFT_OUT, insert
 
 
 def test_a_message_cannot_be_changed() -> None:

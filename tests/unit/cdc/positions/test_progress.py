@@ -10,7 +10,7 @@ import pytest
 from cdc.errors import RefusedError
 from cdc.lsn import LSN, Version
 from cdc.positions.progress import FORMAT, LastCommit, Progress, decode_progress
-from tests.harness.documented import example
+from tests.harness.docs.events_page import example
 
 
 @pytest.fixture

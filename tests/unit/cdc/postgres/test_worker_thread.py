@@ -11,7 +11,7 @@ from collections.abc import Iterator
 import pytest
 
 from cdc.postgres.worker_thread import Worker
-from tests.harness.waiting import eventually
+from tests.harness.processes.waiting import eventually
 
 
 @pytest.fixture

@@ -11,7 +11,7 @@ from cdc.config import SnapshotConfig
 from cdc.snapshot.chunk_plan import Limits, RelationSize, plan_chunks, readers
 from cdc.snapshot.records import ChunkState
 from cdc.snapshot.table_description import DescribedTable, Leaf
-from tests.harness.event_rules import make_table
+from tests.harness.pipeline.event_rules import make_table
 
 BLOCK = 8192
 MEGABYTE = 1 << 20

@@ -11,7 +11,8 @@ import pytest
 
 from cdc.config import parse_config
 from cdc.errors import TransientError
-from cdc.snapshot.initial_chunk import Attempt, AttemptOutcome, ChunkTask, RateLimiter
+from cdc.snapshot.chunk_attempt import Attempt, AttemptOutcome, RateLimiter
+from cdc.snapshot.initial_chunk import ChunkTask
 from cdc.snapshot.meter import Meter
 from cdc.snapshot.records import ChunkState, SnapshotState
 from spark_jobs.snapshot import chunk_queue
@@ -142,19 +143,6 @@ def test_progress_counts_what_an_earlier_run_has_done_but_not_as_speed() -> None
     assert (then.rows, then.rows_per_second, then.seconds_left, then.wal_held_bytes) == (1500, 50.0, 20.0, 7)
     assert not meter.is_complete
     assert meter.left_out == {"1": "rewritten"}
-
-
-def test_a_failed_job_says_what_is_wrong() -> None:
-    """Not the first of a hundred lines of stack traces, which is the same whatever happened."""
-    text = (
-        "An error occurred while calling z:org.apache.spark.api.python.PythonRDD.collectAndServe.\n"
-        ": org.apache.spark.SparkException: Job aborted due to stage failure: Task 0 in stage 1.0 failed 4 times\n"
-        "Error from python worker:\n"
-        "  /usr/bin/python3: Error while finding module specification for 'x' (ModuleNotFoundError: No module)\n"
-        "\tat org.apache.spark.errors.SparkCoreErrors$.eof(SparkCoreErrors.scala:55)\n"
-    )
-    assert "ModuleNotFoundError" in chunk_queue._gist(text)
-    assert chunk_queue._gist("") == "no reason given"
 
 
 def test_a_queue_that_is_held_begins_nothing_and_skips_what_nobody_wants() -> None:

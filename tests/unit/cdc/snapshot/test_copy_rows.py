@@ -14,7 +14,7 @@ from cdc.encoding.table_encoder import TableEncoder
 from cdc.errors import ProtocolError
 from cdc.snapshot import copy_rows
 from cdc.snapshot.copy_rows import READS_TUPLES, LineEncoder, unescape_copy
-from tests.harness.event_rules import BOOL, INT8, TEXT, make_table
+from tests.harness.pipeline.event_rules import BOOL, INT8, TEXT, make_table
 
 BYTEA, NUMERIC, TEXT_ARRAY = 17, 1700, 1009
 COLUMNS = [

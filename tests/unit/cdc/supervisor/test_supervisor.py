@@ -19,7 +19,7 @@ from cdc.supervisor.parts.maintenance import MaintenancePart
 from cdc.supervisor.parts.part import PipelinePart, ProcessCondition
 from cdc.supervisor.parts.snapshots_due import SnapshotsDue, SnapshotWatch, snapshots_due
 from cdc.supervisor.parts.sync import SyncPart
-from tests.harness.supervised_part import Bench, Life
+from tests.harness.pipeline.supervised_part import Bench, Life
 
 
 def _started(bench: Bench, **settings: Any) -> PipelinePart:

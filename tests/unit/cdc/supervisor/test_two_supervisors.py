@@ -7,7 +7,7 @@ import pytest
 from cdc.supervisor.parts.capture import CapturePart
 from cdc.supervisor.parts.part import ProcessCondition
 from cdc.supervisor.parts.sync import SyncPart
-from tests.harness.supervised_part import Bench
+from tests.harness.pipeline.supervised_part import Bench
 
 
 @pytest.mark.parametrize("word", ["streaming", "waiting_for_initial_snapshot", "retrying"])
@@ -22,7 +22,7 @@ def test_the_stores_are_fed_once_capture_has_said_that_it_does_not_stand_by(word
 
 
 def test_who_stands_by_does_so_until_it_leads() -> None:
-    """Trouble while it stands by changes nothing, and is over when it stands by again."""
+    """Interruptions while it stands by changes nothing, and is over when it stands by again."""
     bench = Bench()
     capture = CapturePart(["capture"], **bench.settings())
     capture.poll()

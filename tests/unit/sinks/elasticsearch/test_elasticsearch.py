@@ -21,7 +21,7 @@ from sinks.elasticsearch.naming import OWN, field_name, index_of, own_index, spl
 from sinks.elasticsearch.writing import bulk
 from sinks.elasticsearch.writing.documents import Documents
 from sinks.elasticsearch.writing.external_versions import NARROW, Numbering, numbering_after
-from tests.harness.webhook_receiver import Receiver
+from tests.harness.network.webhook_receiver import Receiver
 
 positions = st.integers(1, 2**47 - 1).map(lambda number: number * 8)
 versions = st.builds(Version, positions, st.integers(0, 2**32 - 1))

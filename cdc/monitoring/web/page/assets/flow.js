@@ -38,7 +38,7 @@ export function hopsOf(record) {
       main: slot.exists ? (slot.wal_status === "lost" ? "lost" : `retains ${inBytes(slot.retained_bytes)}`) : "none",
       more: slot.wal_status === "lost" ? (slot.invalidation_reason ?? "invalidated by the server") : slot.seconds_left !== null ? `invalidated in ${inTime(slot.seconds_left)} at this rate` : slot.exists ? limit : "created at the first start", rate: topics.records_per_second },
     { key: "topics", name: "Topics", kind: "Kafka", health: topics.health,
-      main: topics.lsn === null ? (topics.state === null ? "nothing yet" : "copying") : behind(topics.seconds),
+      main: topics.lsn === null ? (topics.state === null ? "nothing yet" : "initial snapshot") : behind(topics.seconds),
       more: `${inRate(topics.records_per_second)} records per second${topics.parked ? `, ${inCount(topics.parked)} rows parked` : ""}`, rate: topics.records_per_second },
   ];
 }

@@ -1,0 +1,1 @@
+"""The dashboard and its metrics under test."""

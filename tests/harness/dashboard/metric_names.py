@@ -1,0 +1,19 @@
+"""Which metrics a scrape has, and which ones the files under deploy/ and the documentation use."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+_ROOT = Path(__file__).parents[3]
+_NAME = re.compile(r"\btailrace_[a-z_]+[a-z]\b")
+USERS = ("deploy/grafana/tailrace.json", "deploy/prometheus/alerts.yml", "docs/reference/metrics.md")
+
+
+def names_scraped(scrape: str) -> set[str]:
+    """Also those without a value just now: a figure that nobody knows is absent, its name is not."""
+    return {line.split()[2] for line in scrape.splitlines() if line.startswith("# TYPE ")}
+
+
+def names_used() -> dict[str, set[str]]:
+    return {name: set(_NAME.findall((_ROOT / name).read_text(encoding="utf-8"))) for name in USERS}

@@ -1,0 +1,1 @@
+"""Checks the documentation and generates its reference of commands."""

@@ -1,0 +1,1 @@
+"""Reads and changes topics without the product's code."""

@@ -1,0 +1,1 @@
+"""Proxies, TLS and an HTTP receiver between a program and a server."""

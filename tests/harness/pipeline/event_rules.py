@@ -1,0 +1,149 @@
+"""Feeds hand-made pgoutput messages to `cdc.capture.event_rules` as capture does, and collects what comes out."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Mapping
+from typing import Any, Final
+
+from cdc.capture.event_rules import EventRules
+from cdc.config.tables import Mask
+from cdc.encoding.table_encoder import Shape, TableEncoder
+from cdc.encoding.values import TypeInfo, built_in
+from cdc.kafka.record import Headers, Record
+from cdc.lsn import Version
+from cdc.pgoutput.decoder import HEAD_BYTES, decode_message, start_of
+from cdc.pgoutput.messages import Begin, Commit, Delete, Insert, Origin, Relation, Truncate, Update
+from tests.harness.postgres import pgoutput
+
+INT8, TEXT, BOOL = 20, 25, 16
+NOTHING_PUBLISHED: Final = Version(0, 0)
+# name, type, in the replica identity
+Columns = Iterable[tuple[str, int, bool]]
+ID_AND_NAME: Columns = (("id", INT8, True), ("name", TEXT, False))
+
+
+def types_of(relation: Relation) -> dict[int, TypeInfo]:
+    found = {column.type_oid: built_in(column.type_oid) for column in relation.columns}
+    return {oid: info for oid, info in found.items() if info is not None}
+
+
+def make_table(
+    oid: int = 16_384,
+    name: str = "orders",
+    columns: Columns = ID_AND_NAME,
+    *,
+    key: Iterable[str] = ("id",),
+    identity: str = "d",
+    deferrable_key: bool = False,
+    columns_published: tuple[str, ...] | None = None,
+    masks: Mapping[str, Mask] | None = None,
+) -> TableEncoder:
+    data = pgoutput.relation(
+        oid, "public", name, ((column, type_oid, -1, in_key) for column, type_oid, in_key in columns), identity=identity
+    )
+    relation = decode_message(data)
+    assert isinstance(relation, Relation)
+    shape = Shape(
+        schema="public",
+        table=name,
+        topic=f"shop.public.{name}",
+        key=tuple(key),
+        deferrable_key=deferrable_key,
+        columns=columns_published,
+        masks=masks or {},
+        salt=b"salt",
+    )
+    return TableEncoder(relation, shape, types_of(relation))
+
+
+def full(columns: Columns = ID_AND_NAME) -> Columns:
+    """The same columns under REPLICA IDENTITY FULL, where all of them count as key."""
+    return tuple((name, type_oid, True) for name, type_oid, _ in columns)
+
+
+class Feed:
+    """`records` is what was emitted; what waits for a query is in `changes.held`."""
+
+    def __init__(
+        self,
+        *tables: TableEncoder,
+        resume_after: Version = NOTHING_PUBLISHED,
+        base: int = 0,
+        partitions: int = 2,
+        quick: bool = True,
+    ) -> None:
+        self.records: list[Record] = []
+        self.changes = EventRules(
+            pipeline="shop",
+            database="shop_db",
+            base=base,
+            resume_after=resume_after,
+            emit=self._emit,
+            partitions=partitions,
+        )
+        self.changes.now = b'"ts_ms":1,"ts_us":1000,"ts_ns":1000000'
+        self._quick = quick
+        self._lsn = 0x1000
+        for table in tables:
+            self.changes.on_table(table)
+
+    def __call__(self, *messages: bytes) -> None:
+        """Each message gets an LSN of its own, as the server would give it; all of them arrive at once."""
+        items = []
+        for data in messages:
+            self._lsn += 8
+            items.append(b"w" + self._lsn.to_bytes(8, "big") + bytes(16) + data)
+        at = 0
+        while at < len(items):
+            if self._quick:
+                at = self.changes.take_rows(items, at, len(items))
+            if at < len(items):
+                self._dispatch(items[at][HEAD_BYTES:], *start_of(items[at]))
+                at += 1
+
+    def transaction(self, commit_lsn: int, *messages: bytes, xid: int = 700) -> None:
+        self(pgoutput.begin(commit_lsn, xid=xid), *messages, pgoutput.commit(commit_lsn))
+
+    @property
+    def all(self) -> list[Record]:
+        """Emitted and held records in the order in which they will be published; nothing may wait for a query."""
+        held = [item for item in self.changes.held if isinstance(item, Record)]
+        assert len(held) == len(self.changes.held)
+        return [*self.records, *held]
+
+    def _emit(self, topic: str, key: bytes, value: bytes | None, headers: Headers, partition: int) -> None:
+        self.records.append(Record(topic, key, value, headers, partition))
+
+    def _dispatch(self, data: bytes, lsn: int) -> None:
+        message, changes = decode_message(data), self.changes
+        if isinstance(message, Begin):
+            changes.on_begin(message)
+        elif isinstance(message, Commit):
+            changes.on_commit(message)
+        elif isinstance(message, (Insert, Update, Delete)):
+            changes.on_row(message, lsn)
+        elif isinstance(message, Truncate):
+            changes.on_truncate(message, lsn)
+        elif isinstance(message, Origin):
+            changes.on_origin(message)
+
+
+def value_of(record: Record) -> dict[str, Any]:
+    assert record.value is not None
+    value: dict[str, Any] = json.loads(record.value)
+    return value
+
+
+def version_of(record: Record) -> Version:
+    name, text = record.headers[0]
+    assert name == "v"
+    return Version.parse(text.decode())
+
+
+def outline(records: Iterable[Record]) -> list[tuple[str | None, str, Version]]:
+    """What a reader of the topic goes by: op (None for a tombstone), key, version."""
+    return [
+        (None if record.value is None else value_of(record)["op"], record.key.decode(), version_of(record))
+        for record in records
+    ]

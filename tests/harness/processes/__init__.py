@@ -1,0 +1,1 @@
+"""Running `tailrace` as a process or in the test's own, and waiting on conditions."""

@@ -1,0 +1,1 @@
+"""Stores under test: opened, synced, audited, tampered with and restored."""
