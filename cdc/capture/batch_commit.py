@@ -24,10 +24,7 @@ from cdc.tables.watch import TableWatch
 
 
 class BatchCommit:
-    """Publishes batches.
-
-    The caller may replace `states` between two calls. The next batch writes the new states to `__schema`.
-    """
+    """Publishes batches. `states`: the states of the tables, as the next batch records them."""
 
     def __init__(
         self,
@@ -50,6 +47,10 @@ class BatchCommit:
         self._positions_topic = control_topic(prefix, Control.POSITIONS)
         self._progress_topic = control_topic(prefix, Control.PROGRESS)
         self._schema_topic = control_topic(prefix, Control.SCHEMA)
+
+    def replace_states(self, states: TableStates) -> None:
+        """Write these states to `__schema` with the next batch. Call this between two calls of `publish`."""
+        self.states = states
 
     def publish(self, held: Held, draft: Progress, *, heartbeat: bool) -> Progress:
         """Publish the batch and return the committed progress record.

@@ -14,7 +14,9 @@ from typing import Protocol, TypeVar
 import msgspec
 from confluent_kafka import KafkaException, Message, TopicPartition
 
-from cdc.capture.event_rules import EventRules
+from cdc.capture.events.event_rules import EventRules
+from cdc.capture.events.numbering import Numbering
+from cdc.capture.events.record_queue import RecordQueue
 from cdc.config import Config, KafkaConfig
 from cdc.encoding.table_encoder import Shape
 from cdc.errors import TransientError
@@ -30,7 +32,7 @@ from cdc.snapshot.events import full_snapshot_markers, snapshot_event
 from cdc.snapshot.incremental import watermarks
 from cdc.snapshot.incremental.announced import AnnouncedSnapshots
 from cdc.snapshot.incremental.chunk_rows import CHUNK_HEADER, GONE, SIZE_HEADER, TOPIC_HEADER, SnapshotRow, chunk_tag
-from cdc.snapshot.incremental.window import WindowVerdict
+from cdc.snapshot.incremental.window import ChunkWindows, WindowVerdict
 from cdc.snapshot.records import ChunkState, SnapshotState
 from cdc.tables.event_settings import job_settings_mismatch, name_of
 from cdc.tables.recorded_state import TableState, TableStates
@@ -58,8 +60,11 @@ class WatermarkHandler:
     def __init__(
         self,
         config: Config,
-        changes: EventRules,
         *,
+        numbering: Numbering,
+        rules: EventRules,
+        queue: RecordQueue,
+        windows: ChunkWindows,
         database: str,
         call: Call,
         settle: Callable[[], None],
@@ -70,7 +75,10 @@ class WatermarkHandler:
         self._prefix = config.kafka.prefix
         self._pipeline = watermarks.pipeline_of(config)
         self._announced = AnnouncedSnapshots(config.kafka)
-        self._changes = changes
+        self._numbering = numbering
+        self._rules = rules
+        self._queue = queue
+        self._windows = windows
         self._database = database
         self._call = call
         self._settle = settle
@@ -88,15 +96,15 @@ class WatermarkHandler:
             log.debug(
                 "watermark_ignored", reason="it belongs to another pipeline", pipeline=mark.pipeline, lsn=str(lsn)
             )
-        elif self._changes.is_replaying_snapshots:
+        elif self._numbering.is_replaying_snapshots:
             pass  # capture handled it before the restart
         elif isinstance(mark, watermarks.LowWatermark):
             if (reason := self._why_refused(mark.tables, mark.settings, states)) is not None:
                 log.warning("watermark_refused", reason=reason, copy=mark.copy, chunk=mark.chunk, lsn=str(lsn))
                 return states
             topics = [states.tables[oid].topic for oid in mark.tables if oid in states.tables]
-            self._changes.windows.low((mark.copy, mark.chunk), (mark.attempt, mark.reading), topics, lsn)
-            self._changes.watch_windows()
+            self._windows.low((mark.copy, mark.chunk), (mark.attempt, mark.reading), topics, lsn)
+            self._rules.watch_windows()
         elif isinstance(mark, watermarks.HighWatermark):
             self._on_high(mark, lsn, states)
         else:
@@ -113,7 +121,6 @@ class WatermarkHandler:
 
     def _on_high(self, mark: watermarks.HighWatermark, lsn: LSN, states: TableStates) -> None:
         chunk = msgspec.structs.replace(mark.chunk, attempt=mark.attempt, repeat="")
-        windows = self._changes.windows
         if not self._call(lambda: self._announced.has_chunk(chunk.copy, chunk.number)):
             log.warning(
                 "watermark_ignored", reason="no snapshot job has announced its chunk", copy=chunk.copy, lsn=str(lsn)
@@ -125,8 +132,8 @@ class WatermarkHandler:
             self._note(msgspec.structs.replace(chunk, rows=0, done=False, repeat=reason, refused=True))
             return
         snapshot = Snapshot.parse(mark.snapshot)
-        verdict = windows.high((chunk.copy, chunk.number), (mark.attempt, mark.reading), snapshot, mark.writers)
-        self._changes.watch_windows()
+        verdict = self._windows.high((chunk.copy, chunk.number), (mark.attempt, mark.reading), snapshot, mark.writers)
+        self._rules.watch_windows()
         self._introduce(tables)
         self._settle()
         tag = chunk_tag(chunk.copy, chunk.number, mark.attempt, mark.reading)
@@ -150,7 +157,7 @@ class WatermarkHandler:
         self._note(chunk)
 
     def _publish(self, waiting: WaitingRows, verdict: WindowVerdict, lsn: LSN, states: TableStates) -> int:
-        version = Version(self._changes.position, 0)
+        version = Version(self._numbering.position, 0)
         stamp = str(version).encode()
         found = self._events("r", lsn, version, states)
         deletes = self._events("d", lsn, version, states)
@@ -163,9 +170,9 @@ class WatermarkHandler:
                 events = parked if size else deletes if row == GONE else found
                 head, tail = events[topic]
                 headers = parked_headers(stamp, size) if size else [("v", stamp)]
-                self._changes.on_snapshot_row(Record(topic, key, head + (GONE if size else row) + tail, headers))
+                self._queue.put(Record(topic, key, head + (GONE if size else row) + tail, headers))
                 if events is not found:
-                    self._changes.on_snapshot_row(Record(topic, key, None, headers))
+                    self._queue.put(Record(topic, key, None, headers))
                 published += not size
         return published
 
@@ -180,7 +187,7 @@ class WatermarkHandler:
                 database=self._database,
                 lsn=lsn,
                 version=version,
-                taken_ms=self._changes.commit_ms,
+                taken_ms=self._numbering.commit_ms,
                 op=op,
                 parked=parked,
             )
@@ -192,7 +199,7 @@ class WatermarkHandler:
 
         A row that the snapshot did not read no longer exists at the source.
         """
-        if mark.copy.base != self._changes.base:
+        if mark.copy.base != self._numbering.base:
             log.warning(
                 "watermark_ignored", reason="its snapshot began before a recovery", copy=mark.copy.id, lsn=str(lsn)
             )
@@ -208,7 +215,7 @@ class WatermarkHandler:
         if reason is not None:
             log.warning("watermark_refused", reason=reason, copy=mark.copy.id, lsn=str(lsn))
             self._note(
-                msgspec.structs.replace(plan, state="abandoned", reason=reason, ended_ms=self._changes.commit_ms)
+                msgspec.structs.replace(plan, state="abandoned", reason=reason, ended_ms=self._numbering.commit_ms)
             )
             return states
         self._introduce(mark.whole)
@@ -223,14 +230,14 @@ class WatermarkHandler:
                 database=self._database,
                 partitions=self._kafka.partitions,
             ):
-                self._changes.on_snapshot_row(record)
+                self._queue.put(record)
             states = states.copied(state.topic, began)
-        self._note(msgspec.structs.replace(plan, state="complete", ended_ms=self._changes.commit_ms))
+        self._note(msgspec.structs.replace(plan, state="complete", ended_ms=self._numbering.commit_ms))
         log.info("snapshot_complete", copy=mark.copy.id, lsn=str(lsn), tables=len(mark.whole))
         return states
 
     def _note(self, record: ChunkState | SnapshotState) -> None:
-        self._changes.on_snapshot_row(Record(self._snapshots_topic, record.key, record.encode(), [("v", b"")], 0))
+        self._queue.put(Record(self._snapshots_topic, record.key, record.encode(), [("v", b"")], 0))
 
 
 def _shape(state: TableState) -> Shape:

@@ -1,12 +1,18 @@
-"""Chooses the topic of a logical message. Any role may send messages, so the number of their topics is limited."""
+"""The topic and the record of a user's logical message.
+
+Any role may send messages, so the number of their topics is limited.
+"""
 
 from __future__ import annotations
 
 import re
 
+from cdc.capture.events.numbering import MessageNumber
 from cdc.config import Config
+from cdc.kafka.record import MESSAGE_HEADER, Record
 from cdc.logs import Seldom, get_logger
 from cdc.names import message_topic, other_messages_topic
+from cdc.pgoutput.messages import LogicalMessage
 from cdc.positions.progress import Progress
 
 log = get_logger("capture")
@@ -65,3 +71,19 @@ class MessageTopics:
 def _compiled(pattern: str) -> re.Pattern[str]:
     """Compile a name pattern: `*` matches any text, all other characters match themselves."""
     return re.compile(".*".join(map(re.escape, pattern.split("*"))), re.DOTALL)
+
+
+def message_record(message: LogicalMessage, topic: str, number: MessageNumber, *, is_shared: bool = False) -> Record:
+    """Return the record of a logical message.
+
+    `is_shared`: messages with other names use the same topic, so a header carries the name.
+    """
+    key = b'{"position":%d,"message":%d}' % (number.position, number.number)
+    headers = [
+        ("v", b"%016x.%08x" % (number.position, number.seq)),
+        (MESSAGE_HEADER, b"true" if message.transactional else b"false"),
+        ("lsn", b"%d" % message.lsn),
+    ]
+    if is_shared:
+        headers.append(("name", message.prefix.encode()))
+    return Record(topic, key, message.content, headers, 0)

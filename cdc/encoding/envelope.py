@@ -54,8 +54,9 @@ class Envelope:
         position: int,
         previous_commit_end: LSN | None,
         origin: Origin | None,
+        table_order: int = 0,
     ) -> None:
-        self.table_order = 0
+        self.table_order = table_order
         commit_us = begin.commit_time_us + POSTGRES_EPOCH_US
         event = _template(pipeline, database, shape.schema, shape.table) % (
             commit_us // 1000,
@@ -72,6 +73,15 @@ class Envelope:
         )
         # The constant parts between a row's values, for `render` and for the hot loop of `row_runs`.
         self.parts = event.split(_ROW)
+
+    def next_event(self) -> int:
+        """Count the next event of the table."""
+        self.table_order += 1
+        return self.table_order
+
+    def advance(self, table_order: int) -> None:
+        """Take over the number of the last event of a run that the fast path has rendered."""
+        self.table_order = table_order
 
     def render(
         self, op: bytes, before: bytes, after: bytes, place: Place, now: bytes, reselected: Sequence[str] = ()

@@ -13,7 +13,7 @@ from libc.string cimport memchr, memcmp, memcpy
 from cdc.encoding.native_json cimport NULL_LENGTH, Buffer, Columns, Value
 from cdc.kafka.direct_produce cimport RowSender
 
-from cdc.encoding.row_compiler import MALFORMED_ROW
+from cdc.encoding.values import MALFORMED_ROW
 
 cdef enum:
     HEAD_BYTES = 25  # precede every message and contain its LSN

@@ -1,16 +1,19 @@
 """Capture's hot loop: converts a run of row messages of one kind and one table to numbered records.
 
-There are two implementations with the same output: this one, and `native_rows`, which is compiled at installation if
-there is a C compiler. The compiled one takes a third of the time (docs/benchmarks.md).
+There are two implementations with the same output: `native_rows`, which is compiled at installation if there is a C
+compiler, and a plain loop in Python for an installation without one (docs/benchmarks.md has the rates of both).
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import struct
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
-from cdc.encoding.row_compiler import Read, RowCompiler, member, object_template
-from cdc.encoding.values import BOOLEAN, DATE, FLOATING, IDENTITY, QUOTE, TEXT, TIMESTAMP, Encode
+import orjson
+
+from cdc.encoding.values import BOOLEAN, DATE, FLOATING, IDENTITY, MALFORMED_ROW, QUOTE, TEXT, TIMESTAMP, Encode
+from cdc.errors import ProtocolError
 from cdc.pgoutput.decoder import HEAD_BYTES, start_of
 
 if TYPE_CHECKING:
@@ -29,6 +32,9 @@ ROW_AT = HEAD_BYTES + 8
 # Codes for how a column is encoded. `native_json` has the same numbers.
 _UNUSED, _BY_ENCODER, _TIMESTAMPTZ = 0, 9, 8
 _WAYS = {IDENTITY: 1, QUOTE: 2, TEXT: 3, BOOLEAN: 4, FLOATING: 5, DATE: 6, TIMESTAMP: 7}
+_TEXT, _NULL, _UNCHANGED = b"tnu"
+_unpack = struct.Struct("!BI").unpack_from  # kind, length
+_NULL_JSON = b"null"
 _join = b"".join
 
 
@@ -61,14 +67,26 @@ class RowRun(Protocol):
         ...
 
 
+class Member(NamedTuple):
+    """A member of a JSON object: the index of its column in the message, and the member's name."""
+
+    column: int
+    name: str
+
+
 class PythonRun:
-    """The implementation in Python."""
+    """The implementation in Python: a plain loop over the columns, for the old and for the new row."""
 
-    __slots__ = ("_read_pair", "_read_row")
+    __slots__ = ("_encoders", "_key_indexes", "_key_template", "_new_head", "_row_indexes", "_row_template")
 
-    def __init__(self, read_row: Read, read_pair: Read) -> None:
-        self._read_row = read_row
-        self._read_pair = read_pair
+    def __init__(self, encoders: Sequence[Encode], row: Sequence[Member], key: Sequence[Member]) -> None:
+        self._row_indexes = [index for index, _ in row]
+        self._key_indexes = [index for index, _ in key]
+        used = {*self._row_indexes, *self._key_indexes}
+        self._encoders = [encode if index in used else IDENTITY for index, encode in enumerate(encoders)]
+        self._row_template = object_template([name for _, name in row])
+        self._key_template = object_template([name for _, name in key])
+        self._new_head = b"N" + len(encoders).to_bytes(2, "big")
 
     def take(
         self,
@@ -89,19 +107,22 @@ class PythonRun:
         if at == end:
             return at, seq, order, table_order
         kind = items[at][HEAD_BYTES:ROW_AT]
-        read = self._read_pair if has_old_row else self._read_row
+        encode = self._encode_pair if has_old_row else self._encode_row
         head, middle, to_sequence, to_lsn, to_seq, to_order, to_table_order = parts
         while at < end:
             raw = items[at]
-            if raw[HEAD_BYTES:ROW_AT] != kind or (row := read(raw, ROW_AT)) is None:
+            if raw[HEAD_BYTES:ROW_AT] != kind:
                 break
+            try:
+                key, before, after = encode(raw)
+            except MALFORMED_ROW:
+                break  # not a whole row, or malformed: the caller decodes it with `decoder`, which reports errors
             at += 1
             seq += 1
             order += 1
             table_order += 1
             if seq <= skip_through:
                 continue
-            key, before, after = row
             lsn, number = b"%d" % start_of(raw)[0], b"%d" % seq
             value = _join(
                 (
@@ -113,23 +134,53 @@ class PythonRun:
             emit(topic, key, value, [("v", b"%b%08x" % (version, seq))], -1)
         return at, seq, order, table_order
 
+    def _encode_row(self, raw: bytes) -> tuple[bytes, bytes, bytes]:
+        """Return key, old row and new row of an insert, or of an update without the old row."""
+        new, at = self._encode_values(raw, ROW_AT, None)
+        if at != len(raw):
+            raise ProtocolError("the row and its message differ in length")
+        return self._key(new), _NULL_JSON, self._row(new)
 
-class Member(NamedTuple):
-    """A member of a JSON object: the index of its column in the message, and the member's name."""
+    def _encode_pair(self, raw: bytes) -> tuple[bytes, bytes, bytes]:
+        """Return key, old row and new row of an update with the whole old row. The key must not have changed."""
+        old, at = self._encode_values(raw, ROW_AT, None)
+        if raw[at : at + 3] != self._new_head:
+            raise ProtocolError("no new row follows")
+        new, at = self._encode_values(raw, at + 3, old)
+        key = self._key(new)
+        if at != len(raw) or key != self._key(old):
+            raise ProtocolError("the key has changed, or the row and its message differ in length")
+        return key, self._row(old), self._row(new)
 
-    column: int
-    name: str
+    def _encode_values(self, raw: bytes, at: int, old: list[bytes] | None) -> tuple[list[bytes], int]:
+        """Return the JSON of each value from `at` on, and the position after them. `old`: for unchanged values."""
+        encoded: list[bytes] = []
+        append = encoded.append
+        last_head = len(raw) - 5  # a NULL has no length field, so near the end there may be none to unpack
+        for encode in self._encoders:
+            kind, length = _unpack(raw, at) if at <= last_head else (raw[at], 0)
+            if kind == _TEXT:
+                start = at + 5
+                at = start + length
+                append(encode(raw[start:at]))
+            elif kind == _NULL:
+                append(_NULL_JSON)
+                at += 1
+            elif kind == _UNCHANGED and old is not None:
+                append(old[len(encoded)])
+                at += 1
+            else:
+                raise ProtocolError("a value is missing")
+        return encoded, at
 
+    def _key(self, values: list[bytes]) -> bytes:
+        key = [values[index] for index in self._key_indexes]
+        if _NULL_JSON in key:
+            raise ProtocolError("a key is never NULL")
+        return self._key_template % tuple(key)
 
-def python_run(encoders: Sequence[Encode], row: Sequence[Member], key: Sequence[Member]) -> RowRun:
-    compiler = RowCompiler(
-        encoders,
-        [index for index, _ in row],
-        object_template([name for _, name in row]),
-        [index for index, _ in key],
-        object_template([name for _, name in key]),
-    )
-    return PythonRun(compiler.read_row(), compiler.read_pair())
+    def _row(self, values: list[bytes]) -> bytes:
+        return self._row_template % tuple([values[index] for index in self._row_indexes])
 
 
 def native_run(encoders: Sequence[Encode], row: Sequence[Member], key: Sequence[Member]) -> RowRun:
@@ -137,7 +188,8 @@ def native_run(encoders: Sequence[Encode], row: Sequence[Member], key: Sequence[
     return run
 
 
-row_run = python_run if NativeRun is None else native_run
+row_run: Callable[[Sequence[Encode], Sequence[Member], Sequence[Member]], RowRun]
+row_run = PythonRun if NativeRun is None else native_run
 
 
 def native_columns(
@@ -157,4 +209,13 @@ def _way(encode: Encode) -> tuple[int, int]:
 
 def _fields(members: Sequence[Member]) -> list[tuple[int, bytes]]:
     """Return each member's column with the JSON that precedes its value."""
-    return [(index, (b"," if at else b"{") + member(name)) for at, (index, name) in enumerate(members)]
+    return [(index, (b"," if at else b"{") + _member(name)) for at, (index, name) in enumerate(members)]
+
+
+def object_template(names: Sequence[str]) -> bytes:
+    """Return a `%` template of a JSON object with these members."""
+    return b"{" + b",".join(_member(name).replace(b"%", b"%%") + b"%b" for name in names) + b"}"
+
+
+def _member(name: str) -> bytes:
+    return orjson.dumps(name) + b":"

@@ -12,9 +12,8 @@ from typing import NamedTuple
 
 from cdc.config.tables import Mask, MaskKind
 from cdc.encoding.masks import mask_encoder, refuse_unfit_mask
-from cdc.encoding.row_compiler import MALFORMED, object_template
-from cdc.encoding.row_runs import Member, row_run
-from cdc.encoding.values import Encode, TypeInfo, encoder_for
+from cdc.encoding.row_runs import Member, object_template, row_run
+from cdc.encoding.values import MALFORMED, Encode, TypeInfo, encoder_for
 from cdc.errors import ProtocolError, RefusedError
 from cdc.pgoutput.messages import UNCHANGED, Relation, Value
 

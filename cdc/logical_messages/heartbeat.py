@@ -25,18 +25,24 @@ PREFIX = OWN_PREFIX + "heartbeat"
 class Heartbeat:
     """Writes heartbeats in its own thread with its own connection, so that a server that hangs cannot block the stream.
 
-    `server_lost` is set when the connection fails.
+    It sets `server_lost` when the connection fails.
     """
 
     def __init__(
-        self, connect: Callable[[], psycopg.Connection], *, slot: str, secret: bytes, interval_seconds: float
+        self,
+        connect: Callable[[], psycopg.Connection],
+        *,
+        slot: str,
+        secret: bytes,
+        interval_seconds: float,
+        server_lost: threading.Event,
     ) -> None:
         self._connect = connect
         self._secret = secret
         self._slot = slot
         self._interval_seconds = interval_seconds
         self._stopped = threading.Event()
-        self.server_lost = threading.Event()
+        self._server_lost = server_lost
         self._thread = threading.Thread(target=self._run, name="tailrace-heartbeat", daemon=True)
 
     def start(self) -> None:
@@ -54,7 +60,7 @@ class Heartbeat:
                     self._beat(connection)
                     self._rest(connection)
         except (psycopg.Error, TailraceError, OSError):
-            self.server_lost.set()
+            self._server_lost.set()
 
     def _beat(self, connection: psycopg.Connection) -> None:
         beat(connection, self._secret, self._slot)

@@ -74,11 +74,12 @@ class _ReadBatch:
 class ReplicationStream:
     """The replication stream (COPY BOTH) of one slot.
 
-    `confirm` only stores the LSN. The next status update sends it to the server.
+    `is_started`: the server streams. `confirm` only stores the LSN. The next status update sends it to the server.
     """
 
     def __init__(self, conninfo: str, *, slot: str, publication: str, stop: Callable[[], bool]) -> None:
         self._connection = connect(conninfo, replication="database", application_name=f"tailrace capture {slot}")
+        self.is_started = False
         self._pgconn: pq.abc.PGconn = self._connection.pgconn
         self._slot = slot
         self._stop = stop
@@ -155,6 +156,7 @@ class ReplicationStream:
             "START_REPLICATION SLOT {} LOGICAL 0/0 (proto_version '1', publication_names {}, messages 'true')"
         ).format(sql.Identifier(self._slot), sql.Literal(sql.Identifier(self._publication).as_string(None)))
         self._command(command.as_bytes(self._connection), pq.ExecStatus.COPY_BOTH)
+        self.is_started = True
         self._pgconn.nonblocking = 1
         self._selector.register(self._pgconn.socket, selectors.EVENT_READ)
         self._last_received_at = time.monotonic()

@@ -56,9 +56,10 @@ class StreamWaiter:
     def wait_for_room(self, stream: ReplicationStream) -> None:
         """Wait a moment because the producer's queue is full (backpressure).
 
-        The worker thread only sleeps: the main thread alone may use the stream.
+        The worker thread only sleeps: the main thread alone may use the stream. Before the stream starts, there is
+        nothing to read.
         """
-        if self._worker.is_current():
+        if self._worker.is_current() or not stream.is_started:
             time.sleep(_ROOM_SECONDS)
         else:
             stream.pump(_ROOM_SECONDS)

@@ -83,6 +83,8 @@ def largest_record(max_message_bytes: int) -> int:
 class Publisher:
     """Publishes records in Kafka transactions, and parks rows that are too large.
 
+    `wait_for_room` waits a moment while the producer's queue is full.
+
     It is not thread-safe. Only one thread at a time uses it: capture's Kafka thread during blocking calls, and
     capture's main thread otherwise.
     """
@@ -95,6 +97,7 @@ class Publisher:
         transaction_timeout_seconds: float,
         max_message_bytes: int,
         parked_topic: str,
+        wait_for_room: Callable[[], None] = lambda: time.sleep(0.01),
     ) -> None:
         self._last_error = ""
         self._failure = 0  # the error code of the first record that Kafka did not accept
@@ -118,7 +121,7 @@ class Publisher:
         self.send_rows = self._row_sender.send_rows
         self._produce: Callable[..., None] = self._producer.produce
         self._parked_topic = parked_topic
-        self.wait_for_room: Callable[[], None] = lambda: time.sleep(0.01)
+        self._wait_for_room = wait_for_room
         self._open = False
         self._last_topic = ""  # usually the topic of the next record too
         self.touched: set[str] = set()
@@ -181,7 +184,7 @@ class Publisher:
     def _produce_later(self, topic: str, value: bytes | None, key: bytes, partition: int, headers: Headers) -> None:
         while True:
             self.poll()
-            self.wait_for_room()
+            self._wait_for_room()
             with suppress(BufferError):
                 self._checked(lambda: self._produce(topic, value, key, partition, headers=headers))
                 return

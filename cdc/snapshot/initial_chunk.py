@@ -82,8 +82,8 @@ class _Chunk:
             transaction_timeout_seconds=_TRANSACTION_SECONDS,
             max_message_bytes=kafka.max_message_bytes,
             parked_topic=control_topic(kafka.prefix, Control.PARKED),
+            wait_for_room=lambda: time.sleep(0.002),
         )
-        self._publisher.wait_for_room = lambda: time.sleep(0.002)
 
     def run(self) -> Attempt:
         task = self._task

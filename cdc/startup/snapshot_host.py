@@ -59,7 +59,7 @@ class InitialSnapshotHost:
     def _hold_once(self) -> None:
         worker = Worker("tailrace-kafka")
         try:
-            started = start(self._config, StreamWaiter(worker, self._stop, lambda: False).call, stop=self._stop)
+            started = start(self._config, StreamWaiter(worker, self._stop, lambda: False), stop=self._stop)
             if started is not None:
                 started.stream.close()
                 started.publisher.abandon()

@@ -14,7 +14,6 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from functools import partial
-from typing import Protocol, TypeVar
 
 import psycopg
 
@@ -32,6 +31,7 @@ from cdc.positions.progress import Progress, new_pipeline_id, read_progress
 from cdc.postgres import catalog
 from cdc.postgres.connection import connect
 from cdc.postgres.replication import ReplicationStream, SlotInUse
+from cdc.postgres.stream_waiting import StreamWaiter
 from cdc.publishing.parked import Parked, read_parked_rows
 from cdc.publishing.publisher import Publisher
 from cdc.startup.first_start import FirstStart
@@ -41,22 +41,16 @@ from cdc.tables.event_settings import apply_changed_settings, pipeline_digest, r
 from cdc.tables.recorded_state import KEY as STATES_KEY
 from cdc.tables.recorded_state import TableStates, decode_states
 
-T = TypeVar("T")
 log = get_logger("startup")
 
 _STANDBY_SECONDS = 1.0
 _FENCE_SECONDS = 30.0
 _LATE_RECORD_SECONDS = 5.0
+_ROOM_SECONDS = 0.01
 _PARKED_LOST = "__parked no longer has the entries of some of its parked rows"
 # A quarter of a snapshot job's batch size: during a request, librdkafka has its batch in memory twice, plain and
 # compressed.
 _BATCH_BYTES = "262144"
-
-
-class BlockingCall(Protocol):
-    """Runs a blocking call in another thread, while this thread keeps answering the replication connection."""
-
-    def __call__(self, call: Callable[[], T], stream: ReplicationStream) -> T: ...
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -73,7 +67,7 @@ class Started:
     resumption: Resumption
 
 
-def start(config: Config, call_while_streaming: BlockingCall, *, stop: threading.Event) -> Started | None:
+def start(config: Config, stream_waiter: StreamWaiter, *, stop: threading.Event) -> Started | None:
     """Start a session, and wait as a standby while another process holds the slot. None: `stop` was set.
 
     If the start fails, it closes every connection that it opened.
@@ -83,7 +77,7 @@ def start(config: Config, call_while_streaming: BlockingCall, *, stop: threading
         topics.ensure_control()
         connection = connect(config.source.conninfo(), application_name="tailrace catalog")
         try:
-            start_once = _Start(config, call_while_streaming, topics, connection, stop)
+            start_once = _Start(config, stream_waiter, topics, connection, stop)
             announced = False
             while not stop.is_set():
                 try:
@@ -111,14 +105,15 @@ class _Start:
     def __init__(
         self,
         config: Config,
-        call_while_streaming: BlockingCall,
+        stream_waiter: StreamWaiter,
         topics: Topics,
         connection: psycopg.Connection,
         stop: threading.Event,
     ) -> None:
         self._config = config
         self._source = config.source
-        self._call_while_streaming = call_while_streaming
+        self._stream_waiter = stream_waiter
+        self._call_while_streaming = stream_waiter.call
         self._topics = topics
         self._connection = connection
         self._stop = stop
@@ -223,7 +218,7 @@ class _Start:
         return self._resume(stream, *identity)
 
     def _resume(self, stream: ReplicationStream, system_identifier: str, timeline: int) -> tuple[Publisher, Progress]:
-        publisher = self._publisher()
+        publisher = self._publisher(stream)
         progress = self._call_while_streaming(lambda: self._fence_and_read(publisher), stream)
         slot = catalog.slot(self._connection, self._source.slot)
         if slot is None:
@@ -287,7 +282,7 @@ class _Start:
     def _begin_without_slot(
         self, stream: ReplicationStream, system_identifier: str, timeline: int
     ) -> tuple[Publisher, Progress] | None:
-        publisher = self._publisher()
+        publisher = self._publisher(stream)
         progress = self._fence_and_read(publisher)
         if progress is not None and progress.state != "creating":
             continuity.check_state(progress)
@@ -303,8 +298,8 @@ class _Start:
         stream.start()
         return publisher, progress
 
-    def _publisher(self) -> Publisher:
-        self._made = make_publisher(self._config)
+    def _publisher(self, stream: ReplicationStream) -> Publisher:
+        self._made = make_publisher(self._config, lambda: self._stream_waiter.wait_for_room(stream))
         return self._made
 
     def _fence_and_read(self, publisher: Publisher) -> Progress | None:
@@ -370,7 +365,7 @@ def first_start_lock(connection: psycopg.Connection, slot: str) -> Iterator[None
             connection.execute("select pg_advisory_unlock(hashtextextended(%s, 0))", [lock])
 
 
-def make_publisher(config: Config) -> Publisher:
+def make_publisher(config: Config, wait_for_room: Callable[[], None] = lambda: time.sleep(_ROOM_SECONDS)) -> Publisher:
     """Return capture's producer. To fence with it stops every other capture producer of this pipeline."""
     kafka = config.kafka
     return Publisher(
@@ -379,6 +374,7 @@ def make_publisher(config: Config) -> Publisher:
         transaction_timeout_seconds=config.capture.transaction_timeout_seconds,
         max_message_bytes=kafka.max_message_bytes,
         parked_topic=control_topic(kafka.prefix, Control.PARKED),
+        wait_for_room=wait_for_room,
     )
 
 

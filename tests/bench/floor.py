@@ -19,14 +19,19 @@ import psycopg
 from confluent_kafka import Producer
 from psycopg import pq
 
-from cdc.capture.event_rules import EventRules
+from cdc.capture.events.event_rules import EventRules
+from cdc.capture.events.numbering import Numbering
+from cdc.capture.events.record_queue import RecordQueue
+from cdc.capture.events.transaction_envelopes import TransactionEnvelopes
+from cdc.encoding.envelope import clock
 from cdc.encoding.table_encoder import Shape, TableEncoder
 from cdc.encoding.values import built_in
 from cdc.kafka.record import Headers
 from cdc.lsn import Version
 from cdc.pgoutput.decoder import HEAD_BYTES, decode_message
-from cdc.pgoutput.messages import Begin, Relation
+from cdc.pgoutput.messages import Begin, Commit, Relation
 from cdc.publishing.publisher import PRODUCER_SETTINGS
+from cdc.snapshot.incremental.window import ChunkWindows
 from tests.bench.source import FINISH, PUBLICATION
 
 Event = tuple[str, bytes, "bytes | None", Headers, int]
@@ -51,8 +56,13 @@ class Samples:
         self._real: set[int] = set()
         self.ready: dict[bytes, Callable[[], Event]] = {}  # by kind and relation
         self.last_end = 0
-        self._changes = EventRules(
-            pipeline=prefix, database="bench", base=0, resume_after=Version(0, 0), emit=self._collect, partitions=1
+        self._numbering = Numbering(base=0, resume_after=Version(0, 0))
+        self._rules = EventRules(
+            self._numbering,
+            TransactionEnvelopes(self._numbering, pipeline=prefix, database="bench", now=clock()),
+            RecordQueue(emit=self._collect, send=self._collect),
+            ChunkWindows(),
+            partitions=1,
         )
 
     def take(self, raw: bytes) -> None:
@@ -61,22 +71,28 @@ class Samples:
         if kind == _BEGIN:
             self._begin = raw
         elif kind == _COMMIT:
-            self._changes.begin = None
+            self._end_transaction(raw)
             (self.last_end,) = _END_LSN.unpack_from(raw, HEAD_BYTES)
         else:
             self._take_change(raw)
 
+    def _end_transaction(self, raw: bytes) -> None:
+        if self._numbering.begin is not None:
+            commit = decode_message(raw[HEAD_BYTES:])
+            assert isinstance(commit, Commit)
+            self._rules.on_commit(commit)
+
     def _take_change(self, raw: bytes) -> None:
-        changes = self._changes
-        if changes.begin is None:
+        rules = self._rules
+        if self._numbering.begin is None:
             begin = decode_message(self._begin[HEAD_BYTES:])
             assert isinstance(begin, Begin)
-            changes.on_begin(begin)
+            rules.on_begin(begin)
         self._kind = raw[HEAD_BYTES : HEAD_BYTES + 5]
-        if not changes.take_rows([raw], 0, 1):
+        if not rules.take_rows([raw], 0, 1):
             relation = decode_message(raw[HEAD_BYTES:])
             assert isinstance(relation, Relation)
-            changes.on_table(self._table(relation))
+            rules.on_table(self._table(relation))
 
     def _table(self, relation: Relation) -> TableEncoder:
         if relation.table == FINISH:

@@ -11,13 +11,15 @@ from cdc.encoding.values.catalog import load_types
 from cdc.encoding.values.encoders import encoder_for
 from cdc.encoding.values.scalars import BOOLEAN, FLOATING, IDENTITY, QUOTE, TEXT
 from cdc.encoding.values.times import DATE, TIMESTAMP
-from cdc.encoding.values.types import Encode, Kind, TypeInfo
+from cdc.encoding.values.types import MALFORMED, MALFORMED_ROW, Encode, Kind, TypeInfo
 
 __all__ = [
     "BOOLEAN",
     "DATE",
     "FLOATING",
     "IDENTITY",
+    "MALFORMED",
+    "MALFORMED_ROW",
     "QUOTE",
     "TEXT",
     "TIMESTAMP",

@@ -2,12 +2,19 @@
 
 from __future__ import annotations
 
+import struct
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Literal
 
+from cdc.errors import ProtocolError
+
 Encode = Callable[[bytes], bytes]
 """Converts Postgres text (never NULL) to a JSON fragment. Both are UTF-8."""
+
+# The exceptions that encoders raise for text that is not valid for their type.
+MALFORMED = (AttributeError, IndexError, KeyError, TypeError, ValueError)
+MALFORMED_ROW = (*MALFORMED, struct.error, ProtocolError)
 
 Kind = Literal["base", "enum", "domain", "composite", "range", "multirange", "array", "pseudo"]
 

@@ -7,8 +7,8 @@ import threading
 import psycopg
 import pytest
 
-from cdc.capture.loop import CaptureSession
-from cdc.config import load_config
+from cdc.capture.wiring import open_session
+from cdc.config import Config, load_config
 from cdc.lsn import LSN
 from tests.harness.pipeline.pipeline import MakePipeline, Pipeline
 from tests.harness.postgres.background_writer import SCHEMA
@@ -110,7 +110,19 @@ def test_progress_comes_before_confirmation_on_an_idle_database(make_pipeline: M
     pipeline.assert_same("items", while_running=capture)
 
 
-@pytest.mark.parametrize("step", ["database_name", "_check_visible"])
+def _run_session(config: Config) -> None:
+    with open_session(config, threading.Event()) as session:
+        assert session is not None
+        session.run()
+
+
+@pytest.mark.parametrize(
+    "step",
+    [
+        "cdc.capture.wiring.catalog.database_name",
+        "cdc.capture.visible_transactions.VisibleTransactions._query",
+    ],
+)
 def test_a_session_that_fails_at_start_releases_the_slot(
     make_pipeline: MakePipeline, monkeypatch: pytest.MonkeyPatch, step: str
 ) -> None:
@@ -121,13 +133,9 @@ def test_a_session_that_fails_at_start_releases_the_slot(
     def fail(*_: object) -> None:
         raise psycopg.errors.DeadlockDetected("just now")
 
-    if step == "database_name":
-        monkeypatch.setattr("cdc.capture.loop.catalog.database_name", fail)
-    else:
-        monkeypatch.setattr(CaptureSession, step, fail)
-    life = CaptureSession(load_config(pipeline.config), threading.Event())
+    monkeypatch.setattr(step, fail)
     with pytest.raises(psycopg.errors.DeadlockDetected):
-        life.run()
+        _run_session(load_config(pipeline.config))
     sessions = "SELECT 1 FROM pg_stat_activity WHERE datname = current_database() AND pid <> pg_backend_pid()"
     eventually(lambda: not pipeline.database.execute(sessions), 30, "its sessions to end")
     assert pipeline.slot().pid is None

@@ -1,4 +1,4 @@
-"""Feeds hand-made pgoutput messages to `cdc.capture.event_rules` as capture does, and collects what comes out."""
+"""Feeds hand-made pgoutput messages to `cdc.capture.events` as capture does, and collects what comes out."""
 
 from __future__ import annotations
 
@@ -6,14 +6,18 @@ import json
 from collections.abc import Iterable, Mapping
 from typing import Any, Final
 
-from cdc.capture.event_rules import EventRules
+from cdc.capture.events.event_rules import EventRules
+from cdc.capture.events.numbering import Numbering
+from cdc.capture.events.record_queue import RecordQueue
+from cdc.capture.events.transaction_envelopes import TransactionEnvelopes
 from cdc.config.tables import Mask
 from cdc.encoding.table_encoder import Shape, TableEncoder
 from cdc.encoding.values import TypeInfo, built_in
-from cdc.kafka.record import Headers, Record
+from cdc.kafka.record import Emit, Headers, Record
 from cdc.lsn import Version
 from cdc.pgoutput.decoder import HEAD_BYTES, decode_message, start_of
 from cdc.pgoutput.messages import Begin, Commit, Delete, Insert, Origin, Relation, Truncate, Update
+from cdc.snapshot.incremental.window import ChunkWindows
 from tests.harness.postgres import pgoutput
 
 INT8, TEXT, BOOL = 20, 25, 16
@@ -63,7 +67,7 @@ def full(columns: Columns = ID_AND_NAME) -> Columns:
 
 
 class Feed:
-    """`records` is what was emitted; what waits for a query is in `changes.held`."""
+    """`records` is what was emitted; what waits for a query is in `queue.held`."""
 
     def __init__(
         self,
@@ -72,21 +76,19 @@ class Feed:
         base: int = 0,
         partitions: int = 2,
         quick: bool = True,
+        emit: Emit | None = None,
     ) -> None:
         self.records: list[Record] = []
-        self.changes = EventRules(
-            pipeline="shop",
-            database="shop_db",
-            base=base,
-            resume_after=resume_after,
-            emit=self._emit,
-            partitions=partitions,
+        self.numbering = Numbering(base=base, resume_after=resume_after)
+        envelopes = TransactionEnvelopes(
+            self.numbering, pipeline="shop", database="shop_db", now=b'"ts_ms":1,"ts_us":1000,"ts_ns":1000000'
         )
-        self.changes.now = b'"ts_ms":1,"ts_us":1000,"ts_ns":1000000'
+        self.queue = RecordQueue(emit=emit or self._emit, send=emit or self._emit)
+        self.rules = EventRules(self.numbering, envelopes, self.queue, ChunkWindows(), partitions=partitions)
         self._quick = quick
         self._lsn = 0x1000
         for table in tables:
-            self.changes.on_table(table)
+            self.rules.on_table(table)
 
     def __call__(self, *messages: bytes) -> None:
         """Each message gets an LSN of its own, as the server would give it; all of them arrive at once."""
@@ -97,7 +99,7 @@ class Feed:
         at = 0
         while at < len(items):
             if self._quick:
-                at = self.changes.take_rows(items, at, len(items))
+                at = self.rules.take_rows(items, at, len(items))
             if at < len(items):
                 self._dispatch(items[at][HEAD_BYTES:], *start_of(items[at]))
                 at += 1
@@ -108,25 +110,25 @@ class Feed:
     @property
     def all(self) -> list[Record]:
         """Emitted and held records in the order in which they will be published; nothing may wait for a query."""
-        held = [item for item in self.changes.held if isinstance(item, Record)]
-        assert len(held) == len(self.changes.held)
+        held = [item for item in self.queue.held if isinstance(item, Record)]
+        assert len(held) == len(self.queue.held)
         return [*self.records, *held]
 
     def _emit(self, topic: str, key: bytes, value: bytes | None, headers: Headers, partition: int) -> None:
         self.records.append(Record(topic, key, value, headers, partition))
 
     def _dispatch(self, data: bytes, lsn: int) -> None:
-        message, changes = decode_message(data), self.changes
+        message, rules = decode_message(data), self.rules
         if isinstance(message, Begin):
-            changes.on_begin(message)
+            rules.on_begin(message)
         elif isinstance(message, Commit):
-            changes.on_commit(message)
+            rules.on_commit(message)
         elif isinstance(message, (Insert, Update, Delete)):
-            changes.on_row(message, lsn)
+            rules.on_row(message, lsn)
         elif isinstance(message, Truncate):
-            changes.on_truncate(message, lsn)
+            rules.on_truncate(message, lsn)
         elif isinstance(message, Origin):
-            changes.on_origin(message)
+            rules.on_origin(message)
 
 
 def value_of(record: Record) -> dict[str, Any]:

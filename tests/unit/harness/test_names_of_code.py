@@ -46,10 +46,10 @@ _OTHER_WORDS = """
     continuation contract counts delete deploy description details difference differences direct
     documents due facts failures fetch file findings first folder folders follower highest init
     kinds known latest local loop maintain maintenance managed model name names naming notes
-    numbers open operate overview parking part parts pass past per pieces plan planning plans produce
+    numbering numbers open operate overview parking part parts pass past per pieces plan planning plans produce
     public published publisher publishing range read reader recorded recover removable removal remove
     repair replay report request requests resolver rest results retry rules runs sampled sampling
-    shaped side small start startup state steps summary survey switch tail testing totals units writing
+    shaped side small start startup state steps summary survey switch tail testing totals units visible writing
 """
 
 

@@ -48,7 +48,7 @@ def _waiting(database: Database, *rows: Cells) -> Held:
     ((oid, xid),) = database.execute("SELECT 't'::regclass::oid::int8, pg_current_xact_id()::text::int8")
     feed = Feed(make_table(oid, "t", COLUMNS))
     feed.transaction(0x5000, *(update(oid, row) for row in rows), xid=xid % (1 << 32))
-    return feed.changes.held
+    return feed.queue.held
 
 
 def _rows(database: Database, count: int, value: str) -> None:
@@ -167,7 +167,7 @@ def test_wide_rows_of_several_tables_keep_their_order(database: Database, resele
     feed = Feed(make_table(left, "left", COLUMNS), make_table(right, "right", COLUMNS))
     rows = [update(oid, [str(n), "1", LEFT_OUT]) for n in range(1, 21) for oid in (left, right)]
     feed.transaction(0x5000, *rows, xid=xid % (1 << 32))
-    numbers, peak = _completed(reselect, feed.changes.held)
+    numbers, peak = _completed(reselect, feed.queue.held)
     assert numbers == [n for n in range(1, 21) for _ in range(2)]
     assert peak < MOST_BYTES
 

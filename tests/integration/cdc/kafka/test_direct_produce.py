@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import time
 from collections.abc import Callable
 
 import psutil
@@ -39,13 +40,14 @@ MakePublisher = Callable[..., Publisher]
 def make_publisher(kafka_bootstrap: str, prefix: str) -> MakePublisher:
     """Each publisher fences the one before."""
 
-    def make(**options: str) -> Publisher:
+    def make(wait_for_room: Callable[[], None] = lambda: time.sleep(0.01), **options: str) -> Publisher:
         publisher = Publisher(
             {"bootstrap.servers": kafka_bootstrap} | {name.replace("_", "."): value for name, value in options.items()},
             transactional_id=prefix,
             transaction_timeout_seconds=60,
             max_message_bytes=MAX_MESSAGE_BYTES,
             parked_topic=f"{prefix}.__parked",
+            wait_for_room=wait_for_room,
         )
         publisher.fence(30)
         return publisher
@@ -161,9 +163,11 @@ def test_a_full_queue_is_waited_for(make_publisher: MakePublisher, topics: list[
     """Records that do not fit into the queue wait on the ordinary path; none is lost, and each partition keeps its
     order.
     """
-    publisher, table = make_publisher(queue_buffering_max_messages="50", linger_ms="0"), make_table()
     waited: list[int] = []
-    publisher.wait_for_room = lambda: waited.append(1)
+    publisher, table = (
+        make_publisher(lambda: waited.append(1), queue_buffering_max_messages="50", linger_ms="0"),
+        make_table(),
+    )
     take(table, publisher.emit, topics[0], ["n"] * 5000)
     publisher.commit(60)
     records = read_topic(kafka_bootstrap, topics[0])

@@ -14,6 +14,7 @@ import pytest
 
 from cdc.capture.batch_commit import BatchCommit
 from cdc.capture.batches import Batches
+from cdc.capture.commits import Commits
 from cdc.config.model import CaptureConfig as Settings
 from cdc.encoding.incomplete_event import Held
 from cdc.encoding.table_encoder import TableEncoder
@@ -107,19 +108,27 @@ class Batching:
         self, worker: Worker, *, table: TableEncoder | None = None, progress: Progress = NOTHING, **settings: float
     ) -> None:
         self.topics = Topics()
-        self.feed = Feed(table or make_table(), resume_after=progress.version)
-        self.changes = self.feed.changes
-        self.changes.emit = self.topics.send
+        self.feed = Feed(table or make_table(), resume_after=progress.version, emit=self.topics.send)
         self.stream = Stream()
+        self.is_late = False
+        stream, waiter = cast("ReplicationStream", self.stream), StreamWaiter(worker, threading.Event(), lambda: False)
+        self.commits = Commits(
+            cast("BatchCommit", self.topics),
+            self.feed.queue,
+            stream=stream,
+            worker=worker,
+            stream_waiter=waiter,
+            progress=progress,
+        )
         self.batches = Batches(
             Settings(**settings),  # type: ignore[arg-type]  # by name
-            changes=self.changes,
-            stream=cast("ReplicationStream", self.stream),
+            numbering=self.feed.numbering,
+            queue=self.feed.queue,
+            commits=self.commits,
+            stream=stream,
             publisher=cast("Publisher", self.topics),
-            commits=cast("BatchCommit", self.topics),
-            worker=worker,
-            stream_waiter=StreamWaiter(worker, threading.Event(), lambda: False),
-            progress=progress,
+            stream_waiter=waiter,
+            after_heartbeat=lambda: None,
         )
 
     def __call__(self, *messages: bytes) -> None:
@@ -127,10 +136,10 @@ class Batching:
             self.batches.check_limits()
             if data[:1] == b"C":
                 message = cast("Commit", decode_message(data))
-                while self.changes.correct_keys(message):
+                while self.feed.rules.correct_keys(message):
                     self.batches.check_limits()
-                self.changes.on_commit(message)
-                self.batches.on_commit(message)
+                self.feed.rules.on_commit(message)
+                self.batches.on_commit(message, is_late=self.is_late)
             else:
                 self.feed(data)
             if data[:1] == b"B":
@@ -158,7 +167,8 @@ def clock(monkeypatch: pytest.MonkeyPatch) -> Callable[[float], None]:
         nonlocal now
         now += seconds
 
-    monkeypatch.setattr("cdc.capture.batches.time", SimpleNamespace(monotonic=lambda: now))
+    for module in ("batches", "commits"):
+        monkeypatch.setattr(f"cdc.capture.{module}.time", SimpleNamespace(monotonic=lambda: now))
     return put_forward
 
 
@@ -181,13 +191,13 @@ def test_a_backlog_is_gathered_until_the_server_says_that_there_is_no_more(
 ) -> None:
     """Large batches while catching up; the last one does not wait for what will not come."""
     batching = Batching(worker)
+    batching.is_late = batching.stream.has_more = True
     batching(begin(0x5000), *_rows(1, 3), commit(0x5000))
-    batching.batches.is_late = batching.stream.has_more = True
     assert batching.batches.end_or_wait()
     assert batching.topics.committed == []
     batching.batches.on_keepalive(LSN(0x6000))
     assert batching.batches.end_or_wait()
-    batching.batches.settle()
+    batching.commits.settle()
     assert [len(keys) for _, keys in batching.topics.committed] == [3]
 
 
@@ -216,7 +226,7 @@ def test_time_behind_a_stalled_commit_splits_nothing(worker: Worker, clock: Call
     clock(50)
     batching(*_rows(4, 4))
     batching.topics.commits_may_end.set()
-    batching.batches.settle()
+    batching.commits.settle()
     batching(*_rows(5, 5), commit(0x6000))
     assert batching.end() == [(False, 1), (False, 4)]
 

@@ -7,8 +7,8 @@ from collections.abc import Callable
 import pytest
 
 from cdc.capture.batches import draft_progress
-from cdc.capture.event_rules import EventRules
-from cdc.kafka.record import Headers
+from cdc.capture.events.numbering import Numbering
+from cdc.capture.message_topics import message_record
 from cdc.lsn import LSN, Version
 from cdc.pgoutput.messages import Begin, Commit, LogicalMessage
 from cdc.positions.progress import Progress
@@ -21,37 +21,31 @@ class Life:
 
     def __init__(self, resume_after: Version = NOTHING, messages: int = 0) -> None:
         self.sent: list[bytes] = []
-        self.changes = EventRules(
-            pipeline="shop",
-            database="db",
-            base=0,
-            resume_after=resume_after,
-            messages_published=messages,
-            emit=self._emit,
-            partitions=1,
-        )
+        self.numbering = Numbering(base=0, resume_after=resume_after, messages_published=messages)
 
-    def _emit(self, _topic: str, _key: bytes, value: bytes | None, _headers: Headers, _partition: int = -1) -> None:
-        self.sent.append(value or b"")
+    def _take(self, message: LogicalMessage) -> None:
+        number = self.numbering.number_message(message)
+        if number is not None:
+            self.sent.append(message_record(message, "shop.m", number).value or b"")
 
     def transaction(self, lsn: int, *contents: bytes) -> Life:
         self.part(lsn, *contents)
-        self.changes.on_commit(Commit(LSN(lsn), LSN(lsn + 40), 0))
+        self.numbering.on_commit(Commit(LSN(lsn), LSN(lsn + 40), 0))
         return self
 
     def part(self, lsn: int, *contents: bytes) -> Life:
         """The beginning of a transaction."""
-        self.changes.on_begin(Begin(LSN(lsn), 0, 7))
+        self.numbering.on_begin(Begin(LSN(lsn), 0, 7))
         for content in contents:
-            self.changes.on_message(LogicalMessage(True, LSN(lsn - 8), "m", content), "shop.m")
+            self._take(LogicalMessage(True, LSN(lsn - 8), "m", content))
         return self
 
     def loose(self, lsn: int, content: bytes) -> Life:
-        self.changes.on_message(LogicalMessage(False, LSN(lsn), "m", content), "shop.m")
+        self._take(LogicalMessage(False, LSN(lsn), "m", content))
         return self
 
     def restart(self) -> Life:
-        return Life(self.changes.version, self.changes.messages)
+        return Life(self.numbering.version, self.numbering.messages)
 
 
 def test_a_loose_message_right_before_a_commit_hides_none_of_its_messages() -> None:
@@ -99,8 +93,8 @@ def _resumed(progress: Progress) -> Life:
 
 def _written(life: Life, *, idle_lsn: int = 0) -> Progress:
     """What a batch, or an idle moment, would write now."""
-    version = max(life.changes.version, Version(idle_lsn, 0))
-    return draft_progress(HALF, life.changes, version, confirm_lsn=LSN(idle_lsn))
+    version = max(life.numbering.version, Version(idle_lsn, 0))
+    return draft_progress(HALF, life.numbering, version, confirm_lsn=LSN(idle_lsn))
 
 
 @pytest.mark.parametrize(

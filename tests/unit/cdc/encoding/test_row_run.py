@@ -41,7 +41,7 @@ PARTS = [b'{"before":', b',"after":', b',"a":', b',"lsn":', b',"seq":', b',"orde
 HEAD = b"w" + (0x1234).to_bytes(8, "big") + bytes(16)
 
 Made = list[tuple[str, bytes, bytes, list[tuple[str, bytes]], int]]
-MAKERS: dict[str, Callable[..., RowRun]] = {"python": row_runs.python_run}
+MAKERS: dict[str, Callable[..., RowRun]] = {"python": row_runs.PythonRun}
 if row_runs.NativeRun is not None:
     MAKERS["native"] = row_runs.native_run
 

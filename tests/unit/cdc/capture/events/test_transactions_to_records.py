@@ -45,7 +45,7 @@ def test_changes_of_a_transaction_are_numbered_from_one() -> None:
         ("u", '{"id":1}', Version(0x5000, 2)),
         ("c", '{"id":2}', Version(0x6000, 1)),
     ]
-    assert feed.changes.version == Version(0x6000, 1)
+    assert feed.numbering.version == Version(0x6000, 1)
 
 
 def test_the_numbers_run_through_all_tables_of_a_transaction() -> None:
@@ -177,7 +177,7 @@ def test_a_key_that_is_stored_out_of_line_is_taken_from_the_old_key() -> None:
     (record,) = feed.records
     assert outline([record]) == [("u", '{"id":"long"}', Version(0x5000, 1))]
     assert value_of(record)["after"] == {"id": "long", "name": "b"}
-    assert not feed.changes.held
+    assert not feed.queue.held
 
 
 def test_composite_keys_keep_the_order_of_the_key() -> None:
@@ -212,7 +212,7 @@ def test_an_update_that_left_a_value_out_waits_for_a_query() -> None:
     feed = Feed(make_table())
     feed.transaction(0x5000, update(ORDERS, ["1", LEFT_OUT]), xid=812)
     assert feed.records == []
-    (waiting,) = feed.changes.held
+    (waiting,) = feed.queue.held
     assert isinstance(waiting, Incomplete)
     assert (waiting.op, waiting.key, waiting.key_values, waiting.xid) == (b"u", b'{"id":1}', (b"1",), 812)
     assert waiting.values == [b"1", UNCHANGED]
@@ -235,7 +235,7 @@ def test_everything_after_a_waiting_event_waits_behind_it(quick: bool) -> None:
         commit(0x5000),
     )
     assert outline(feed.records) == [("c", '{"id":1}', Version(0x5000, 1))]
-    waiting, *rest = feed.changes.held
+    waiting, *rest = feed.queue.held
     assert isinstance(waiting, Incomplete)
     assert waiting.place.seq == 2
     assert all(isinstance(item, Record) for item in rest)
@@ -252,8 +252,8 @@ def test_once_the_waiting_events_are_taken_the_stream_flows_again() -> None:
     """Capture takes the list away, completes it and publishes it before it goes on."""
     feed = Feed(make_table())
     feed(begin(0x5000), update(ORDERS, ["1", LEFT_OUT]))
-    assert len(feed.changes.take_held()) == 1
-    assert (feed.changes.held, feed.changes.held_bytes) == ([], 0)
+    assert len(feed.queue.take_held()) == 1
+    assert (feed.queue.held, feed.queue.held_bytes) == ([], 0)
     feed(insert(ORDERS, ["2", "b"]), commit(0x5000))
     assert outline(feed.records) == [("c", '{"id":2}', Version(0x5000, 2))]
 
@@ -265,11 +265,11 @@ def test_the_size_of_what_waits_is_known(quick: bool) -> None:
     columns = [("id", INT8, True), ("name", TEXT, False), ("other", TEXT, False)]
     feed = Feed(make_table(columns=columns), quick=quick)
     feed(begin(0x5000), insert(ORDERS, ["1", wide, wide]))
-    sizes = [feed.changes.held_bytes]
+    sizes = [feed.queue.held_bytes]
     feed(update(ORDERS, ["1", wide, LEFT_OUT]))
-    sizes.append(feed.changes.held_bytes)
+    sizes.append(feed.queue.held_bytes)
     feed(insert(ORDERS, ["2", wide, wide]))
-    sizes.append(feed.changes.held_bytes)
+    sizes.append(feed.queue.held_bytes)
     assert [size // 5000 for size in sizes] == [0, 2, 6]
 
 
@@ -304,11 +304,11 @@ def test_keys_that_several_rows_passed_through_are_asked_for_at_the_commit() -> 
     feed.transaction(
         0x5000, update(ORDERS, ["2", "a"], old=["1", "a"]), update(ORDERS, ["3", "b"], old=["2", "b"]), xid=900
     )
-    (asked,) = feed.changes.held
+    (asked,) = feed.queue.held
     assert isinstance(asked, Incomplete)
     assert (asked.key, asked.key_values, asked.values, asked.xid) == (b'{"id":2}', (b"2",), None, 900)
     assert Version.parse(asked.headers[0][1].decode()) == Version(0x5000, 4), "two changes, and the second was it"
-    assert feed.changes.version == Version(0x5000, 4)
+    assert feed.numbering.version == Version(0x5000, 4)
 
 
 def _shift(oid: int, count: int) -> list[bytes]:
@@ -325,7 +325,7 @@ def _shifting(*, resume_after: Version = NOTHING_PUBLISHED, gone: bool = False) 
         resume_after=resume_after,
     )
     if gone:
-        feed.changes.on_table_gone(ORDERS)
+        feed.rules.on_table_gone(ORDERS)
     by_turns = [each for pair in zip(_shift(ORDERS, 4), _shift(ITEMS, 4), strict=True) for each in pair]
     # Both keys of a swap become ambiguous with one change.
     swap = [update(ITEMS, ["9", "a"], old=["8", "a"]), update(ITEMS, ["8", "b"], old=["9", "b"])]
@@ -335,7 +335,7 @@ def _shifting(*, resume_after: Version = NOTHING_PUBLISHED, gone: bool = False) 
 
 def test_corrections_are_numbered_behind_the_changes_that_made_them_necessary() -> None:
     """11 changes, so the one that change k asks for is 11 + k: all beat the transaction's events, in one order."""
-    asked = [(item.place.seq, item.key.decode()) for item in _shifting().changes.held if isinstance(item, Incomplete)]
+    asked = [(item.place.seq, item.key.decode()) for item in _shifting().queue.held if isinstance(item, Incomplete)]
     assert asked == [
         (14, '{"id":2}'),
         (15, '{"id":2}'),
@@ -352,9 +352,9 @@ def test_corrections_are_numbered_behind_the_changes_that_made_them_necessary() 
 @pytest.mark.parametrize("seq", range(24))
 def test_a_restart_between_two_corrections_asks_for_the_rest(seq: int, gone: bool) -> None:
     """As with changes: exactly what is above progress, whatever became of another table meanwhile."""
-    whole = [item for item in _shifting().changes.held if isinstance(item, Incomplete)]
+    whole = [item for item in _shifting().queue.held if isinstance(item, Incomplete)]
     expected = [item for item in whole if item.place.seq > seq and not (gone and item.table.relation.oid == ORDERS)]
-    resumed = _shifting(resume_after=Version(0x5000, seq), gone=gone).changes.held
+    resumed = _shifting(resume_after=Version(0x5000, seq), gone=gone).queue.held
     assert [(item.table.topic, item.key, item.headers) for item in resumed if isinstance(item, Incomplete)] == [
         (item.table.topic, item.key, item.headers) for item in expected
     ]
@@ -364,7 +364,7 @@ def test_a_swap_asks_for_both_keys() -> None:
     """Each is entered and left."""
     feed = Feed(make_table(columns=full(), identity="f", deferrable_key=True))
     feed.transaction(0x5000, update(ORDERS, ["2", "a"], old=["1", "a"]), update(ORDERS, ["1", "b"], old=["2", "b"]))
-    assert {item.key for item in feed.changes.held} == {b'{"id":1}', b'{"id":2}'}
+    assert {item.key for item in feed.queue.held} == {b'{"id":1}', b'{"id":2}'}
 
 
 def test_plain_changes_under_a_deferrable_key_ask_nothing() -> None:
@@ -372,7 +372,7 @@ def test_plain_changes_under_a_deferrable_key_ask_nothing() -> None:
     feed = Feed(make_table(columns=full(), identity="f", deferrable_key=True))
     feed.transaction(0x5000, insert(ORDERS, ["1", "a"]), delete(ORDERS, old=["2", "b"]))
     feed.transaction(0x6000, delete(ORDERS, old=["1", "a"]))
-    assert not feed.changes.held
+    assert not feed.queue.held
     assert [op for op, _, _ in outline(feed.records)] == ["c", "d", None, "d", None]
 
 
@@ -381,11 +381,11 @@ def test_a_table_described_again_in_the_middle_of_a_transaction_loses_nothing() 
     columns = full()
     feed = Feed(make_table(columns=columns, identity="f", deferrable_key=True))
     feed(begin(0x5000), update(ORDERS, ["2", "a"], old=["1", "a"]))
-    feed.changes.on_table(make_table(columns=columns, identity="f", deferrable_key=True))
+    feed.rules.on_table(make_table(columns=columns, identity="f", deferrable_key=True))
     feed(update(ORDERS, ["3", "b"], old=["2", "b"]), commit(0x5000))
     orders = [value_of(record)["transaction"]["data_collection_order"] for record in feed.records if record.value]
     assert orders == [1, 2, 3, 4]
-    assert [item.key for item in feed.changes.held] == [b'{"id":2}']
+    assert [item.key for item in feed.queue.held] == [b'{"id":2}']
 
 
 @pytest.mark.parametrize("quick", [True, False], ids=["quick", "decoded"])
@@ -393,7 +393,7 @@ def test_a_table_that_changed_is_read_by_its_new_columns(quick: bool) -> None:
     """Rows before the Relation message have the old columns, rows after it the new ones."""
     feed = Feed(make_table(), quick=quick)
     feed(begin(0x5000), insert(ORDERS, ["1", "a"]))
-    feed.changes.on_table(make_table(columns=[*ID_AND_NAME, ("paid", BOOL, False)]))
+    feed.rules.on_table(make_table(columns=[*ID_AND_NAME, ("paid", BOOL, False)]))
     feed(insert(ORDERS, ["2", "b", "t"]), commit(0x5000))
     assert [value_of(record)["after"] for record in feed.records] == [
         {"id": 1, "name": "a"},
@@ -420,7 +420,7 @@ REPLAY = [
 
 
 def _versions(feed: Feed) -> list[Version]:
-    return [Version.parse(item.headers[0][1].decode()) for item in [*feed.records, *feed.changes.held]]
+    return [Version.parse(item.headers[0][1].decode()) for item in [*feed.records, *feed.queue.held]]
 
 
 def _replayed(resume_after: Version, *, quick: bool = True) -> Feed:
@@ -458,8 +458,8 @@ def test_what_was_published_is_left_out_and_everything_else_is_not(resume_after:
 def test_events_after_a_restart_are_the_same_as_without_it() -> None:
     """Counts and versions go on as if nothing had happened, so a reader cannot tell."""
     whole, resumed = _replayed(Version(0, 0)), _replayed(Version(0x6000, 2))
-    expected = [item for item in [*whole.records, *whole.changes.held] if _is_after(item, Version(0x6000, 2))]
-    found = [*resumed.records, *resumed.changes.held]
+    expected = [item for item in [*whole.records, *whole.queue.held] if _is_after(item, Version(0x6000, 2))]
+    found = [*resumed.records, *resumed.queue.held]
     assert [item for item in found if isinstance(item, Record)] == [i for i in expected if isinstance(i, Record)]
     assert [item.place for item in found if isinstance(item, Incomplete)] == [
         item.place for item in expected if isinstance(item, Incomplete)
@@ -473,23 +473,23 @@ def _is_after(item: Record | Incomplete, version: Version) -> bool:
 def test_progress_never_falls_while_transactions_are_replayed() -> None:
     """A progress record written during a replay must not say less than the one before it."""
     feed = Feed(make_table(), resume_after=Version(0x6000, 2))
-    assert feed.changes.version == Version(0x6000, 2)
+    assert feed.numbering.version == Version(0x6000, 2)
     feed.transaction(0x5000, insert(ORDERS, ["1", "a"]))
-    assert feed.changes.version == Version(0x6000, 2)
+    assert feed.numbering.version == Version(0x6000, 2)
     feed(begin(0x6000), insert(ORDERS, ["3", "a"]))
-    assert feed.changes.version == Version(0x6000, 2)
-    assert feed.changes.replaying
+    assert feed.numbering.version == Version(0x6000, 2)
+    assert feed.numbering.is_replaying
     feed(insert(ORDERS, ["4", "a"]))
-    assert not feed.changes.replaying
+    assert not feed.numbering.is_replaying
     feed(insert(ORDERS, ["5", "a"]))
-    assert feed.changes.version == Version(0x6000, 3)
+    assert feed.numbering.version == Version(0x6000, 3)
 
 
 def test_key_changes_seen_before_a_restart_still_count() -> None:
     """The part of a transaction that is skipped may have entered a key that the rest of it leaves."""
     feed = Feed(make_table(columns=full(), identity="f", deferrable_key=True), resume_after=Version(0x5000, 1))
     feed.transaction(0x5000, update(ORDERS, ["2", "a"], old=["1", "a"]), update(ORDERS, ["3", "b"], old=["2", "b"]))
-    assert [item.key for item in feed.changes.held] == [b'{"id":2}']
+    assert [item.key for item in feed.queue.held] == [b'{"id":2}']
 
 
 # -- what the server must not send -------------------------------------------------------------------------------------
@@ -590,8 +590,8 @@ def test_the_quick_way_gives_the_same_records(transactions: list[list[bytes]], p
             feed.transaction(number * 0x1000, *messages)
     quick, decoded = feeds
     assert quick.records == decoded.records
-    assert [_comparable(item) for item in quick.changes.held] == [_comparable(item) for item in decoded.changes.held]
-    assert quick.changes.version == decoded.changes.version
+    assert [_comparable(item) for item in quick.queue.held] == [_comparable(item) for item in decoded.queue.held]
+    assert quick.numbering.version == decoded.numbering.version
 
 
 def _comparable(item: Record | Incomplete) -> tuple[object, ...]:
