@@ -209,3 +209,11 @@ class RowStoreContract(StoreContract):
         assert rows(store, second, orders) == {"1": {"id": 1, "note": "new"}, "3": {"id": 3}, "4": {"id": 4}}
         apply(store, second, orders, [change(1, 7, gone=True), change(4, 4, {"note": "late"})])
         assert rows(store, second, orders) == {"3": {"id": 3}, "4": {"id": 4}}
+
+    def test_a_changed_key_needs_a_new_generation(
+        self, store: RowStore, generation: Generation, orders: TableSchema
+    ) -> None:
+        """Under another primary key the rows have other ids, so a new generation is required."""
+        assert store.ensure_table(generation, orders) is Fit.READY
+        assert store.ensure_table(generation, orders._replace(key=("note",))) is Fit.NEEDS_GENERATION
+        assert store.ensure_table(generation, orders) is Fit.READY

@@ -11,7 +11,6 @@ import pytest
 from cdc.errors import RefusedError
 from cdc.lsn import Version
 from cdc.stores.contract import (
-    Fit,
     Generation,
     Position,
     PositionLostError,
@@ -109,11 +108,3 @@ class StoreContract:
             store.take(generation, "one")
         with pytest.raises(PositionLostError):
             store.save_position(generation, SOME)
-
-    def test_a_changed_key_needs_a_new_generation(
-        self, store: Store, generation: Generation, orders: TableSchema
-    ) -> None:
-        """Under another primary key the rows have other ids, so a new generation is required."""
-        assert store.ensure_table(generation, orders) is Fit.READY
-        assert store.ensure_table(generation, orders._replace(key=("note",))) is Fit.NEEDS_GENERATION
-        assert store.ensure_table(generation, orders) is Fit.READY
