@@ -22,7 +22,7 @@ from spark_jobs.tasks.range_tasks import RangeTask
 from spark_jobs.tasks.task_errors import spark_errors
 from spark_jobs.tasks.task_results import Answers
 from spark_jobs.tasks.topic_range import cut
-from spark_jobs.writing.contract import BatchesT, Loaded, LoadProgress, Offsets
+from spark_jobs.writing.contract import ApplierT, Loaded, LoadProgress, Offsets
 
 if TYPE_CHECKING:
     from pyspark import RDD
@@ -36,7 +36,7 @@ _KEYS_PER_GROUP = 1_000_000
 _POLL_SECONDS = 1.0
 
 
-class BulkLoad(ABC, Generic[BatchesT]):
+class BulkLoad(ABC, Generic[ApplierT]):
     """Loads offset ranges into one generation. It calls `between` about every second while a job runs."""
 
     def __init__(self, store_tables: StoreTables, config: Config, between: Callable[[LoadProgress], None]) -> None:
@@ -47,7 +47,7 @@ class BulkLoad(ABC, Generic[BatchesT]):
 
     def load(
         self,
-        applying: BatchesT,
+        applying: ApplierT,
         start: Offsets,
         end: Offsets,
         markers: Mapping[str, bytes],
@@ -72,7 +72,7 @@ class BulkLoad(ABC, Generic[BatchesT]):
     @abstractmethod
     def _run(
         self,
-        applying: BatchesT,
+        applying: ApplierT,
         start: Offsets,
         end: Offsets,
         markers: Mapping[str, bytes],

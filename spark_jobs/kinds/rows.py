@@ -32,7 +32,7 @@ class RowWriting(StoreWriting[RowStore, Applying]):
     def session(self, spark: SparkSession, settings: SyncedStoreConfig) -> SparkSession:  # noqa: ARG002 - all share one
         return spark
 
-    def batches(
+    def applier(
         self, config: Config, name: str, store: RowStore, generation: Generation, store_tables: StoreTables
     ) -> Applying:
         return Applying(

@@ -40,7 +40,7 @@ class WarehouseWriting(StoreWriting[IcebergStore, WarehouseBatches]):
     def session(self, spark: SparkSession, settings: SyncedStoreConfig) -> SparkSession:
         return warehouse_session(spark, cast("IcebergConfig", settings))
 
-    def batches(
+    def applier(
         self,
         config: Config,
         name: str,  # noqa: ARG002 - the store knows its name

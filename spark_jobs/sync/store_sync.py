@@ -206,7 +206,7 @@ class StoreSync:
         now_ms = self._ledger.broker_ms()
         facts = read_topic_facts(self._config, store_tables.source)
         position = starting_position(self.name, self._with_evidence(taken), facts, progress, now_ms=now_ms)
-        applying = self._writing.batches(self._config, self.name, store, generation, store_tables)
+        applying = self._writing.applier(self._config, self.name, store, generation, store_tables)
         feeding = Feeding(
             name=self.name,
             config=self._config,

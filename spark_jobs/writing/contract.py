@@ -79,15 +79,15 @@ class BatchApplier(Protocol):
 
 
 StoreT = TypeVar("StoreT", bound=Store)
-BatchesT = TypeVar("BatchesT", bound=BatchApplier)
-_LoadedT_contra = TypeVar("_LoadedT_contra", bound=BatchApplier, contravariant=True)
+ApplierT = TypeVar("ApplierT", bound=BatchApplier)
+_ApplierT_contra = TypeVar("_ApplierT_contra", bound=BatchApplier, contravariant=True)
 
 
-class Loading(Protocol[_LoadedT_contra]):
+class Loading(Protocol[_ApplierT_contra]):
     """Loads offset ranges into one generation."""
 
     def load(
-        self, applying: _LoadedT_contra, start: Offsets, end: Offsets, markers: Mapping[str, bytes], *, count: bool
+        self, applying: _ApplierT_contra, start: Offsets, end: Offsets, markers: Mapping[str, bytes], *, count: bool
     ) -> Loaded:
         """Write everything from `start` up to `end`, and count the resulting rows if `count`.
 
@@ -95,7 +95,7 @@ class Loading(Protocol[_LoadedT_contra]):
         """
 
 
-class StoreWriting(ABC, Generic[StoreT, BatchesT]):
+class StoreWriting(ABC, Generic[StoreT, ApplierT]):
     """What Spark jobs do differently from one kind of store to another. It has no state."""
 
     #: True: Spark itself evaluates and writes the rows. False: Python workers do.
@@ -108,15 +108,15 @@ class StoreWriting(ABC, Generic[StoreT, BatchesT]):
         """Return the session in which the store's jobs run."""
 
     @abstractmethod
-    def batches(
+    def applier(
         self, config: Config, name: str, store: StoreT, generation: Generation, store_tables: StoreTables
-    ) -> BatchesT:
+    ) -> ApplierT:
         """Return what applies batches to the generation."""
 
     @abstractmethod
     def loading(
         self, store_tables: StoreTables, config: Config, between: Callable[[LoadProgress], None]
-    ) -> Loading[BatchesT]:
+    ) -> Loading[ApplierT]:
         """Return the bulk load of a bootstrap. It calls `between` about every second."""
 
     @abstractmethod
@@ -148,7 +148,7 @@ class StoreWriting(ABC, Generic[StoreT, BatchesT]):
         self,
         store: StoreT,
         generation: Generation,
-        applying: BatchesT,
+        applying: ApplierT,
         store_tables: StoreTables,
         *,
         before: Position | None,
