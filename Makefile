@@ -10,7 +10,7 @@ WORKERS ?= 3
 
 .DEFAULT_GOAL := help
 .PHONY: help setup demo test test-slow test-browser lint docs format golden clean
-.PHONY: bench bench-capture bench-snapshot bench-stores bench-warehouse bench-audit
+.PHONY: bench bench-capture bench-snapshot bench-stores bench-warehouse bench-audit bench-source
 
 help: ## Show this list
 	@awk 'BEGIN {FS = ":.*## "} /^[a-z-]+:.*## / {printf "  make %-14s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -55,7 +55,7 @@ format: setup ## Format the code with ruff
 golden: setup ## Record events of a real Debezium as expected results for tests
 	$(BIN)/python -m tests.golden.record
 
-bench: bench-capture bench-snapshot bench-stores bench-warehouse bench-audit ## Run all benchmarks
+bench: bench-capture bench-snapshot bench-stores bench-warehouse bench-audit bench-source ## Run all benchmarks
 
 bench-capture: setup ## Compare capture with pg_recvlogical and a tuned Debezium
 	$(BIN)/python -m tests.bench.capture
@@ -68,6 +68,9 @@ bench-stores: setup ## Measure bootstrap, sync and commit-to-visible latency
 
 bench-audit: setup ## Compare an audit with a hash aggregate in Postgres
 	$(BIN)/python -m tests.bench.audit
+
+bench-source: setup ## Compare the Spark data source with Spark's Kafka connector
+	$(BIN)/python -m tests.bench.spark_source
 
 bench-warehouse: setup ## Measure batches, bootstrap, sync and maintenance of a warehouse
 	$(BIN)/python -m tests.bench.warehouse

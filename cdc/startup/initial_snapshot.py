@@ -38,7 +38,7 @@ from cdc.snapshot.table_description import DescribedTable, describe_tables
 from cdc.tables.catalog_state import read_catalog_states
 from cdc.tables.recorded_state import TableState
 
-log = get_logger("first_copy")
+log = get_logger("initial_snapshot")
 
 _POLL_SECONDS = 0.5
 _FENCE_SECONDS = 30.0

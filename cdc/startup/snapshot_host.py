@@ -19,7 +19,7 @@ from cdc.postgres.stream_waiting import StreamWaiter
 from cdc.postgres.worker_thread import Worker
 from cdc.startup.startup import start
 
-log = get_logger("first_copy")
+log = get_logger("initial_snapshot")
 
 _RETRY_SECONDS = 2.0
 # If capture starts at the same time, let it acquire the slot and keep the snapshot open: it runs longer than this job.
@@ -33,7 +33,7 @@ class InitialSnapshotHost:
         self.failure: TailraceError | None = None
         self._config = config
         self._stop = threading.Event()
-        self._thread = threading.Thread(target=self._run, name="tailrace-first-copy", daemon=True)
+        self._thread = threading.Thread(target=self._run, name="tailrace-initial-snapshot", daemon=True)
 
     def start(self) -> None:
         self._thread.start()

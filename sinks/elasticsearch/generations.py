@@ -21,7 +21,7 @@ from sinks.elasticsearch import identities
 from sinks.elasticsearch.client import api_error, error_type, translated_errors, transport_error
 from sinks.elasticsearch.naming import OWN, own_alias, own_index, own_writer_alias, split_generation
 from sinks.elasticsearch.writing.documents import live
-from sinks.elasticsearch.writing.external_versions import NARROW, Numbering, numbering_after
+from sinks.elasticsearch.writing.external_versions import NARROW, VersionScheme, numbering_after
 
 #: Format 1 is release 0.1.0's, which has no `identities` and no `narrow_to`.
 OWN_FORMAT: Final = 2
@@ -112,10 +112,10 @@ class Generations:
             self._put_own_meta(generation, own)
         self._record(generation, own, [])
 
-    def numbering(self, generation: Generation) -> Numbering:
+    def numbering(self, generation: Generation) -> VersionScheme:
         """Return the numbering for versions that are written to this generation from now on."""
         narrow_to = self._own_meta(generation).get("narrow_to")
-        return NARROW if narrow_to is None else Numbering(narrow_to)
+        return NARROW if narrow_to is None else VersionScheme(narrow_to)
 
     def _record(self, generation: Generation, own: dict[str, Any], indices: Iterable[str]) -> None:
         tables = sorted({*own["tables"], *indices})

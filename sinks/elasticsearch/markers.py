@@ -12,7 +12,7 @@ from cdc.lsn import Version
 from cdc.stores.contract import Generation, PositionLostError, TableSchema
 from sinks.elasticsearch.client import api_error, translated_errors, transport_error
 from sinks.elasticsearch.naming import own_index, own_writer_alias
-from sinks.elasticsearch.writing.external_versions import Numbering
+from sinks.elasticsearch.writing.external_versions import VersionScheme
 
 
 def read_marker(client: Elasticsearch, prefix: str, generation: Generation, table: TableSchema) -> Version | None:
@@ -30,7 +30,7 @@ def write_marker(
     generation: Generation,
     table: TableSchema,
     version: Version,
-    numbering: Numbering,
+    numbering: VersionScheme,
 ) -> None:
     """Write a TRUNCATE marker. The larger version stays: the server rejects the smaller one, which is not an error."""
     found = read_marker(client, prefix, generation, table)

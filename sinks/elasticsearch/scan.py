@@ -27,7 +27,7 @@ from sinks.elasticsearch.generations import Generations
 from sinks.elasticsearch.naming import index_of, writer_alias
 from sinks.elasticsearch.writing import bulk
 from sinks.elasticsearch.writing.documents import Documents, live
-from sinks.elasticsearch.writing.external_versions import Numbering
+from sinks.elasticsearch.writing.external_versions import VersionScheme
 
 _KEEP_ALIVE: Final = "10m"
 _PAGE_ROWS: Final = 5000
@@ -71,7 +71,7 @@ class ElasticsearchSlice:
     points: tuple[str, ...]
     number: int
     count: int
-    numbering: Numbering
+    numbering: VersionScheme
 
     def __call__(self) -> Iterator[list[StoredRow]]:
         client = open_elasticsearch(self.settings, raw=True)
@@ -219,7 +219,7 @@ class ElasticsearchScan(RowScan):
             self._client.indices.put_settings(index=index, settings={"index.gc_deletes": time_value})
 
 
-def _row(documents: Documents, numbering: Numbering, hit: _Hit) -> StoredRow:
+def _row(documents: Documents, numbering: VersionScheme, hit: _Hit) -> StoredRow:
     source = bytes(hit.source)
     try:
         version, row = documents.row_of(source)

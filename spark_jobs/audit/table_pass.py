@@ -35,7 +35,7 @@ from spark_jobs.audit.side_tasks import PACKED, Hashing, PackTopic, SourceReadTa
 from spark_jobs.audit.topic_read_task import TopicReadTask
 from spark_jobs.shape.store_tables import StoreTables
 from spark_jobs.sync.topic_facts import offsets
-from spark_jobs.sync.topic_stream import offsets_json, read_topic_stream
+from spark_jobs.sync.topic_frame import read_topic_frame
 from spark_jobs.tasks.task_errors import spark_errors
 
 if TYPE_CHECKING:
@@ -201,8 +201,7 @@ class TablePass:
         topic, feds = self._audited.schema.topic, self._feds
         session = next(store_tables.spark for store_tables in feds.values())
         starts, ends = [start for start, _ in spans], [end for _, end in spans]
-        until = offsets_json({topic: ends})
-        frame = read_topic_stream(session.read, self._config, {topic: starts}, endingOffsets=until)
+        frame = read_topic_frame(session, self._config, {topic: starts}, {topic: ends})
         shapes = {store: store_tables.shapes[topic].row for store, store_tables in feds.items()}
         prepared = with_markers(shaped_frame(frame, feds, topic))
         return prepared.mapInArrow(PackTopic(hashing=hashing, shapes=shapes), PACKED)  # type: ignore[arg-type]

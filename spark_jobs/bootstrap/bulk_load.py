@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, Generic
 from cdc.config import Config
 from spark_jobs.shape.store_tables import StoreTables
 from spark_jobs.sync.batches import has_expressions
-from spark_jobs.sync.topic_stream import offsets_json, read_topic_stream
+from spark_jobs.sync.topic_frame import read_topic_frame
 from spark_jobs.tasks.apply_tasks import ANSWER, MARKERS_PROPERTY, Applying, markers_text
 from spark_jobs.tasks.key_groups import Grouped, count_group_rows, grouped
 from spark_jobs.tasks.range_tasks import RangeTask
@@ -137,13 +137,8 @@ class RowBulkLoad(BulkLoad[Applying]):
             numbers = context.parallelize(range(len(task.shares)), len(task.shares))
             return numbers.mapPartitions(task).flatMap(partial(grouped, applying.key_groups))
         context.setLocalProperty(MARKERS_PROPERTY, markers_text(markers))
-        source = read_topic_stream(
-            self._spark.read,
-            self._config,
-            start,
-            endingOffsets=offsets_json(end),
-            minPartitions=str(max(1, events // _task_offsets(events))),
-        )
+        partitions = str(max(1, events // _task_offsets(events)))
+        source = read_topic_frame(self._spark, self._config, start, end, minPartitions=partitions)
         answers = self._store_tables.evaluated(source).mapInArrow(applying, ANSWER)  # type: ignore[arg-type]
         return answers.rdd.map(lambda row: row.asDict()).flatMap(partial(grouped, applying.key_groups))
 

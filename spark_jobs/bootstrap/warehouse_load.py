@@ -11,7 +11,7 @@ from sinks.iceberg.schemas import CURRENT_OWN, WarehouseColumn
 from sinks.iceberg.statements import Marker
 from spark_jobs.bootstrap.bulk_load import BulkLoad
 from spark_jobs.shape.typed_rows import events_of, quoted, typed_events
-from spark_jobs.sync.topic_stream import offsets_json, read_topic_stream
+from spark_jobs.sync.topic_frame import read_topic_frame
 from spark_jobs.tasks.apply_tasks import Count
 from spark_jobs.tasks.task_errors import spark_errors
 from spark_jobs.tasks.task_results import Answers
@@ -49,13 +49,8 @@ class WarehouseBulkLoad(BulkLoad[WarehouseBatches]):
 
     def _records(self, start: Offsets, end: Offsets) -> DataFrame:
         records = sum(sum(end[topic]) - sum(start[topic]) for topic in end)
-        return read_topic_stream(
-            self._spark.read,
-            self._config,
-            start,
-            endingOffsets=offsets_json(end),
-            minPartitions=str(max(1, records // _TASK_OFFSETS)),
-        )
+        partitions = str(max(1, records // _TASK_OFFSETS))
+        return read_topic_frame(self._spark, self._config, start, end, minPartitions=partitions)
 
     def _append(
         self, applying: WarehouseBatches, topic: str, start: Sequence[int], end: Sequence[int]

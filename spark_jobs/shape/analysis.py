@@ -13,10 +13,9 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
-from py4j.java_gateway import is_instance_of
-
 from cdc.config import TableShape
 from cdc.stores.contract import SchemaColumn, TableSchema
+from spark_jobs.session.spark_private import analysed_plan, is_java_instance, sql_parser
 from spark_jobs.shape.computed_types import column_of
 from spark_jobs.shape.shaped_rows import RowShape
 from spark_jobs.shape.typed_rows import column_type, quoted
@@ -162,7 +161,7 @@ def _found_problems(found: list[Expression | ShapeProblem | None]) -> Iterator[S
 
 class _Parser:
     def __init__(self, spark: SparkSession) -> None:
-        self._parser: Any = spark._jsparkSession.sessionState().sqlParser()
+        self._parser: Any = sql_parser(spark)
 
     def problem(self, key: tuple[str, ...], text: str) -> ShapeProblem | None:
         try:
@@ -200,7 +199,7 @@ class _ExpressionAnalyzer:
             return problem
         try:
             frame = self._table.select(f.expr(text).alias("value"))
-            plan: Any = frame._jdf.queryExecution().analyzed()
+            plan: Any = analysed_plan(frame)
         except Exception as error:
             return _problem_of(key, error)
         expression = plan.expressions().apply(0)
@@ -249,14 +248,8 @@ def _parts_of(expression: Any) -> Iterator[Any]:
     children = expression.children()
     for number in range(children.size()):
         yield children.apply(number)
-    if expression.resolved() and is_instance_of(_gateway(), expression, f"{_PACKAGE}RuntimeReplaceable"):
+    if expression.resolved() and is_java_instance(expression, f"{_PACKAGE}RuntimeReplaceable"):
         yield expression.replacement()
-
-
-def _gateway() -> Any:
-    from pyspark import SparkContext  # noqa: PLC0415 - takes half a second: only a job needs it
-
-    return SparkContext._gateway
 
 
 def _is_current_date_literal(short: str, expression: Any) -> bool:

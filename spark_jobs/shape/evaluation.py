@@ -7,11 +7,11 @@ raised an error. No SQL function applies `TryEval` to any expression. `shape_ses
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
-from typing import TYPE_CHECKING, Any, Final
+from collections.abc import Callable, Mapping
+from typing import TYPE_CHECKING, Final
 
 from sinks.typed_columns import spark_type
+from spark_jobs.session.spark_private import active_session, cloned_session, try_eval
 from spark_jobs.shape.analysis import CompiledShape, Expression
 from spark_jobs.shape.computed_types import json_form
 from spark_jobs.shape.typed_rows import is_unread, read_object, with_typed_rows
@@ -38,16 +38,14 @@ _OWN: Final = "__tailrace_"
 
 def shape_session(spark: SparkSession) -> SparkSession:
     """Return a new session with the settings of `spark`, catalogs included, and with those that shapes need."""
-    from pyspark.sql import SparkSession as Session  # noqa: PLC0415 - takes half a second: only a job needs it
-
-    session = Session(spark.sparkContext, spark._jsparkSession.cloneSession())
+    session = cloned_session(spark)
     for name, value in SETTINGS.items():
         session.conf.set(name, value)
     return session
 
 
 def with_shapes(frame: DataFrame, shapes: Mapping[str, CompiledShape]) -> DataFrame:
-    """Add the column `shaped` to a frame of `read_topic_stream`. `shapes`: by topic, those that have expressions."""
+    """Add the column `shaped` to a frame of `read_topic_frame`. `shapes`: by topic, those that have expressions."""
     from pyspark.sql import functions as f  # noqa: PLC0415 - takes half a second: only a job needs it
 
     # If the event cannot be read as JSON, `shaped` is NULL although there is a row. The sink then parks the row.
@@ -69,7 +67,7 @@ def shaped_after(frame: DataFrame, shapes: Mapping[str, CompiledShape]) -> DataF
     for number, (topic, shape) in enumerate(shapes.items()):
         results.append(f"{_OWN}shaped{number}")
         mine = f.when(f.col(f"{_OWN}topic") == topic, f.col(f"{_OWN}after"))
-        with _active(frame.sparkSession):
+        with active_session(frame.sparkSession):
             own = _with_shape(own.withColumn(f"{_OWN}mine", mine), shape, results[-1])
     found = f.coalesce(*map(f.col, results)) if results else f.lit(None).cast(SHAPED)
     return own.select(*(f.col(_OWN + name).alias(name) for name in names), found.alias("shaped"))
@@ -85,7 +83,7 @@ def typed_shape(frame: DataFrame, shape: CompiledShape) -> DataFrame:
 
     names = frame.columns
     own = frame.toDF(*(_OWN + name for name in names)).withColumn(f"{_OWN}mine", f.col(f"{_OWN}after"))
-    with _active(frame.sparkSession):
+    with active_session(frame.sparkSession):
         found = _with_shape(own, shape, f"{_OWN}shaped", typed=True)
     return found.select(*(f.col(_OWN + name).alias(name) for name in (*names, "shaped")))
 
@@ -143,35 +141,6 @@ def _tried(expression: Expression | None, form: Callable[[Column], Column]) -> C
         return f.struct(f.lit(True).alias("v"))
     result = try_eval(f.struct(form(f.expr(expression.text)).alias("v")))
     return f.when(~f.arrays_overlap(f.col(f"{_OWN}unfit"), _read_by(expression)), result)
-
-
-def try_eval(column: Column) -> Column:
-    """Return a column that is NULL where evaluating the given one raises an error."""
-    from pyspark.sql import Column as SparkColumn  # noqa: PLC0415 - as above
-    from pyspark.sql import SparkSession as Session  # noqa: PLC0415 - as above
-
-    session = Session.getActiveSession()
-    assert session is not None  # noqa: S101 - for the type checker: `_active` has set one
-    jvm: Any = session._jvm
-    convert = jvm.org.apache.spark.sql.classic.ExpressionUtils
-    tried = jvm.org.apache.spark.sql.catalyst.expressions.TryEval(convert.expression(column._jc))
-    return SparkColumn(convert.column(tried))
-
-
-@contextmanager
-def _active(session: SparkSession) -> Iterator[None]:
-    """Make `session` this thread's active session, because Spark parses expressions with that session's settings."""
-    jvm: Any = session._jvm
-    sessions = jvm.org.apache.spark.sql.classic.SparkSession
-    before = sessions.getActiveSession()
-    sessions.setActiveSession(session._jsparkSession)
-    try:
-        yield
-    finally:
-        if before.isDefined():
-            sessions.setActiveSession(before.get())
-        else:
-            sessions.clearActiveSession()
 
 
 def _failure(expression: Expression | None) -> Column:

@@ -20,13 +20,16 @@ def local_session(config: Config, app_name: str) -> Iterator[SparkSession]:
 
     The job is small, so the session is local whichever master the config names.
     """
-    from pyspark.sql import SparkSession as Session  # noqa: PLC0415 - takes half a second: only a job needs it
+    from pyspark.errors import PySparkRuntimeError  # noqa: PLC0415 - takes half a second: only a job needs it
+    from pyspark.sql import SparkSession as Session  # noqa: PLC0415 - as above
 
-    running = Session._instantiatedSession
-    if running is not None:
+    try:
+        running = Session.active()
+    except PySparkRuntimeError:  # there is none
+        session = spark_session(replace(config.spark, master="local[1]"), app_name)
+    else:
         yield running
         return
-    session = spark_session(replace(config.spark, master="local[1]"), app_name)
     try:
         yield session
     finally:

@@ -1,6 +1,6 @@
 """Parses the JSON of events into typed Spark columns, one for each column of the table. All of it runs in the JVM.
 
-    events = events_of(read_topic_stream(...))  # after: the row's JSON; op, version, times
+    events = events_of(read_topic_frame(...))  # after: the row's JSON; op, version, times
     typed = with_typed_rows(events, table)      # row: struct of typed columns; unfit: names of columns that do not fit
     typed.where("size(unfit) = 0").select("row.*")
 
@@ -79,7 +79,7 @@ def _read_texts(text: Column) -> Column:
 def events_of(records: DataFrame) -> DataFrame:
     """Parse the records of table topics. The result has one row per record, markers and tombstones included.
 
-    `records` has the columns of `read_topic_stream`. The result has topic, partition, offset, key (text), version
+    `records` has the columns of `read_topic_frame`. The result has topic, partition, offset, key (text), version
     (text), position, seq, op (never NULL; a tombstone has `d` and no times), after (JSON text, NULL if the row was
     deleted or could not be read), ts_us, transaction_id, is_tombstone and written_us (by the broker's clock).
     """

@@ -1,4 +1,4 @@
-"""One batch of a store's stream, read in one of three ways and then applied.
+"""One batch of a store, read in one of three ways and then applied.
 
 Tasks read from Kafka themselves where possible: a small batch is mostly overhead, and Spark's own reading is most of
 it. Spark reads the batch where it evaluates the rows: for shapes with expressions, and for warehouses.
@@ -6,11 +6,14 @@ it. Spark reads the batch where it evaluates the rows: for shapes with expressio
 
 from __future__ import annotations
 
+import uuid
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final, Protocol
 
+from cdc.config import Config
 from spark_jobs.shape.store_tables import StoreTables
+from spark_jobs.sync.topic_frame import read_topic_frame
 from spark_jobs.tasks.apply_tasks import ANSWER, MARKERS_PROPERTY, Applying, markers_text
 from spark_jobs.tasks.range_tasks import RangeTask, shared
 from spark_jobs.tasks.task_results import Answers, read_answers
@@ -41,30 +44,32 @@ class StoreBatch(Protocol):
 class Reading:
     """Decides how batches are read. At most `parallelism` tasks run, so that a slow store leaves slots for others."""
 
-    def __init__(self, store_tables: StoreTables, applying: Applying | WarehouseBatches, parallelism: int) -> None:
+    def __init__(
+        self, config: Config, store_tables: StoreTables, applying: Applying | WarehouseBatches, parallelism: int
+    ) -> None:
+        self._config = config
         self._store_tables = store_tables
         self._applying = applying
         self._parallelism = parallelism
+        # Spark keeps consumers for the next batch only under a group id that stays the same. By default each batch has
+        # its own. No group is joined. Sessions do not share consumers, since a topic may be created again in between.
+        self._kafka_options = {"kafka.group.id": f"tailrace-unused-{uuid.uuid4().hex}"}
         # By the number of tasks. Cached, since creating an RDD takes as long as a small batch.
         self._numbers: dict[int, RDD[int]] = {}
 
-    def frame(self, source: DataFrame) -> DataFrame:
-        """Return the stream's DataFrame. Where tasks read from Kafka themselves, Spark never evaluates it."""
+    def batch(self, start: Ends, end: Ends) -> StoreBatch:
+        """Return the batch between these offsets."""
         if isinstance(self._applying, WarehouseBatches):
-            return self._store_tables.evaluated(source)
+            return _OfWarehouse(self._evaluated(start, end), self._applying)
         if not has_expressions(self._store_tables):
-            return source.select("offset")
+            return _ReadByTasks(self, self._applying, start, end)
         # Spark gives a topic partition to one task, in order. `coalesce` gives several partitions to one task.
-        shaped = self._store_tables.evaluated(source).coalesce(self._parallelism)
-        return shaped.mapInArrow(self._applying, ANSWER)  # type: ignore[arg-type]
+        shaped = self._evaluated(start, end).coalesce(self._parallelism)
+        return _ReadBySpark(shaped.mapInArrow(self._applying, ANSWER))  # type: ignore[arg-type]
 
-    def batch(self, frame: DataFrame, start: Ends, end: Ends) -> StoreBatch:
-        """Return the batch between these offsets. `frame` is Spark's DataFrame of the batch."""
-        if isinstance(self._applying, WarehouseBatches):
-            return _OfWarehouse(frame, self._applying)
-        if has_expressions(self._store_tables):
-            return _ReadBySpark(frame)
-        return _ReadByTasks(self, self._applying, start, end)
+    def _evaluated(self, start: Ends, end: Ends) -> DataFrame:
+        records = read_topic_frame(self._store_tables.spark, self._config, start, end, **self._kafka_options)
+        return self._store_tables.evaluated(records)
 
     def share_out(self, records: int, ranges: Sequence[TopicRange]) -> tuple[RDD[int], list[list[TopicRange]]]:
         """Return an RDD of task numbers, and the ranges that each task reads."""

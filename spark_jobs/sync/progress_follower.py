@@ -107,6 +107,12 @@ class Ledger:
         with self._changed:
             return self._points.newest
 
+    def wait_for_progress(self, known: Progress | None, timeout_seconds: float) -> Progress | None:
+        """Wait until the newest progress record is another one than `known`. Returns the newest one."""
+        with self._changed:
+            self._changed.wait_for(lambda: self._progress is not known, timeout_seconds)
+            return self._progress
+
     def broker_ms(self) -> int:
         """Return the broker's time. This is a request to the broker, so do not call it for each batch."""
         with self._clock_turn:
@@ -193,7 +199,9 @@ class Ledger:
                 self._stop.wait(0.5)
                 return
             while not self._stop.is_set():
-                for message in consumer.consume(1000, 0.1):
+                first = consumer.poll(0.1)
+                # `consume` alone would wait until its time is over or it has all of these records.
+                for message in [first, *consumer.consume(1000, 0)] if first is not None else []:
                     self._take(message)
                 if self._rereads_schemas:
                     self._rereads_schemas = False

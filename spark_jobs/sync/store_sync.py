@@ -1,6 +1,6 @@
 """Syncs one store: a thread that runs sync sessions one after another, and retries after errors.
 
-Each store has its own thread and its own query. An error of one store does not affect the others.
+Each store has its own thread, which runs its batches. An error of one store does not affect the others.
 """
 
 from __future__ import annotations
@@ -11,6 +11,7 @@ import threading
 import time
 import uuid
 from collections.abc import Callable
+from contextlib import suppress
 from typing import TYPE_CHECKING
 
 from cdc.backoff import Backoff
@@ -33,13 +34,13 @@ from cdc.stores.contract import (
 )
 from cdc.stores.registry import open_store
 from spark_jobs.shape.store_tables import StoreTables, build_store_tables, chosen_tables
+from spark_jobs.sync.batch_driver import BatchDriver
 from spark_jobs.sync.batches import Reading
 from spark_jobs.sync.past_points import appended_ms
 from spark_jobs.sync.progress_follower import Ledger
 from spark_jobs.sync.start_position import starting_position
 from spark_jobs.sync.sync_session import Feeding, TablesChangedError
-from spark_jobs.sync.topic_facts import read_topic_facts
-from spark_jobs.sync.topic_stream import TopicStream
+from spark_jobs.sync.topic_facts import CommittedEnds, read_topic_facts
 from spark_jobs.writing.choice import writing_of
 
 if TYPE_CHECKING:
@@ -49,6 +50,8 @@ BOOTSTRAP_OWNER = "bootstrap:"
 # A running bootstrap saves its position about every ten seconds.
 _BOOTSTRAP_SILENCE_SECONDS = 60.0
 _TICK_SECONDS = 0.5
+# A batch that is running when the sync stops gets this long to end. Then its Spark jobs are cancelled.
+_BATCH_END_SECONDS, _CANCEL_SECONDS = 20.0, 40.0
 
 
 class MovedError(TransientError):
@@ -98,7 +101,18 @@ class StoreSync:
         self._bootstrap_noticed: tuple[Position, float] | None = None
         self.thread = threading.Thread(target=self._run, name=f"tailrace-sync-{name}", daemon=True)
 
+    def join(self) -> None:
+        """Wait until the thread has ended. Call it when `stop` is set. Cancels a batch that takes too long."""
+        self.thread.join(_BATCH_END_SECONDS)
+        give_up_at = time.monotonic() + _CANCEL_SECONDS
+        while self.thread.is_alive() and time.monotonic() < give_up_at:
+            with suppress(Exception):  # Spark may have died; then the batch fails by itself
+                self._spark.sparkContext.cancelJobGroup(self._owner)
+            self.thread.join(1.0)
+
     def _run(self) -> None:
+        # Every Spark job that this thread starts belongs to the group.
+        self._spark.sparkContext.setJobGroup(self._owner, f"sync of {self.name}", interruptOnCancel=True)
         while not self._stop.is_set():
             self._rest_while_paused()
             try:
@@ -207,36 +221,35 @@ class StoreSync:
         facts = read_topic_facts(self._config, store_tables.source)
         position = starting_position(self.name, self._with_evidence(taken), facts, progress, now_ms=now_ms)
         applying = self._writing.applier(self._config, self.name, store, generation, store_tables)
-        feeding = Feeding(
-            name=self.name,
-            config=self._config,
-            store=store,
-            generation=generation,
-            position=store_tables.placed(position),
-            ledger=self._ledger,
-            store_tables=store_tables,
-            applying=applying,
-            retention_ms=min(each.delete_retention_ms for each in facts.values()),
-        )
-        feeding.begin()
         starting = {topic: place.next_offsets for topic, place in position.topics.items()}
-        stream = TopicStream(
-            self._config,
-            store_tables.spark,
-            Reading(store_tables, applying, self._settings.parallelism),
-            name=applying.id,
-            starting=starting,
-            events_per_batch=self._settings.max_events_per_batch,
-            trigger_milliseconds=self._settings.trigger_milliseconds,
-            on_batch=feeding.batch,
-        )
-        try:
+        with CommittedEnds(self._config, {topic: len(offsets) for topic, offsets in starting.items()}) as ends:
+            feeding = Feeding(
+                name=self.name,
+                config=self._config,
+                store=store,
+                generation=generation,
+                position=store_tables.placed(position),
+                ledger=self._ledger,
+                store_tables=store_tables,
+                applying=applying,
+                reading=Reading(self._config, store_tables, applying, self._settings.parallelism),
+                retention_ms=min(each.delete_retention_ms for each in facts.values()),
+                end_offsets=ends.read,
+            )
+            feeding.begin()
+            driver = BatchDriver(
+                starting=starting,
+                end_offsets=ends.read,
+                apply_batch=feeding.batch,
+                wait_for_progress=self._ledger.wait_for_progress,
+                events_per_batch=self._settings.max_events_per_batch,
+                interval_seconds=self._settings.trigger_milliseconds / 1000,
+                stop=self._stop,
+            )
             self._log.info(
                 "syncing", generation=generation.number, lsn=str(LSN(position.lsn)), tables=len(store_tables.source)
             )
-            self._attend(store, feeding, stream)
-        finally:
-            stream.close()
+            self._run_batches(store, feeding, driver)
 
     def _with_evidence(self, position: Position) -> Position:
         """Add the broker's time of the matching progress record to a position that an older Tailrace wrote."""
@@ -256,29 +269,29 @@ class StoreSync:
                 self._logged_due.add(what)
                 self._log.warning("bootstrap_due", reason=what, remedy=f"tailrace bootstrap {self.name}")
 
-    def _attend(self, store: Store, feeding: Feeding, stream: TopicStream) -> None:
-        """Monitor the running stream. Returns when asked to stop, and raises the first error."""
+    def _run_batches(self, store: Store, feeding: Feeding, driver: BatchDriver) -> None:
+        """Run batches, and between them check about twice a second whether this session may continue.
+
+        Returns when asked to stop, and raises the first error.
+        """
         serves = self._number is not None
         is_noted = False
-
-        def poll() -> None:
-            nonlocal serves
-            feeding.between_batches()
-            if not serves:
-                serves = store.serving() is not None or self._serve_first(store, feeding)
-            elif self._number is None and _serving_moved(store, feeding.generation):
-                raise MovedError("Another generation serves readers now.")
-
-        while not self._stop.wait(_TICK_SECONDS):
+        check_at = time.monotonic() + _TICK_SECONDS
+        while not self._stop.is_set():
+            driver.step()
+            if time.monotonic() < check_at:
+                continue
+            check_at = time.monotonic() + _TICK_SECONDS
             if self._is_paused():
                 raise PausedError("The store is paused.")
             if self._is_refused() and not is_noted:
                 is_noted = True
                 end_refusal(self._config, f"store {self.name}")
-            stream.idle(poll)
-            failure = stream.failure()
-            if failure is not None:
-                raise failure
+            feeding.between_batches()
+            if not serves:
+                serves = store.serving() is not None or self._serve_first(store, feeding)
+            elif self._number is None and _serving_moved(store, feeding.generation):
+                raise MovedError("Another generation serves readers now.")
             if feeding.is_caught_up:
                 self._backoff.reset()
 

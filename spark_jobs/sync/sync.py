@@ -1,4 +1,4 @@
-"""`tailrace sync`: one Spark driver with one streaming query per store.
+"""`tailrace sync`: one Spark driver with one thread per store that runs its batches.
 
 An error of one store does not affect the other stores.
 """
@@ -36,8 +36,6 @@ _QUICK = {
     "spark.sql.shuffle.partitions": "4",
     "spark.sql.execution.arrow.maxRecordsPerBatch": "5000",
     "spark.sql.execution.arrow.maxBytesPerBatch": "16m",
-    "spark.sql.streaming.numRecentProgressUpdates": "2",
-    "spark.sql.streaming.pollingDelay": "20ms",
     "spark.sql.ui.explainMode": "simple",  # Spark writes the plan for each batch, and we never read it
     # The tasks of one store must not queue behind those of another.
     "spark.scheduler.mode": "FAIR",
@@ -84,11 +82,11 @@ def run_sync(config: Config, names: Sequence[str], stop: threading.Event, *, gen
                 sync.thread.start()
             try:
                 while not stop.wait(0.5) and any(sync.thread.is_alive() for sync in syncs):
-                    _refuse_dead(spark)
+                    refuse_dead(spark)
             finally:
                 stop.set()
                 for sync in syncs:
-                    sync.thread.join(60)
+                    sync.join()
     finally:
         spark.stop()
     refused = [sync.name for sync in syncs if sync.refused is not None]
@@ -109,14 +107,12 @@ def _refuse_bad_shapes(config: Config, names: Sequence[str], spark: SparkSession
     refuse_bad_shapes(config, shaped, spark, tables)
 
 
-def _refuse_dead(spark: SparkSession) -> None:
+def refuse_dead(spark: SparkSession) -> None:
     """Raise if the JVM is gone. A driver cannot restart its JVM: the process that started the driver must do it."""
     try:
-        stopped = spark.sparkContext._jsc.sc().isStopped()
+        _ = spark.sparkContext.defaultParallelism  # Spark refuses this question when it has stopped
     except Exception as error:
         raise TransientError(f"Spark has died: {type(error).__name__}.") from error
-    if stopped:
-        raise TransientError("Spark has stopped.")
 
 
 def chosen_stores(config: Config, names: Sequence[str]) -> list[str]:

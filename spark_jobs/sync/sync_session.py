@@ -8,6 +8,7 @@ difference ends the session, and the next session starts from the position that 
 from __future__ import annotations
 
 import time
+from collections.abc import Callable
 
 import msgspec
 
@@ -17,10 +18,9 @@ from cdc.logs import get_logger
 from cdc.lsn import LSN
 from cdc.stores.contract import Fit, Generation, Position, PositionLostError, Store, caught_up_at, displaced
 from spark_jobs.shape.store_tables import StoreTables, chosen_tables
-from spark_jobs.sync.batches import Ends, StoreBatch
+from spark_jobs.sync.batches import Ends, Reading, StoreBatch
 from spark_jobs.sync.delete_retention import DeleteRetention
 from spark_jobs.sync.progress_follower import Ledger
-from spark_jobs.sync.topic_facts import committed_ends
 from spark_jobs.tasks.task_results import Answers
 from spark_jobs.writing.contract import BatchApplier
 
@@ -43,7 +43,9 @@ class Feeding:
         ledger: Ledger,
         store_tables: StoreTables,
         applying: BatchApplier,
+        reading: Reading,
         retention_ms: int,
+        end_offsets: Callable[[], Ends],
     ) -> None:
         self._name = name
         self._config = config
@@ -51,15 +53,14 @@ class Feeding:
         self._ledger = ledger
         self._store_tables = store_tables
         self._applying = applying
+        self._reading = reading
         self._spark = store_tables.spark
         self._retention = DeleteRetention(
             name,
             caught_up_ms=position.caught_up_broker_ms,
             retention_ms=retention_ms,
             now_ms=ledger.broker_ms,
-            ends=lambda: committed_ends(
-                config, {topic: len(place.next_offsets) for topic, place in self.position.topics.items()}
-            ),
+            ends=end_offsets,
         )
         self._markers: dict[str, bytes] = {}
         self._goal = ledger.newest()
@@ -78,13 +79,13 @@ class Feeding:
                 self._log.warning("table_needs_generation", table=str(table), remedy=f"tailrace bootstrap {self._name}")
         self._save(self.position)
 
-    def batch(self, batch: StoreBatch, ends: Ends) -> None:
-        """Apply one batch, then save the position `ends`."""
+    def batch(self, start: Ends, ends: Ends) -> None:
+        """Apply the records from `start` up to `ends`, then save the position `ends`."""
         began = time.monotonic()
         self.compare()
         self._ledger.catch_up()
         self._compare_tables()
-        result = self._run(batch)
+        result = self._run(self._reading.batch(start, ends))
         touched = [self.tables[topic] for topic in result.counts]
         self._store.publish(self.generation, touched)
         self._save(self._moved(ends))

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from concurrent import futures
+from types import TracebackType
 
 from confluent_kafka import IsolationLevel, KafkaException, TopicPartition
 from confluent_kafka.admin import AdminClient, OffsetSpec  # type: ignore[attr-defined]
@@ -16,6 +17,8 @@ from cdc.kafka.topics import Topics
 from spark_jobs.sync.start_position import TopicFacts
 
 _ANSWER_SECONDS = 20.0
+# A sync asks all the time, and does not notice while it waits that it has to stop.
+_NEXT_ANSWER_SECONDS = 10.0
 
 
 def read_topic_facts(config: Config, names: Iterable[str]) -> dict[str, TopicFacts]:
@@ -42,10 +45,27 @@ def read_topic_facts(config: Config, names: Iterable[str]) -> dict[str, TopicFac
     }
 
 
-def committed_ends(config: Config, partitions: dict[str, int]) -> dict[str, list[int]]:
-    """Return the end offset of each partition, for a consumer that reads committed records."""
-    with open_offset_client(config.kafka.client_options()) as admin:
-        return _asked(admin, partitions, OffsetSpec.latest())  # type: ignore[no-untyped-call]
+class CommittedEnds:
+    """Asks Kafka again and again for the end of the committed records. Use it in one thread."""
+
+    def __init__(self, config: Config, partitions: Mapping[str, int]) -> None:
+        """`partitions` is the number of partitions of each topic."""
+        self._partitions = dict(partitions)
+        self._latest = OffsetSpec.latest()  # type: ignore[no-untyped-call]
+        self._admin = open_offset_client(config.kafka.client_options())
+
+    def __enter__(self) -> CommittedEnds:
+        return self
+
+    def __exit__(
+        self, _kind: type[BaseException] | None, _error: BaseException | None, _traceback: TracebackType | None
+    ) -> None:
+        # As in `offsets`: closed here, not by the garbage collector.
+        self._admin.__exit__(None, None, None)
+
+    def read(self) -> dict[str, list[int]]:
+        """Return the end offset of each partition. It is at the first open transaction if there is one."""
+        return _asked(self._admin, self._partitions, self._latest, _NEXT_ANSWER_SECONDS)
 
 
 def offsets(config: Config, partitions: dict[str, int]) -> tuple[dict[str, list[int]], dict[str, list[int]]]:
@@ -60,15 +80,17 @@ def offsets(config: Config, partitions: dict[str, int]) -> tuple[dict[str, list[
             raise unreachable(config.kafka.client_options(), error.message) from error
 
 
-def _asked(admin: AdminClient, partitions: dict[str, int], spec: OffsetSpec) -> dict[str, list[int]]:
+def _asked(
+    admin: AdminClient, partitions: Mapping[str, int], spec: OffsetSpec, timeout_seconds: float = _ANSWER_SECONDS
+) -> dict[str, list[int]]:
     places = {TopicPartition(name, number): spec for name, count in partitions.items() for number in range(count)}
     found = {name: [0] * count for name, count in partitions.items()}
     if not places:
         return found
-    answers = admin.list_offsets(places, isolation_level=IsolationLevel.READ_COMMITTED, request_timeout=_ANSWER_SECONDS)
+    answers = admin.list_offsets(places, isolation_level=IsolationLevel.READ_COMMITTED, request_timeout=timeout_seconds)
     try:
         for place, answer in answers.items():
-            found[place.topic][place.partition] = answer.result(_ANSWER_SECONDS).offset
+            found[place.topic][place.partition] = answer.result(timeout_seconds).offset
     except KafkaException as error:
         raise TransientError(f"Kafka did not answer: {error.args[0].str()}.") from error
     except futures.TimeoutError as error:

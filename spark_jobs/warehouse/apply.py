@@ -99,7 +99,6 @@ class WarehouseBatches:
         self._shapes = store_tables.shapes
         self._parking = parking
         self._with_history = with_history
-        self.id = f"{store.name} {generation.number} {generation.created_ms}"
 
     def without_history(self) -> WarehouseBatches:
         """Return a copy that does not write the history, for a generation that is built while another one writes it."""
@@ -122,7 +121,7 @@ class WarehouseBatches:
         return target, columns
 
     def apply(self, records: DataFrame) -> Answers:
-        """Apply all `records` (columns of `read_topic_stream`). Returns when everything is committed."""
+        """Apply all `records` (columns of `read_topic_frame`). Returns when everything is committed."""
         self._store.wait_while_held()
         counts: dict[str, Count] = {}
         with _kept(events_of(records)) as events:

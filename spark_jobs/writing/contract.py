@@ -67,10 +67,6 @@ class Retried:
 class BatchApplier(Protocol):
     """Applies batches to one generation."""
 
-    @property
-    def id(self) -> str:
-        """Names the generation and the session."""
-
     def truncate(self, markers: Mapping[str, bytes]) -> dict[str, int]:
         """Delete the rows below these TRUNCATE markers, which tasks found. Returns how many rows, by topic.
 

@@ -22,7 +22,7 @@ from spark_jobs.bootstrap.bootstrap import BuildOptions, run_bootstrap
 from spark_jobs.session.spark_session import warehouse_session
 from spark_jobs.shape.typed_rows import row_type
 from spark_jobs.sync.progress_follower import Ledger
-from spark_jobs.sync.topic_stream import read_topic_stream
+from spark_jobs.sync.topic_frame import read_topic_frame
 from tests.bench.capture import _fresh_stack, say
 from tests.bench.source import POSTGRES_SETTINGS
 from tests.bench.store_pipeline import Addresses, BenchPipeline, read_log
@@ -93,7 +93,8 @@ def _plain_write(spark: SparkSession, config: Config, pipeline: BenchPipeline) -
         table = ledger.tables()[pipeline.topic(_NAME)]
     session.sql("CREATE NAMESPACE IF NOT EXISTS tailrace.plain")
     began = time.monotonic()
-    records = read_topic_stream(session.read, config, {table.topic: [0] * config.kafka.partitions})
+    latest = {table.topic: [-1] * config.kafka.partitions}
+    records = read_topic_frame(session, config, {table.topic: [0] * config.kafka.partitions}, latest)
     parsed = records.selectExpr(f"from_json(string(value), 'after {row_type(table)}').after AS row")
     parsed.select("row.*").writeTo("tailrace.plain.rows").using("iceberg").create()
     return time.monotonic() - began

@@ -63,7 +63,7 @@ class SnapshotWatch:
         self._read = read
         self._forgotten = 0
         self._stop = threading.Event()
-        self._thread = threading.Thread(target=self._run, name="copies-due", daemon=True)
+        self._thread = threading.Thread(target=self._run, name="snapshots-due", daemon=True)
 
     def start(self) -> None:
         self._thread.start()

@@ -15,14 +15,14 @@ import orjson
 from cdc.lsn import Version
 from cdc.stores.contract import Change, TableSchema
 from sinks.elasticsearch.naming import OWN, field_name
-from sinks.elasticsearch.writing.external_versions import Numbering
+from sinks.elasticsearch.writing.external_versions import VersionScheme
 
 _ACTION: Final = b'{"index":{"_id":%b,"version":%d,"version_type":"external_gte"}}\n'
 _ROW_LINES: Final = _ACTION + b'{"' + OWN.encode() + b'":{"position":%d,"seq":%d}%b%b\n'
 _TOMBSTONE_LINES: Final = (
     _ACTION + b'{"' + OWN.encode() + b'":{"position":%d,"seq":%d,"deleted":true,"deleted_ms":%d}}\n'
 )
-_ANY_NUMBERING: Final = Numbering()
+_ANY_NUMBERING: Final = VersionScheme()
 _decode_members = msgspec.json.Decoder(dict[str, msgspec.Raw]).decode
 _encode = msgspec.json.Encoder().encode
 
@@ -47,7 +47,7 @@ _decode_stamp = msgspec.json.Decoder(DocumentSource).decode
 class Documents:
     """Encodes one table's changes as bulk lines, and decodes documents into rows."""
 
-    def __init__(self, table: TableSchema, numbering: Numbering = _ANY_NUMBERING) -> None:
+    def __init__(self, table: TableSchema, numbering: VersionScheme = _ANY_NUMBERING) -> None:
         """Writing lines needs the generation's `numbering`. Reading rows does not use it."""
         self._number = numbering.number
         self._renamed = {

@@ -29,7 +29,7 @@ _NARROW_LARGEST_SEQ: Final = (1 << _NARROW_SEQ_BITS) - 1
 _NARROW_POSITION_LIMIT: Final = 1 << 54
 
 
-class Numbering(NamedTuple):
+class VersionScheme(NamedTuple):
     """Maps the versions of one generation to numbers."""
 
     #: Versions up to this position are numbered as in release 0.1.0.
@@ -62,15 +62,15 @@ class Numbering(NamedTuple):
 
 
 #: The numbering of a generation that release 0.1.0 created and that no later release has taken.
-NARROW: Final = Numbering(narrow_to=_NARROW_POSITION_LIMIT)
+NARROW: Final = VersionScheme(narrow_to=_NARROW_POSITION_LIMIT)
 
 
-def numbering_after(position: int) -> Numbering:
+def numbering_after(position: int) -> VersionScheme:
     """Return the numbering of a generation that release 0.1.0 wrote up to `position`.
 
     A very large position leaves no room for more bits of `seq`, so the old numbering stays.
     """
-    return Numbering(narrow_to=position) if position < POSITION_LIMIT // 2 else NARROW
+    return VersionScheme(narrow_to=position) if position < POSITION_LIMIT // 2 else NARROW
 
 
 def _narrow(position: int, seq: int) -> int:

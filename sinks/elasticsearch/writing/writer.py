@@ -22,7 +22,7 @@ from sinks.elasticsearch.naming import index_of, writer_alias
 from sinks.elasticsearch.pages import pages
 from sinks.elasticsearch.writing import bulk
 from sinks.elasticsearch.writing.documents import Documents, live, older_than, tombstone_lines
-from sinks.elasticsearch.writing.external_versions import Numbering
+from sinks.elasticsearch.writing.external_versions import VersionScheme
 
 _SWEEP_ROWS: Final = 5000
 
@@ -34,7 +34,7 @@ class ElasticsearchWriterFactory:
     settings: Settings
     prefix: str
     generation: Generation
-    numbering: Numbering
+    numbering: VersionScheme
 
     def __call__(self) -> ElasticsearchWriter:
         return ElasticsearchWriter(self.settings, self.prefix, self.generation, self.numbering)
@@ -43,7 +43,7 @@ class ElasticsearchWriterFactory:
 class ElasticsearchWriter:
     """Writes the rows of one generation."""
 
-    def __init__(self, settings: Settings, prefix: str, generation: Generation, numbering: Numbering) -> None:
+    def __init__(self, settings: Settings, prefix: str, generation: Generation, numbering: VersionScheme) -> None:
         self._prefix = prefix
         self._generation = generation
         self._numbering = numbering

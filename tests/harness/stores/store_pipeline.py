@@ -81,7 +81,7 @@ class StorePipeline:
             finally:
                 stop.set()
                 for sync in syncs.values():
-                    sync.thread.join(60)
+                    sync.join()
 
     def replace(self, old: str, new: str) -> None:
         """In the config file, once; what is syncing goes on with what it has read."""

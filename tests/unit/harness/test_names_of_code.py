@@ -21,7 +21,7 @@ _ENTRY_POINTS = {"main"}
 # One comment per group. The words of a group are in alphabetical order.
 _OTHER_WORDS = """
     # Products, languages, protocols and file formats.
-    cdc elasticsearch opensearch iceberg java json kafka openapi postgres python redis spark sql tls toml
+    cdc elasticsearch iceberg java json kafka openapi opensearch postgres python redis spark sql tls toml
     # Databases.
     catalog columns connection content contents dsn index lock locked query role scan schema
     schemas scripts statements transactions types typed
@@ -42,14 +42,14 @@ _OTHER_WORDS = """
     access account actions admin alert alerts checks clock conditions dashboard guard health journal meter
     metrics monitoring observe observer secrets signed status trends view watch web
     # General words.
-    all analysis announced apply attempt blocks build builder by check choices comparison completeness computed
-    continuation contract counts delete deploy description details difference differences direct
-    documents due facts failures fetch file findings first folder folders follower highest init
-    kinds known latest local loop maintain maintenance managed model name names naming notes
-    numbering numbers open operate overview parking part parts pass past per pieces plan planning plans produce
+    all analysis announced any apply arrow attempt blocks build builder by check choices comparison completeness
+    computed continuation contract counts data delete deploy description details difference differences direct
+    documents due ends facts failures fetch file findings first folder frame folders follower highest init
+    kinds known latest local loop maintain maintenance managed model name names naming notes numbering
+    numbers open operate overview parking part parts pass past per pieces plan planning plans present private produce
     public published publisher publishing range read reader recorded recover removable removal remove
     repair replay report request requests resolver rest results retry rules runs sampled sampling
-    shaped side small start startup state steps summary survey switch tail testing totals units visible writing
+    search shaped side small start startup state steps summary survey switch tail testing totals units visible writing
 """
 
 

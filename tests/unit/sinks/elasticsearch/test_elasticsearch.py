@@ -20,7 +20,7 @@ from sinks.elasticsearch.mapping import fields_of
 from sinks.elasticsearch.naming import OWN, field_name, index_of, own_index, split_generation, writer_alias
 from sinks.elasticsearch.writing import bulk
 from sinks.elasticsearch.writing.documents import Documents
-from sinks.elasticsearch.writing.external_versions import NARROW, Numbering, numbering_after
+from sinks.elasticsearch.writing.external_versions import NARROW, VersionScheme, numbering_after
 from tests.harness.network.webhook_receiver import Receiver
 
 positions = st.integers(1, 2**47 - 1).map(lambda number: number * 8)
@@ -31,7 +31,7 @@ versions = st.builds(Version, positions, st.integers(0, 2**32 - 1))
 def test_the_servers_number_never_contradicts_the_version(one: Version, other: Version, narrow_to: int | None) -> None:
     """A larger version has a number that is at least as large, also across the position of an upgrade from 0.1.0; for
     another transaction, and for the first 32,767 changes of one, a larger number."""
-    numbering = Numbering(narrow_to or 0)
+    numbering = VersionScheme(narrow_to or 0)
     smaller, larger = sorted((one, other))
     assert numbering.number(smaller) <= numbering.number(larger)
     exact = smaller.position != larger.position or (narrow_to is None and smaller.seq < 32_768)
@@ -46,7 +46,7 @@ def test_a_number_of_0_1_0_is_never_the_larger_one(one: Version, other: Version,
     """A late request of release 0.1.0 with the same or a smaller version never wins against what was written since."""
     smaller, larger = sorted((one, other))
     old = NARROW.number(smaller)
-    numbering = Numbering(narrow_to or 0)
+    numbering = VersionScheme(narrow_to or 0)
     assert old < numbering.number(larger) or larger.position <= numbering.narrow_to
     assert old <= numbering.number(larger)
 
@@ -54,19 +54,19 @@ def test_a_number_of_0_1_0_is_never_the_larger_one(one: Version, other: Version,
 @given(seq=st.integers(1, 2**31), more=st.integers(1, 2**30))
 def test_changes_of_a_huge_transaction_are_told_apart(seq: int, more: int) -> None:
     """One by one up to 32,767; after that, if they are further apart than a thousandth of their number."""
-    number = Numbering().number
+    number = VersionScheme().number
     if seq + more < 32_768 or more > seq // 1000:
         assert number(Version(8, seq)) < number(Version(8, seq + more))
 
 
 def test_a_position_past_the_servers_numbers_is_refused() -> None:
     """Rather than wrapped around; and one that is only past what has room since 0.1.0 keeps its old numbers."""
-    for numbering, limit in ((Numbering(), 2**50), (Numbering(8), 2**50), (NARROW, 2**54)):
+    for numbering, limit in ((VersionScheme(), 2**50), (VersionScheme(8), 2**50), (NARROW, 2**54)):
         numbering.number(Version(limit - 8, 1))
         with pytest.raises(RefusedError):
             numbering.number(Version(limit, 1))
     assert numbering_after(2**50) == NARROW
-    assert numbering_after(800) == Numbering(800)
+    assert numbering_after(800) == VersionScheme(800)
 
 
 identifiers = st.text(st.characters(exclude_characters="\0", codec="utf-8"), min_size=1, max_size=20)
@@ -100,7 +100,7 @@ def test_a_document_gives_its_row_back(columns: dict[str, object], version: Vers
     table = TableSchema("s", "t", "x.s.t", (), tuple(SchemaColumn(name, "text", -1) for name in columns))
     row = json.dumps(columns, ensure_ascii=False).encode()
     action, document = Documents(table).lines(Change("1", b"{}", version, row), 0).splitlines()
-    assert json.loads(action)["index"]["version"] == Numbering().number(version)
+    assert json.loads(action)["index"]["version"] == VersionScheme().number(version)
     assert json.loads(document)[OWN] == {"position": version.position, "seq": version.seq}
     found, back = Documents(table).row_of(document)
     assert found == version

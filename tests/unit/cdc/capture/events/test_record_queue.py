@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from tests.harness.pgoutput import LEFT_OUT, begin, update
-
 from cdc.capture.events.record_queue import PendingRecords, RecordQueue
 from cdc.encoding.incomplete_event import Incomplete
 from cdc.kafka.record import RECORD_BYTES, Headers, Record
 from tests.harness.pipeline.event_rules import Feed, make_table
+from tests.harness.postgres.pgoutput import LEFT_OUT, begin, update
 
 
 def test_records_leave_in_order_and_are_let_go_of_one_by_one() -> None:
