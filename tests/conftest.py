@@ -171,7 +171,7 @@ def run_spark(warehouse: IcebergConfig) -> Iterator[SparkSession]:
     """The run's one Spark session; tests ask for `spark`."""
     from spark_jobs.session.spark_session import spark_session  # noqa: PLC0415 - most tests run without Spark
 
-    # One session lives through hundreds of tests, some with texts of 20 million characters. On an OutOfMemoryError in a
+    # One session serves hundreds of tests, some with texts of 20 million characters. On an OutOfMemoryError in a
     # task Spark ends the whole JVM, and every later test fails with it.
     memory = {"spark.driver.memory": "2g"}
     quick = SecretOptions({"spark.sql.shuffle.partitions": "2", "spark.default.parallelism": "2"} | memory)
@@ -193,7 +193,7 @@ def pytest_configure(config: pytest.Config) -> None:
     )  # no test says how long something may take
     hypothesis.settings.load_profile("untimed")
     config.pluginmanager.register(distribution.plugin(config))
-    # Its errors hold the sockets of tries that failed, which nobody closes; pytest would keep them to the end.
+    # Its errors hold the sockets of tries that failed, which stay open; pytest would keep them to the end.
     logging.getLogger("kafka").setLevel(logging.CRITICAL)
     # A run in the background of a script ignores Ctrl-C, and the processes under test would inherit that.
     if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:

@@ -57,7 +57,7 @@ class Arrivals:
         return time.monotonic()
 
     def wait_for_finish(self, finish: int) -> None:
-        """Until readers of committed records see the row that was written behind everything else."""
+        """Wait until readers of committed records see the row that was written after everything else."""
         deadline = time.monotonic() + DRAIN_SECONDS
         consumer, self._finish = self._finish, None
         assert consumer is not None

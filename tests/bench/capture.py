@@ -132,7 +132,7 @@ class Bench:
         job = self._source.write(backlog)
         names = list(self._readers)
         first = turn % len(names)
-        for name in names[first:] + names[:first]:  # nobody always finds the caches warm
+        for name in names[first:] + names[:first]:  # so that no engine always finds the caches warm
             drain = self._readers[name].drain(job)
             self.results.drains[backlog.name][name].append(drain)
             say(f"  {name:<9} {_described(drain)}")
@@ -178,7 +178,7 @@ def _fresh_stack(
     servers: Sequence[str] = ("postgres", "kafka"), settings: Mapping[str, str] = POSTGRES_SETTINGS
 ) -> Iterator[Stack]:
     folder = Path(tempfile.mkdtemp(prefix="tailrace-bench-"))
-    folder.chmod(0o755)  # as root, Postgres runs as somebody else
+    folder.chmod(0o755)  # as root, Postgres runs under another account
     # Stops the servers when our end of its pipe closes, however this process ends.
     code = "from tests.harness.servers.shared_servers import guard; guard()"
     with subprocess.Popen(

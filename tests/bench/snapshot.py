@@ -181,7 +181,7 @@ class Bench:
             names = [name for name in READERS if name in self._options.readers]
             first = place % len(names)
             self.results[part.name] = {}
-            for name in names[first:] + names[:first]:  # nobody always finds the caches warm
+            for name in names[first:] + names[:first]:  # so that no engine always finds the caches warm
                 touch_memory()
                 run = {LIMIT: self._plain, PEER: self._debezium, OURS: self._tailrace}[name]
                 found = self.results[part.name][name] = run(part)

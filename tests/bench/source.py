@@ -76,7 +76,7 @@ class Backlog:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Job:
-    """A backlog that lies in every slot. `finish` is the id of the row behind it, `end` an LSN right behind that."""
+    """A backlog that every slot has. `finish` is the id of the row after it, `end` an LSN right after that."""
 
     name: str
     table: str

@@ -49,7 +49,7 @@ class Built:
 
 
 class Running:
-    """A command that goes on until it is told to stop."""
+    """A command that runs until it is stopped."""
 
     def __init__(self, process: subprocess.Popen[bytes], log: Path) -> None:
         self.process = process
@@ -90,7 +90,7 @@ class BenchPipeline:
         return f"{self.name}.public.{table}"
 
     def copy(self) -> None:
-        """The first copy, then capture until the topics are good for a bootstrap: as they are in production."""
+        """Run the initial snapshot, then capture until the topics are ready for a bootstrap, as in production."""
         self._run("snapshot")
         with self.running("capture") as capture:
             give_up_at = time.monotonic() + 120

@@ -117,7 +117,7 @@ class Syncs:
     def _watch(
         self, readers: dict[str, StoreReader], rows: int, checks: Sequence[Callable[[], None]]
     ) -> dict[str, Watcher]:
-        """The writer is a process of its own; its pace waits for nobody."""
+        """The writer is a process of its own, and keeps its rate."""
         start = time.monotonic() + _LEAD_SECONDS
         ids = list(range(1, rows + 1, _WATCHED))
 

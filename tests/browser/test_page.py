@@ -47,7 +47,7 @@ class Recorded(Actions):
 def test_every_scene_is_understood_on_a_desk_in_the_dark_and_on_a_phone(
     chromium: Browser, folder: Path, scene: str
 ) -> None:
-    """One sentence says it; nothing is cut off; the console stays empty and nobody else is asked for anything."""
+    """Each scene has one sentence, nothing is cut off, the console is empty, and no other host gets a request."""
     config = shop_config(folder)
     record = SCENES[scene](config)
     with serving(config, record) as server:
@@ -59,7 +59,7 @@ def test_every_scene_is_understood_on_a_desk_in_the_dark_and_on_a_phone(
                 expect(page.locator("#hops > li, #store-hops > li")).to_have_count(6)
                 expect(page.locator("#live-text")).to_have_text("live")
                 assert not page.evaluate(_OVERFLOWS), f"{scene} is wider than the screen"
-                assert visit.trouble == []
+                assert visit.errors == []
 
 
 def test_it_is_live_without_a_reload(chromium: Browser, folder: Path) -> None:
@@ -77,7 +77,7 @@ def test_it_is_live_without_a_reload(chromium: Browser, folder: Path) -> None:
         server.shown.record = busy(config)
         expect(page.get_by_role("heading", level=1)).to_have_text("All is well")
         expect(page.locator("#journal")).to_contain_text("ended")
-        assert visit.trouble == []
+        assert visit.errors == []
 
 
 def test_charts_survive_a_reload_and_a_restart(chromium: Browser, folder: Path) -> None:
@@ -94,7 +94,7 @@ def test_charts_survive_a_reload_and_a_restart(chromium: Browser, folder: Path) 
         assert width > 150, "the line does not span the chart"
         page.get_by_role("button", name="15 min").click()
         expect(page.get_by_role("button", name="15 min")).to_have_attribute("aria-pressed", "true")
-        assert visit.trouble == []
+        assert visit.errors == []
 
 
 def test_bootstraps_copies_and_incomplete_tables_are_shown(chromium: Browser, folder: Path) -> None:
@@ -139,7 +139,7 @@ def test_signing_in_acting_and_signing_out(chromium: Browser, folder: Path) -> N
         page.get_by_label("Token").fill("not the token, surely")
         page.get_by_role("button", name="Sign in").click()
         expect(page.get_by_label("Token")).to_be_empty()
-        visit.trouble.clear()  # Chromium's own line about the 401
+        visit.errors.clear()  # Chromium's own line about the 401
         page.get_by_label("Token").fill(TOKEN)
         page.get_by_role("button", name="Sign in").click()
         card = page.get_by_role("article", name="Store cache")
@@ -150,7 +150,7 @@ def test_signing_in_acting_and_signing_out(chromium: Browser, folder: Path) -> N
         assert actions.asked == [("pause", "cache"), ("retry-parked", "cache")]
         assert TOKEN not in page.content()
         assert TOKEN not in page.url
-        assert visit.trouble == []
+        assert visit.errors == []
         page.get_by_role("button", name="Sign out").click()
         expect(page.get_by_label("Token")).to_be_visible()
 

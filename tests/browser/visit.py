@@ -15,19 +15,19 @@ PHONE = {"width": 390, "height": 844}
 class Visit:
     def __init__(self, page: Page, url: str) -> None:
         self.page = page
-        self.trouble: list[str] = []
-        page.on("console", lambda message: self.trouble.append(f"console: {message.text}"))
-        page.on("pageerror", lambda error: self.trouble.append(f"error: {error}"))
+        self.errors: list[str] = []
+        page.on("console", lambda message: self.errors.append(f"console: {message.text}"))
+        page.on("pageerror", lambda error: self.errors.append(f"error: {error}"))
         page.on("requestfailed", lambda request: self._failed(request.url, request.failure or ""))
         page.on("request", lambda request: self._judge(request.url, url))
 
     def _failed(self, asked: str, why: str) -> None:
         if why != "net::ERR_ABORTED":  # the stream of events ends with the page that listened to it
-            self.trouble.append(f"failed: {asked}: {why}")
+            self.errors.append(f"failed: {asked}: {why}")
 
     def _judge(self, asked: str, own: str) -> None:
         if not asked.startswith(own):
-            self.trouble.append(f"asked somebody else: {asked}")
+            self.errors.append(f"asked somebody else: {asked}")
 
     def open(self, url: str) -> Page:
         self.page.goto(url)

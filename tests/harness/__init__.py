@@ -1,4 +1,4 @@
-"""What every test may stand on: real servers, processes, a proxy, and the comparer that says what differs.
+"""Real servers, processes, a proxy and a content comparer for every test.
 
-Nothing in here imports the product's encoders or decoders: a mistake there must not hide itself.
+The harness does not import the product's encoders or decoders, so that a mistake there cannot hide itself.
 """

@@ -24,13 +24,13 @@ _FILE: Final = "tailrace_groups"
 
 
 def plugin(config: pytest.Config) -> Controller | Worker:
-    """What this process adds to the run: the one that was started (with workers or without), or a worker."""
+    """The plugin for this process: the controller of the run, or a worker."""
     told: dict[str, Any] | None = getattr(config, "workerinput", None)
     return Controller() if told is None else Worker(Path(told[_FILE]))
 
 
 class Worker:
-    """Puts what takes long first and quick unit tests last, and says which tests belong together."""
+    """Sorts slow tests first and unit tests last, and records which tests belong together."""
 
     def __init__(self, file: Path) -> None:
         self._file = file
@@ -41,7 +41,7 @@ class Worker:
 
     @pytest.hookimpl(tryfirst=True)
     def pytest_collection_finish(self, session: pytest.Session) -> None:
-        """Every worker writes the same; the controller reads after all have."""
+        """Write the groups; each worker writes the same, and the controller reads when all have written."""
         groups = {item.nodeid: group for item in session.items if (group := _group(item))}
         part = self._file.with_suffix(f".{os.getpid()}")
         part.write_text(json.dumps(groups))
@@ -49,7 +49,7 @@ class Worker:
 
 
 class Controller:
-    """Hands out the groups as units, in the order in which the workers found them."""
+    """Assigns the groups to workers as units, in the workers' order."""
 
     def __init__(self) -> None:
         self._folder: tempfile.TemporaryDirectory[str] | None = None
@@ -69,7 +69,7 @@ class Controller:
 
     @pytest.hookimpl(tryfirst=True)
     def pytest_sessionfinish(self, session: pytest.Session) -> None:
-        """A test that took its worker down is run again by the next one; if it passes then, it has failed once."""
+        """Count a test that crashed its worker as failed, also if the next worker runs it and it passes."""
         last_failed = session.config.pluginmanager.get_plugin("lfplugin")
         if last_failed is not None:
             last_failed.lastfailed.update(dict.fromkeys(self._crashed, True))
@@ -86,7 +86,7 @@ class Controller:
 
 
 class GroupScheduling(LoadScopeScheduling):
-    """A test that is in no group is a unit by itself."""
+    """A test without a group is a unit by itself."""
 
     def __init__(self, config: pytest.Config, log: Any, file: Path) -> None:
         super().__init__(config, log)
@@ -110,7 +110,7 @@ def _group(item: pytest.Item) -> str | None:
 
 
 def _turn(item: pytest.Item) -> int:
-    """Its place in line; equal ones stay in the order of the files."""
+    """The test's place in the order; tests with the same place keep the order of the files."""
     for place, fixture in enumerate(DEAR):
         if fixture in _fixtures(item):
             return place

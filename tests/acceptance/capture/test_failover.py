@@ -100,7 +100,7 @@ def test_a_promoted_standby_with_the_slot_goes_on(
         writer.wait_for_more(100)
         pair.fail_over()
         writer.wait_for_more(100)
-        pipeline.wait_for_life(capture, 2)
+        pipeline.wait_for_session(capture, 2)
         writer.wait_for_more(100)
     pipeline.database.forget_connection()
     pipeline.assert_same("items", while_running=capture)

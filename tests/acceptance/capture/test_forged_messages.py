@@ -11,7 +11,7 @@ from tests.harness.kafka.raw_records import RawRecord, read_raw, topics_under
 from tests.harness.kafka.records import read_topic
 from tests.harness.pipeline.pipeline import MakePipeline, Pipeline
 from tests.harness.postgres.database import Database
-from tests.harness.snapshot.incremental_chunks import Later
+from tests.harness.snapshot.incremental_chunks import ChunkwiseSnapshot
 
 EMIT = "SELECT pg_logical_emit_message(true, %s, %s::text)"
 
@@ -36,7 +36,7 @@ def test_replayed_watermarks_do_nothing(make_pipeline: MakePipeline) -> None:
     slot = f"{pipeline.slot_name}_spy"
     database.execute("SELECT pg_create_logical_replication_slot(%s, 'test_decoding')", [slot])
     try:
-        assert Later.of(pipeline, "t").whole().done
+        assert ChunkwiseSnapshot.of(pipeline, "t").whole().done
         written = _written(database, slot, watermarks.PREFIX)
     finally:
         database.execute("SELECT pg_drop_replication_slot(%s)", [slot])

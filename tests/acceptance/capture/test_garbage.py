@@ -29,12 +29,12 @@ IMPOSSIBLE: dict[str, Callable[[bytes], bytes]] = {
 # The same for the other kinds of messages: what it becomes, after a statement that makes one.
 _UPDATE, _DELETE = "UPDATE t SET v = v || '.'", "DELETE FROM t WHERE id = (SELECT max(id) FROM t)"
 _WHOLE, _TRUNCATE = "UPDATE whole SET v = v || '.'", "TRUNCATE whole; INSERT INTO whole VALUES (1, 'secret', true)"
-NOBODYS_OID = b"\0\0\0\1"
+UNKNOWN_OID = b"\0\0\0\1"
 IMPOSSIBLE_OTHERS: dict[str, tuple[str, bytes, Callable[[bytes], bytes]]] = {
     "an update cut in a value": (_UPDATE, b"U", lambda row: row[:-3]),
     "an update and a byte too many": (_UPDATE, b"U", lambda row: row + b"\0"),
     "an update without a new row": (_UPDATE, b"U", lambda row: row[:5] + b"K" + row[6:]),
-    "an update of nobody's table": (_UPDATE, b"U", lambda row: row[:1] + NOBODYS_OID + row[5:]),
+    "an update of an unknown table": (_UPDATE, b"U", lambda row: row[:1] + UNKNOWN_OID + row[5:]),
     "an old row cut": (_WHOLE, b"U", lambda row: row[:14]),
     "an old row with a value longer than the message": (
         _WHOLE,
@@ -45,17 +45,17 @@ IMPOSSIBLE_OTHERS: dict[str, tuple[str, bytes, Callable[[bytes], bytes]]] = {
     "a delete of a new row": (_DELETE, b"D", lambda row: row[:5] + b"N" + row[6:]),
     "a delete without a key": (_DELETE, b"D", lambda row: row[:8] + b"nnn"),
     "a delete with fewer columns": (_DELETE, b"D", lambda row: row[:6] + b"\0\1" + row[8:-2]),
-    "a delete from nobody's table": (_DELETE, b"D", lambda row: row[:1] + NOBODYS_OID + row[5:]),
+    "a delete from an unknown table": (_DELETE, b"D", lambda row: row[:1] + UNKNOWN_OID + row[5:]),
     "columns cut short": (_UPDATE, b"R", lambda relation: relation[:-3]),
     "columns and a byte too many": (_UPDATE, b"R", lambda relation: relation + b"\0"),
     "more columns than there are": (_UPDATE, b"R", lambda relation: relation.replace(b"\0\3\1id", b"\x7f\xff\1id")),
     "an unknown identity": (_UPDATE, b"R", lambda relation: relation.replace(b"d\0\3\1id", b"x\0\3\1id")),
     "a name that is no UTF-8": (_UPDATE, b"R", lambda relation: relation.replace(b"public", b"publ\xff\xfe")),
-    "columns of nobody's table": (_UPDATE, b"R", lambda relation: relation[:1] + NOBODYS_OID + relation[5:]),
+    "columns of an unknown table": (_UPDATE, b"R", lambda relation: relation[:1] + UNKNOWN_OID + relation[5:]),
     "a truncate cut short": (_TRUNCATE, b"T", lambda message: message[:-3]),
     "a truncate of more tables than there are": (_TRUNCATE, b"T", lambda message: b"T\0\0\0\5" + message[5:]),
     "a truncate and a byte too many": (_TRUNCATE, b"T", lambda message: message + b"\0"),
-    "a truncate of nobody's table": (_TRUNCATE, b"T", lambda message: message[:6] + NOBODYS_OID),
+    "a truncate of an unknown table": (_TRUNCATE, b"T", lambda message: message[:6] + UNKNOWN_OID),
 }
 
 # What goes wrong around pgoutput, in the replication protocol or beneath it: a broken connection, so another try.

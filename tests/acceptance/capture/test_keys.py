@@ -71,10 +71,10 @@ KEY_TYPES = {
     "text": "",
     "oid": "4294967295",
     "pg_lsn": "1/2",
-    # Their operators are where nobody looks by default.
-    "beside.hstore": '"a b"=>"1", "c"=>NULL',
-    "beside.citext": "MiXed",
-    "beside.wrapped": '"x"=>"y"',
+    # Their operators are in a schema that is not on the default search path.
+    "extra.hstore": '"a b"=>"1", "c"=>NULL',
+    "extra.citext": "MiXed",
+    "extra.wrapped": '"x"=>"y"',
 }
 
 
@@ -213,8 +213,8 @@ def test_rows_are_found_again_by_keys_of_every_type(make_pipeline: MakePipeline)
     database = pipeline.database
     database.execute(
         "CREATE TYPE colour AS ENUM ('red', 'bl''ue, dark'); CREATE DOMAIN positive AS int CHECK (VALUE > 0);"
-        "CREATE TYPE pair AS (a int, b text); CREATE SCHEMA beside; CREATE EXTENSION hstore SCHEMA beside;"
-        "CREATE EXTENSION citext SCHEMA beside; CREATE DOMAIN beside.wrapped AS beside.hstore"
+        "CREATE TYPE pair AS (a int, b text); CREATE SCHEMA extra; CREATE EXTENSION hstore SCHEMA extra;"
+        "CREATE EXTENSION citext SCHEMA extra; CREATE DOMAIN extra.wrapped AS extra.hstore"
     )
     tables = {f"keyed_{number}": (type_, value) for number, (type_, value) in enumerate(KEY_TYPES.items())}
     for table, (type_, _) in tables.items():

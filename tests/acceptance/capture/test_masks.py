@@ -14,7 +14,7 @@ from tests.harness.pipeline.pipeline import MakePipeline, Pipeline
 from tests.harness.processes.process import Process
 
 SALT = "pepper-and-salt"
-SECRET = "s3cr3t-of-somebody"
+SECRET = "s3cr3t-of-a-person"
 NOISE = "(SELECT string_agg(md5(n::text), '') FROM generate_series(1, 300) n)"  # long enough to be stored out of line
 
 
@@ -102,7 +102,7 @@ def test_masked_keys_are_hashed_alike_everywhere(make_pipeline: MakePipeline) ->
     other = SECRET + "-2"
     database.execute(f"INSERT INTO people VALUES ('{SECRET}', {NOISE}), ('{other}', 'short')")
     database.execute(f"INSERT INTO logins VALUES ('{SECRET}', 7)")
-    database.execute("UPDATE people SET email = email || '!'")  # re-selected by the key that nobody may see
+    database.execute("UPDATE people SET email = email || '!'")  # re-selected by the masked key
     database.execute(f"UPDATE people SET email = '{SECRET}' WHERE email = '{SECRET}!'")
     database.execute("DELETE FROM people WHERE bio = 'short'")
     database.execute(f"INSERT INTO seats VALUES ('{SECRET}', 1), ('{other}', 2)")

@@ -75,9 +75,9 @@ def test_messages_exactly_once_across_kills(make_pipeline: MakePipeline) -> None
     capture = pipeline.start()
     expected: Counter[str] = Counter()
     in_order: list[str] = []
-    for life in range(3):
+    for session in range(3):
         for number in range(20):
-            text = f"{life}.{number}"
+            text = f"{session}.{number}"
             database.execute(
                 "BEGIN; SELECT pg_logical_emit_message(true, 'kept', %(t)s || 'a');"
                 "SELECT pg_logical_emit_message(false, 'loose', %(t)s);"
@@ -85,7 +85,7 @@ def test_messages_exactly_once_across_kills(make_pipeline: MakePipeline) -> None
             )
             in_order += [f"{text}a", f"{text}b"]
             expected[text] += 1
-        first = life * 1000
+        first = session * 1000
         already = pipeline.rows_published("t")
         database.execute(  # a row, a message, a row, a message …
             f"WITH sent AS (INSERT INTO t SELECT n, 'x' FROM generate_series({first}, {first + 499}) n RETURNING id)"
@@ -93,10 +93,11 @@ def test_messages_exactly_once_across_kills(make_pipeline: MakePipeline) -> None
         )
         database.execute(
             "DO $$ BEGIN FOR n IN 1..200 LOOP"
-            f" PERFORM pg_logical_emit_message(true, 'kept', 'm{life}.' || n); UPDATE t SET v = n WHERE id = {first};"
+            f" PERFORM pg_logical_emit_message(true, 'kept', 'm{session}.' || n);"
+            f" UPDATE t SET v = n WHERE id = {first};"
             " END LOOP; END $$"
         )
-        in_order += [str(first + n) for n in range(500)] + [f"m{life}.{n}" for n in range(1, 201)]
+        in_order += [str(first + n) for n in range(500)] + [f"m{session}.{n}" for n in range(1, 201)]
         capture.wait_for(lambda: pipeline.rows_published("t") > already, 60, "a part of it")  # noqa: B023
         capture.kill()
         capture = pipeline.start()
@@ -168,7 +169,7 @@ def test_no_message_reaches_a_topic_of_another_kind(make_pipeline: MakePipeline)
     for name in names:
         database.execute("SELECT pg_logical_emit_message(true, %s, 'mine')", [name])
         database.execute("SELECT pg_logical_emit_message(false, %s, 'loose')", [name])
-    database.execute("SELECT pg_logical_emit_message(true, 'tailrace.else', 'nobody-sees-this')")
+    database.execute("SELECT pg_logical_emit_message(true, 'tailrace.else', 'must-not-be-seen')")
     pipeline.assert_same("t", while_running=capture)
     for name in names:
         assert _contents(pipeline, name) == ["mine", "loose"], name
@@ -176,7 +177,7 @@ def test_no_message_reaches_a_topic_of_another_kind(make_pipeline: MakePipeline)
     for record in read_raw(pipeline.bootstrap, *(f"{pipeline.prefix}.{name}" for name in own)):
         assert not record.holds(b"mine")
     everything = read_raw(pipeline.bootstrap, *topics_under(pipeline.bootstrap, pipeline.prefix))
-    assert not any(record.holds(b"nobody-sees-this") for record in everything)
+    assert not any(record.holds(b"must-not-be-seen") for record in everything)
 
 
 def test_a_message_too_big_is_parked(make_pipeline: MakePipeline) -> None:

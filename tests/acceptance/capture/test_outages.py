@@ -97,7 +97,7 @@ def test_memory_stays_flat_for_two_million_rows_in_one_transaction(make_pipeline
     arrivals = Arrivals(pipeline.bootstrap, pipeline.prefix, lambda: None)
     before = arrivals.ends("items", committed=True)
     large = peak_after(2_000_000)
-    assert pipeline.lives(capture) == 1, capture.transcript()
+    assert pipeline.sessions(capture) == 1, capture.transcript()
     assert large < _LARGEST_MEMORY_BYTES
     assert large < small * 1.1, f"{large >> 20} MB for 2 million rows, {small >> 20} MB for 200,000"
     # Each of them is there once. (Offsets count the ends of Kafka transactions, too.)
@@ -150,7 +150,7 @@ def test_network_cut_without_a_reset(
         writer.wait_for_more()
         capture.wait_for_line('"retrying"', 90)
         proxy.restore()
-        pipeline.wait_for_life(capture, 2, 90)
+        pipeline.wait_for_session(capture, 2, 90)
         writer.wait_for_more()
     pipeline.assert_same("items", while_running=capture)
 
@@ -165,10 +165,10 @@ def test_connections_reset_under_load(
     pipeline.database.execute(SCHEMA)
     capture = pipeline.start()
     with Writer(pipeline.database) as writer:
-        for life in range(2, 5):
+        for session in range(2, 5):
             writer.wait_for_more(20)
             proxy.reset_connections()
-            pipeline.wait_for_life(capture, life)
+            pipeline.wait_for_session(capture, session)
     pipeline.assert_same("items", while_running=capture)
 
 

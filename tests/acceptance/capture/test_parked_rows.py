@@ -17,7 +17,7 @@ from cdc.kafka.control_topics import write_records
 from cdc.names import Control, control_topic
 from cdc.tables.state_reader import read_recorded_states
 from spark_jobs.tasks.parked_rows import read_parked
-from tests.acceptance.snapshot.test_incremental_snapshot import Later
+from tests.acceptance.snapshot.test_incremental_snapshot import ChunkwiseSnapshot
 from tests.harness.kafka.records import Record
 from tests.harness.kafka.topics import delete_topic
 from tests.harness.pipeline.pipeline import MakePipeline, Pipeline
@@ -49,7 +49,7 @@ def _fenced(pipeline: Pipeline, capture: Process, sql: str) -> None:
 
 def _copied(pipeline: Pipeline, capture: Process) -> None:
     """Run an incremental snapshot of table t."""
-    assert Later.of(pipeline, "t").whole().done
+    assert ChunkwiseSnapshot.of(pipeline, "t").whole().done
     pipeline.fence(while_running=capture)
 
 

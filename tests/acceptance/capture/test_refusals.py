@@ -44,7 +44,7 @@ def test_slot_dropped_and_recreated_while_down(make_pipeline: MakePipeline) -> N
     for _ in range(2):  # a supervisor that starts it again changes nothing
         _assert_refused(pipeline, pipeline.launch(), f"Slot {pipeline.slot_name} is gone")
     assert pipeline.database.execute("SELECT 1 FROM pg_replication_slots WHERE database = current_database()") == []
-    # Nobody has written meanwhile, but who could know?
+    # There were no writes meanwhile, but capture cannot know that.
     pipeline.database.execute("SELECT pg_create_logical_replication_slot(%s, 'pgoutput')", [pipeline.slot_name])
     _assert_refused(pipeline, pipeline.launch(), "re-created or advanced")
 
@@ -84,7 +84,7 @@ def test_slot_of_another_program(
             capture.expect_exit(3, 60)
             for each in (f"Slot {pipeline.slot_name} belongs to something else", words, "another [source] slot"):
                 assert each in capture.errors, capture.transcript()
-        finally:  # it does not belong to the test's database, so nobody else takes it away
+        finally:  # it does not belong to the test's database, so dropping the database does not remove it
             elsewhere.execute("SELECT pg_drop_replication_slot(%s)", [pipeline.slot_name])
 
 

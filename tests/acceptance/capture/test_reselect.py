@@ -30,7 +30,7 @@ def test_an_invisible_commit_is_waited_for(
     before = len(pipeline.records("t"))
 
     slow_commits.begin()
-    # The second update leaves the new long value out of the stream: whoever asks too early gets the old one.
+    # The second update leaves the new long value out of the stream: a query that comes too early gets the old one.
     slow_commits.commit(f"UPDATE t SET big = {TOASTED} || id; UPDATE t SET n = 2; UPDATE d SET id = 4 - id")
     _wait_for_the_reselect(pipeline)
     assert len(pipeline.records("t")) == before, "nothing of it may be published yet"
@@ -87,7 +87,7 @@ def test_a_migration_under_a_waiting_re_select_stops_nothing(make_pipeline: Make
 
     database.execute("INSERT INTO other VALUES (1)")
     pipeline.assert_same("other", while_running=capture)
-    assert pipeline.lives(capture) == 1
+    assert pipeline.sessions(capture) == 1
 
 
 def _wait_for_the_reselect(pipeline: Pipeline) -> None:

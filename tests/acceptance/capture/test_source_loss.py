@@ -108,7 +108,7 @@ def test_a_server_that_crashed_is_not_taken_for_one_that_was_rolled_back(pipelin
         own.kill()
         pipeline.database.forget_connection()
         own.start()
-        pipeline.wait_for_life(capture, number)
+        pipeline.wait_for_session(capture, number)
         pipeline.assert_same("items", while_running=capture)
     capture.stop()
 

@@ -74,7 +74,7 @@ def test_tail_follows_and_stops_after_the_limit(make_pipeline: MakePipeline, tai
     arguments = ("tail", "public.t", "--config", str(pipeline.config))
     limited, follower = tailrace(*arguments, "--limit", "3", "--json"), tailrace(*arguments)
 
-    # Nobody is told when a reader has reached the end: write until it says something.
+    # A reader does not report that it has reached the end: write until it prints something.
     def write_until_seen() -> bool:
         database.execute("UPDATE t SET v = 'new' WHERE id = 0")
         return bool(limited.output) and bool(follower.output)

@@ -26,10 +26,10 @@ def test_second_capture_waits_and_takes_over_when_the_first_is_killed(make_pipel
         second = _standby(pipeline)
         writer.wait_for_more()
         pipeline.fence(while_running=first)
-        assert pipeline.lives(second) == 0
-        assert pipeline.lives(first) == 1, first.transcript()  # the standby has not disturbed it
+        assert pipeline.sessions(second) == 0
+        assert pipeline.sessions(first) == 1, first.transcript()  # the standby has not disturbed it
         first.kill()
-        pipeline.wait_for_life(second, 1)
+        pipeline.wait_for_session(second, 1)
         writer.wait_for_more()
     pipeline.assert_same("items", while_running=second)
 
@@ -46,7 +46,7 @@ def test_standby_takes_over_when_the_first_is_stopped_in_good_order(make_pipelin
     pipeline.database.execute("INSERT INTO items VALUES (1, 0, 'a')")
     first.terminate()
     first.expect_exit(0)
-    pipeline.wait_for_life(second, 1)
+    pipeline.wait_for_session(second, 1)
     pipeline.database.execute("UPDATE items SET note = 'b'")
     records = pipeline.assert_same("items", while_running=second)
     assert len(records["items"]) == 2
@@ -63,7 +63,7 @@ def test_frozen_capture_that_wakes_up_is_fenced(make_pipeline: MakePipeline) -> 
     pipeline.database.execute("INSERT INTO items SELECT n, 0, 'x' FROM generate_series(1001, 30000) AS n")
     first.wait_for(lambda: pipeline.end_offsets("items") > 0, what="rows on their way")
     first.freeze()
-    pipeline.wait_for_life(second, 1)
+    pipeline.wait_for_session(second, 1)
     with Writer(pipeline.database) as writer:
         writer.wait_for_more()
         pipeline.fence(while_running=second)
@@ -73,9 +73,9 @@ def test_frozen_capture_that_wakes_up_is_fenced(make_pipeline: MakePipeline) -> 
         first.wait_for_line('"standby"')
         writer.wait_for_more()
         pipeline.fence(while_running=second)
-        assert pipeline.lives(second) == 1, second.transcript()  # the one that woke up has not disturbed it
+        assert pipeline.sessions(second) == 1, second.transcript()  # the one that woke up has not disturbed it
         second.kill()
-        pipeline.wait_for_life(first, 2)
+        pipeline.wait_for_session(first, 2)
         writer.wait_for_more()
     pipeline.assert_same("items", while_running=first)
 

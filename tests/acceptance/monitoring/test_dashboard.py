@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 TOKEN = "a-token-of-tests-0123"
-PASSWORD = "a-password-that-nobody-sees"
+PASSWORD = "a-password-that-is-not-shown"
 #: A reading is this far from the next, and a heartbeat from the next; a loaded machine adds to both.
 APART_SECONDS = 5.0
 
@@ -87,7 +87,7 @@ class Watched:
         return float(now)
 
     def shows_in_step(self) -> None:
-        self.shows(lambda record: record["ready"] and _store(record)["seconds"] == 0, "nobody to be behind")
+        self.shows(lambda record: record["ready"] and _store(record)["seconds"] == 0, "no store to lag")
 
     def told(self, where: str) -> list[tuple[str, str]]:
         return [(each["event"], each["state"]) for each in self.receiver.messages if each["where"] == where]
@@ -214,12 +214,12 @@ def test_run_serves_the_page_and_starts_it_again(make_pipeline: MakePipeline, ta
     pipeline.database.execute("CREATE TABLE t (id int PRIMARY KEY, v text)")
     run = tailrace("run", "--json", "--config", str(pipeline.config))
 
-    def served(life: int) -> Visitor:
+    def served(number: int) -> Visitor:
         def addresses() -> list[str]:
             return re.findall(r"Dashboard: (http[\d.:/]+)/", run.errors)
 
-        run.wait_for(lambda: len(addresses()) > life, 60, "the page's address")
-        return Visitor(addresses()[life], TOKEN)
+        run.wait_for(lambda: len(addresses()) > number, 60, "the page's address")
+        return Visitor(addresses()[number], TOKEN)
 
     first = served(0)
     eventually(lambda: "topics: ok" in first.get("/readyz").text, 60, "capture to be well")
@@ -256,7 +256,7 @@ def _assert_names_exist(scrape: str) -> None:
     scraped = names_scraped(scrape)
     for place, used in names_used().items():
         assert used, f"{place} uses no metric"
-        assert used <= scraped, f"{place} uses {sorted(used - scraped)}, which nobody exposes"
+        assert used <= scraped, f"{place} uses {sorted(used - scraped)}, which are not exposed"
 
 
 def test_readiness_is_red_while_a_store_takes_connections_and_never_answers(watched: Watched) -> None:

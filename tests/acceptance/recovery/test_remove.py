@@ -182,7 +182,7 @@ def test_everything_goes_in_two_runs(make_pipeline: MakePipeline) -> None:
     done = _remove(pipeline, "--all", code=0, answer="y\n")
     assert (_slots(pipeline), _published(pipeline), _ours(pipeline)) == ([], [], topics)
     assert all(f"Left: topic {name}\n" in done.stdout for name in topics)
-    pipeline.launch().expect_exit(3)  # its topics are of another life
+    pipeline.launch().expect_exit(3)  # its topics are of an earlier pipeline
     assert _slots(pipeline) == []
     _remove(pipeline, "--all", code=1)
 
@@ -192,7 +192,7 @@ def test_everything_goes_in_two_runs(make_pipeline: MakePipeline) -> None:
     _remove(pipeline, "--all", "--topics", code=0, answer=f"{pipeline.prefix}\n")
     eventually(lambda: _ours(pipeline) == {foreign}, what="the topics to go")
     capture = pipeline.start()
-    pipeline.database.execute("INSERT INTO a VALUES (9, 'new life')")
+    pipeline.database.execute("INSERT INTO a VALUES (9, 'new pipeline')")
     pipeline.fence(while_running=capture)
     assert [record.key for record in pipeline.records("a")] == [b'{"id":9}']
 

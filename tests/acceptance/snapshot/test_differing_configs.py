@@ -23,10 +23,10 @@ from tests.harness.pipeline.pipeline import MakePipeline, Pipeline
 from tests.harness.pipeline.table_states import marks as incomplete
 from tests.harness.pipeline.table_states import wait_for_look
 from tests.harness.processes.process import StartProcess
-from tests.harness.snapshot.incremental_chunks import Later
+from tests.harness.snapshot.incremental_chunks import ChunkwiseSnapshot
 from tests.harness.snapshot.initial_snapshot import WITH_INITIAL_SNAPSHOT, chunks, wait_for_hold
 
-SECRET = "s3cr3t-of-somebody"
+SECRET = "s3cr3t-of-a-person"
 EMAIL, ID = '[mask]\n"public.people.email" = "hash"\n', '[mask]\n"public.people.id" = "hash"\n'
 
 
@@ -103,7 +103,7 @@ def test_capture_refuses_watermarks_of_another_config(
     pipeline.database.execute("INSERT INTO people SELECT n, 'a@b' FROM generate_series(1, 20) n")
     pipeline.fence(while_running=capture)
     before = pipeline.end_offsets("people")
-    later = Later.of(pipeline, "people")
+    later = ChunkwiseSnapshot.of(pipeline, "people")
     other = _configure(pipeline, ID, "elsewhere.toml")
     other.write_text(other.read_text().replace("of capture", "of another host"))
     strange = replace(later, config=load_config(other))

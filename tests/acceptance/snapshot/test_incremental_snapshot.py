@@ -25,7 +25,7 @@ from cdc.snapshot.log import SnapshotLog
 from tests.harness.kafka.records import read_topic
 from tests.harness.pipeline.pipeline import MakePipeline
 from tests.harness.postgres.slow_commits import SlowCommits
-from tests.harness.snapshot.incremental_chunks import Later
+from tests.harness.snapshot.incremental_chunks import ChunkwiseSnapshot
 
 
 def _during_read(monkeypatch: pytest.MonkeyPatch, act: Callable[[], None]) -> None:
@@ -46,7 +46,7 @@ def test_rows_from_before_capture_arrive_and_others_are_removed(make_pipeline: M
     pipeline.database.execute("INSERT INTO t SELECT n, 'row ' || n FROM generate_series(1, 500) n")
     pipeline.start()
     pipeline.database.execute("UPDATE t SET v = 'changed' WHERE id = 7")
-    found = Later.of(pipeline, "t").whole()
+    found = ChunkwiseSnapshot.of(pipeline, "t").whole()
     assert (found.done, found.rows) == (True, 500)
     pipeline.assert_same("t")
 
@@ -70,7 +70,7 @@ def test_change_while_the_chunk_is_read(make_pipeline: MakePipeline, monkeypatch
         pipeline.database.execute("INSERT INTO t VALUES (5000, 'fresh')")
 
     _during_read(monkeypatch, change)
-    found = Later.of(pipeline, "t").whole()
+    found = ChunkwiseSnapshot.of(pipeline, "t").whole()
     assert (found.done, found.rows) == (True, 20), "the overtaken rows give way"
     pipeline.assert_same("t")
 
@@ -86,7 +86,7 @@ def test_chunk_that_no_longer_holds_is_read_again(
     pipeline.database.execute("CREATE TABLE t (id int PRIMARY KEY, v text)")
     pipeline.database.execute("INSERT INTO t SELECT n, 'old' FROM generate_series(1, 50) n")
     pipeline.start()
-    later = Later.of(pipeline, "t")
+    snapshot = ChunkwiseSnapshot.of(pipeline, "t")
 
     def alter() -> None:
         pipeline.database.execute(statement)
@@ -94,12 +94,12 @@ def test_chunk_that_no_longer_holds_is_read_again(
 
     with monkeypatch.context() as patched:
         _during_read(patched, alter)
-        found = later.read(later.chunk(1))
+        found = snapshot.read(snapshot.chunk(1))
     assert not found.done
     assert found.repeat
-    second = later.read(later.chunk(1), attempt=2)
+    second = snapshot.read(snapshot.chunk(1), attempt=2)
     assert second.done
-    later.whole()
+    snapshot.whole()
     pipeline.assert_same("t")
 
 
@@ -109,7 +109,7 @@ def test_capture_restarts_in_the_middle(make_pipeline: MakePipeline, monkeypatch
     pipeline.database.execute("CREATE TABLE t (id int PRIMARY KEY, v text)")
     pipeline.database.execute("INSERT INTO t SELECT n, 'old' FROM generate_series(1, 50) n")
     capture = pipeline.start()
-    later = Later.of(pipeline, "t")
+    snapshot = ChunkwiseSnapshot.of(pipeline, "t")
 
     def kill() -> None:
         pipeline.fence()
@@ -118,10 +118,10 @@ def test_capture_restarts_in_the_middle(make_pipeline: MakePipeline, monkeypatch
 
     with monkeypatch.context() as patched:
         _during_read(patched, kill)
-        read_incremental_chunk(later.task(later.chunk(1)))
+        read_incremental_chunk(snapshot.task(snapshot.chunk(1)))
     pipeline.start()
-    assert later.outcome(later.chunk(1)).repeat
-    assert later.read(later.chunk(1), attempt=2).done
+    assert snapshot.outcome(snapshot.chunk(1)).repeat
+    assert snapshot.read(snapshot.chunk(1), attempt=2).done
     pipeline.assert_same("t")
 
 
@@ -146,11 +146,11 @@ def test_capture_restarts_while_a_published_commit_is_not_visible(
     pipeline.fence(while_running=capture)
     capture.stop()
     capture = pipeline.start()
-    later, elsewhere = Later.of(pipeline, "t"), Later.of(pipeline, "other")
-    assert later.read(later.chunk(1)).repeat
+    snapshot, elsewhere = ChunkwiseSnapshot.of(pipeline, "t"), ChunkwiseSnapshot.of(pipeline, "other")
+    assert snapshot.read(snapshot.chunk(1)).repeat
     assert elsewhere.read(elsewhere.chunk(2)).done
     slow_commits.end()
-    assert later.read(later.chunk(3)).done
+    assert snapshot.read(snapshot.chunk(3)).done
     pipeline.assert_same("t", "other", while_running=capture)
 
 
@@ -160,7 +160,7 @@ def test_writer_that_hammers_the_copied_rows(make_pipeline: MakePipeline) -> Non
     pipeline.database.execute("CREATE TABLE t (id int PRIMARY KEY, v text, n int DEFAULT 0)")
     pipeline.database.execute("INSERT INTO t SELECT n, repeat('x', 200) FROM generate_series(1, 3000) n")
     pipeline.start()
-    later = Later.of(pipeline, "t")
+    snapshot = ChunkwiseSnapshot.of(pipeline, "t")
     stop = threading.Event()
 
     def write() -> None:
@@ -181,9 +181,9 @@ def test_writer_that_hammers_the_copied_rows(make_pipeline: MakePipeline) -> Non
         bounds = [*range(0, blocks, 12), None]
         for number, (first, end) in enumerate(zip(bounds, [*bounds[1:], None], strict=True)):
             if first is not None:
-                chunk = later.chunk(number, first, end)
+                chunk = snapshot.chunk(number, first, end)
                 attempt = 1
-                while not later.read(chunk, attempt).done:
+                while not snapshot.read(chunk, attempt).done:
                     attempt += 1
     finally:
         stop.set()
@@ -200,28 +200,28 @@ def test_watermarks_of_another_or_unknown_snapshot_do_nothing(make_pipeline: Mak
     pipeline.database.execute("INSERT INTO t SELECT n, 'row ' || n FROM generate_series(1, 50) n")
     pipeline.assert_same("t", while_running=capture)
     before = pipeline.end_offsets("t")
-    later = Later.of(pipeline, "t")
-    announce(later.config.kafka, [later.plan(LSN(1))])
-    strange = replace(later.config, kafka=replace(later.config.kafka, prefix="another"))
+    snapshot = ChunkwiseSnapshot.of(pipeline, "t")
+    announce(snapshot.config.kafka, [snapshot.plan(LSN(1))])
+    strange = replace(snapshot.config, kafka=replace(snapshot.config.kafka, prefix="another"))
     with psycopg.connect(pipeline.database.dsn, autocommit=True) as connection:
         now = catalog.current_lsn(connection)
-        unknown = msgspec.structs.replace(later.chunk(1), copy="unknown")
-        read_incremental_chunk(replace(later.task(later.chunk(2)), chunk=unknown))
+        unknown = msgspec.structs.replace(snapshot.chunk(1), copy="unknown")
+        read_incremental_chunk(replace(snapshot.task(snapshot.chunk(2)), chunk=unknown))
         for mark in (
-            later.end(now, "unknown"),
-            later.end(LSN(now + (1 << 40))),
-            msgspec.structs.replace(later.end(now), whole={later.oid: int(now), "1259": int(now)}),
-            msgspec.structs.replace(later.end(now), pipeline=""),
-            msgspec.structs.replace(later.end(now), pipeline=watermarks.pipeline_of(strange)),
+            snapshot.end(now, "unknown"),
+            snapshot.end(LSN(now + (1 << 40))),
+            msgspec.structs.replace(snapshot.end(now), whole={snapshot.oid: int(now), "1259": int(now)}),
+            msgspec.structs.replace(snapshot.end(now), pipeline=""),
+            msgspec.structs.replace(snapshot.end(now), pipeline=watermarks.pipeline_of(strange)),
         ):
-            watermarks.emit_watermark(connection, mark, read_secret(later.config.kafka))
+            watermarks.emit_watermark(connection, mark, read_secret(snapshot.config.kafka))
     pipeline.fence(while_running=capture)
     assert pipeline.end_offsets("t") == before, "not a record, not even a commit's"
-    with SnapshotLog(later.config.kafka) as copies:
+    with SnapshotLog(snapshot.config.kafka) as copies:
         copies.refresh()
     assert [copy.state for copy in copies.copies.values()] == ["planned"]
     assert "unknown" not in copies.chunks
-    assert later.whole().done, "its own goes through"
+    assert snapshot.whole().done, "its own goes through"
     pipeline.assert_same("t", while_running=capture)
 
 
@@ -231,7 +231,7 @@ def test_a_row_that_is_too_large_is_parked(make_pipeline: MakePipeline) -> None:
     pipeline.database.execute("CREATE TABLE t (id int PRIMARY KEY, v text)")
     pipeline.database.execute("INSERT INTO t VALUES (1, 'small'), (2, repeat('x', 100000)), (3, repeat('y', 19500))")
     pipeline.start()
-    chunk = Later.of(pipeline, "t").whole()
+    chunk = ChunkwiseSnapshot.of(pipeline, "t").whole()
     assert chunk.done
     assert [record.key for record in pipeline.records("t") if record.op == "r"] == [b'{"id":1}']
     parked = read_topic(pipeline.bootstrap, control_topic(pipeline.prefix, Control.PARKED))

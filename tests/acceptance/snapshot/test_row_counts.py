@@ -16,7 +16,7 @@ from cdc.snapshot.initial_chunk import run_chunk
 from tests.harness.pipeline.pipeline import MakePipeline
 from tests.harness.pipeline.table_states import states
 from tests.harness.processes.command import run_command
-from tests.harness.snapshot.incremental_chunks import Later
+from tests.harness.snapshot.incremental_chunks import ChunkwiseSnapshot
 from tests.harness.snapshot.incremental_snapshot import copy_due
 from tests.harness.snapshot.initial_snapshot import WITH_INITIAL_SNAPSHOT, chunks, prepared, wait_for_hold
 from tests.harness.stores.store_pipeline import StorePipeline
@@ -33,7 +33,7 @@ def test_a_chunk_with_fewer_rows_than_announced_is_read_again(
     pipeline.database.execute("CREATE TABLE t (id int PRIMARY KEY, v text)")
     pipeline.database.execute("INSERT INTO t SELECT n, 'row ' || n FROM generate_series(1, 50) n")
     capture = pipeline.start()
-    later = Later.of(pipeline, "t")
+    snapshot = ChunkwiseSnapshot.of(pipeline, "t")
     flush = beside._Rows.flush
 
     def flush_and_claim_more(rows: beside._Rows) -> None:
@@ -42,10 +42,10 @@ def test_a_chunk_with_fewer_rows_than_announced_is_read_again(
 
     with monkeypatch.context() as patched:
         patched.setattr(beside._Rows, "flush", flush_and_claim_more)
-        found = later.read(later.chunk(1))
+        found = snapshot.read(snapshot.chunk(1))
     assert not found.done
     assert "50 of 51 rows" in found.repeat
-    assert later.read(later.chunk(1), attempt=2).done
+    assert snapshot.read(snapshot.chunk(1), attempt=2).done
     pipeline.assert_same("t", while_running=capture)
 
 
@@ -59,8 +59,8 @@ def test_rows_of_another_run_of_the_same_attempt_are_not_its_own(
     capture = pipeline.start()
     pipeline.database.execute("UPDATE t SET v = 'seen' WHERE id = 1")
     pipeline.fence(while_running=capture)
-    later = Later.of(pipeline, "t")
-    task = later.task(later.chunk(1))
+    snapshot = ChunkwiseSnapshot.of(pipeline, "t")
+    task = snapshot.task(snapshot.chunk(1))
     flush = beside._Rows.flush
     with beside.at_snapshot(task.config.source.conninfo(), None) as frozen:
         frozen.execute("SELECT count(*) FROM t")
@@ -80,7 +80,7 @@ def test_rows_of_another_run_of_the_same_attempt_are_not_its_own(
 
         monkeypatch.setattr(beside._Rows, "flush", flush_around_the_other)
         beside.read_incremental_chunk(replace(task, where="id < 20"))
-        assert later.outcome(later.chunk(1)).done
+        assert snapshot.outcome(snapshot.chunk(1)).done
     pipeline.assert_same("t", while_running=capture)
 
 

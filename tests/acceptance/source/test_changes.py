@@ -12,7 +12,7 @@ import pytest
 
 from spark_jobs.source.data_source import TailraceDataSource
 from tests.harness.kafka.topics import create_topic, delete_topic
-from tests.harness.pipeline import MakePipeline, Pipeline
+from tests.harness.pipeline.pipeline import MakePipeline, Pipeline
 from tests.harness.processes.waiting import eventually
 
 if TYPE_CHECKING:

@@ -18,7 +18,7 @@ from spark_jobs.source.table_topic import find_table, read_facts, read_published
 from spark_jobs.tasks.topic_range import TopicRange
 from tests.acceptance.capture.test_random_changes import _SCHEMA, TABLES, Writer
 from tests.harness.kafka.topics import alter_topic, delete_topic
-from tests.harness.pipeline import MakePipeline, Pipeline
+from tests.harness.pipeline.pipeline import MakePipeline, Pipeline
 from tests.harness.processes.waiting import eventually
 
 if TYPE_CHECKING:

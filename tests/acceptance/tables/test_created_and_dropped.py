@@ -83,7 +83,7 @@ def test_a_forged_nontransactional_heartbeat_is_ignored(make_pipeline: MakePipel
     capture.wait_for(emptied, 30, "the topic of the dropped table to be emptied")
     database.execute("INSERT INTO second VALUES (2, 'y')")
     pipeline.assert_same("second", while_running=capture)
-    assert pipeline.lives(capture) == 1
+    assert pipeline.sessions(capture) == 1
 
 
 def test_renamed_tables_are_followed(make_pipeline: MakePipeline) -> None:

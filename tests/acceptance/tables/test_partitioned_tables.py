@@ -154,7 +154,7 @@ def test_every_row_of_a_partition_has_the_columns_it_was_written_with(make_pipel
         connection.execute(statement)
     capture.kill()
     connection.commit()
-    # Of a partition that nobody has looked at yet, rows remain when all that are known are truncated.
+    # Of a partition that capture has not read yet, rows remain when all that are known are truncated.
     database.execute("CREATE TABLE solo_us PARTITION OF solo FOR VALUES IN ('us')")
     database.execute("INSERT INTO solo VALUES (1, 'us', 'stays')")
     database.execute("TRUNCATE solo_eu")

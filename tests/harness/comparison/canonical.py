@@ -20,14 +20,14 @@ from tests.harness.postgres.catalog import PgType
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Malformed:
-    """A JSON value that its type does not allow; shows up in the report as what it is."""
+    """A JSON value that its type does not allow; reports show it unchanged."""
 
     value: object
     reason: str
 
 
 def from_text(type_: PgType, text: str | None) -> Any:
-    """From what the type's output function wrote under the comparer's session settings."""
+    """The canonical value of a type's output text under the comparer's session settings."""
     if text is None:
         return None
     if type_.element is not None:
@@ -40,7 +40,7 @@ def from_text(type_: PgType, text: str | None) -> Any:
 
 
 def from_json(type_: PgType, value: Any) -> Any:
-    """From the topic: a value parsed with `loads` below, so that no number has lost a digit."""
+    """The canonical value of JSON from the topic, parsed with `loads` below so that no digit is lost."""
     if value is None:
         return None
     if type_.element is not None:

@@ -1,6 +1,7 @@
-"""Compares the source with what Tailrace made of it, by full content, and says what differs.
+"""Compares the source with topics and stores by full content and reports each difference.
 
-A reader gives a table's rows by key in canonical form; the source is one, the topic is one, every store is one more.
+A reader gives a table's rows by key in canonical form. The source is one reader, the topic another, and each store one
+more.
 """
 
 from __future__ import annotations
@@ -56,7 +57,7 @@ class Difference:
 
 
 def source_reader(dsn: str) -> Reader:
-    """What the database itself holds, through the types' output functions and nothing of ours."""
+    """Reads the database itself, through the types' output functions and without the product's code."""
 
     def read(table: Table) -> dict[Key, Row]:
         query = sql.SQL("SELECT {} FROM {}").format(
@@ -73,7 +74,7 @@ def source_reader(dsn: str) -> Reader:
 
 
 def topic_reader(bootstrap: str, prefix: str) -> Reader:
-    """What a consumer that reads the whole topic ends up with."""
+    """Reads the rows that a consumer of the whole topic ends up with."""
 
     def read(table: Table) -> dict[Key, Row]:
         return last_rows(table, read_topic(bootstrap, topic_name(prefix, table.schema, table.name)))

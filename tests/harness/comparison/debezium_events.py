@@ -104,7 +104,7 @@ DIFFERENCES: Final[dict[str, Callable[[Mismatch], bool]]] = {
 
 
 def explain(found: Mismatch) -> str | None:
-    """The name of the difference that this is, if it is one that is meant."""
+    """The name of the documented difference that this mismatch is, if any."""
     return next((name for name, applies in DIFFERENCES.items() if applies(found)), None)
 
 
@@ -112,7 +112,9 @@ def explain(found: Mismatch) -> str | None:
 
 
 def compare(theirs: dict[str, list[Event]], ours: dict[str, list[Event]]) -> Iterator[Mismatch]:
-    """Both by table; records are paired in order, TRUNCATE markers apart, since the recording has none."""
+    """Compare both sides by table; records are paired in order, except TRUNCATE markers, which the recording has
+    not.
+    """
     their_ranks, our_ranks = _ranks(theirs), _ranks(ours)
     for table in sorted(theirs.keys() | ours.keys()):
         markers = [event for event in ours.get(table, []) if event.op == "t"]
@@ -126,7 +128,7 @@ def compare(theirs: dict[str, list[Event]], ours: dict[str, list[Event]]) -> Ite
 
 
 def check_shape(event: Event) -> None:
-    """What differs at every run, on either side: the parts must still fit each other."""
+    """Check that the values that differ at every run are consistent on each side."""
     value = event.value
     if value is None:
         return
@@ -166,7 +168,7 @@ def _walk(path: str, their: Any, our: Any, event: Event, *, ordered: bool = True
 
 
 def _ranks(tables: dict[str, list[Event]]) -> dict[str, dict[int, int]]:
-    """For transaction ids and LSNs: which is the how-manieth, over all tables."""
+    """The rank of each transaction id and LSN over all tables."""
     values = [event.value for events in tables.values() for event in events if event.value and event.op != "t"]
     return {name: _ranked_set(value["source"][name] for value in values) for name in ("txId", "lsn")}
 

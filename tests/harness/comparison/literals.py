@@ -1,4 +1,6 @@
-"""Reads Postgres's text form of arrays and hstore: an own reading, so that the product's cannot hide a mistake."""
+"""Parses Postgres's text form of arrays and hstore, apart from the product's parser, whose mistakes it must not
+share.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Finds the machine's own Chromium."""
+"""Finds the machine's installed Chromium."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A visitor of the dashboard without a browser: plain HTTP, every status an answer."""
+"""A client of the dashboard without a browser: plain HTTP, in which every status is an answer."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Which metrics a scrape has, and which ones the files under deploy/ and the documentation use."""
+"""The metrics of a scrape, and those that the files under deploy/ and the documentation use."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ USERS = ("deploy/grafana/tailrace.json", "deploy/prometheus/alerts.yml", "docs/r
 
 
 def names_scraped(scrape: str) -> set[str]:
-    """Also those without a value just now: a figure that nobody knows is absent, its name is not."""
+    """The names in a scrape, also those without a sample because their value is unknown."""
     return {line.split()[2] for line in scrape.splitlines() if line.startswith("# TYPE ")}
 
 

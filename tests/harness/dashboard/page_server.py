@@ -1,4 +1,4 @@
-"""The real web server on a free port, in a thread, showing what a test wants to be shown."""
+"""The real web server on a free port, in a thread, with a status that the test sets."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from cdc.monitoring.web.status_poller import StatusPoller
 
 
 class Shown:
-    """An observer that tells what it is given, as if it had just been read."""
+    """An observer that returns the status that the test sets, as if it had just been read."""
 
     def __init__(self, record: PipelineStatus) -> None:
         self.record = record

@@ -1,4 +1,6 @@
-"""Moments of a pipeline for tests of the page, metrics and judging: fabricated figures, judged as real ones are."""
+"""Sample statuses of a pipeline for tests of the page, metrics and health rules: made-up figures, judged by the real
+rules.
+"""
 
 from __future__ import annotations
 
@@ -50,7 +52,7 @@ def shop_config(folder: Path, more: str = "") -> Config:
 
 
 def idle(config: Config) -> PipelineStatus:
-    """Nobody writes, and every store has everything."""
+    """No writes, and every store has everything."""
     now = time.time()
     lsn = LSN.parse("1A/7C03F2D8")
     record = PipelineStatus(
@@ -110,7 +112,7 @@ def idle(config: Config) -> PipelineStatus:
 
 
 def busy(config: Config) -> PipelineStatus:
-    """Much is written, and everybody keeps up, the warehouse at its own pace."""
+    """Many writes, and every store keeps up, the warehouse at its own rate."""
     base = idle(config)
     stores = [
         replace(
@@ -143,7 +145,7 @@ def busy(config: Config) -> PipelineStatus:
 
 
 def store_down(config: Config) -> PipelineStatus:
-    """Redis is away; the others do not notice."""
+    """Redis is unreachable; the other stores are unaffected."""
     base = busy(config)
     problem = "Redis cannot be reached: Connection refused"
     cache = replace(
@@ -162,7 +164,7 @@ def store_down(config: Config) -> PipelineStatus:
 
 
 def slot_nearly_lost(config: Config) -> PipelineStatus:
-    """Capture has been stopped for some time, and the server will give the slot up."""
+    """Capture has been stopped for some time, and the server is about to invalidate the slot."""
     base = busy(config)
     slot = replace(
         base.slot,
@@ -197,7 +199,7 @@ def slot_nearly_lost(config: Config) -> PipelineStatus:
 
 
 def bootstrap_under_way(config: Config) -> PipelineStatus:
-    """The first copy runs, and one store is built anew beside the one that serves."""
+    """The initial snapshot runs, and a second generation of one store is built while the first one serves."""
     base = busy(config)
     now = base.read_at
     search = replace(
@@ -249,7 +251,7 @@ SCENES = {
 
 
 def fill_history(history: History, record: PipelineStatus, seconds: float = 3600.0, step: float = 15.0) -> None:
-    """A past that leads to this moment, with some life in it."""
+    """Record a history of readings with peaks that leads to this status."""
     for back in range(int(seconds // step), -1, -1):
         ago = back * step
         history.add(record.read_at - ago, _earlier(figures_of(record), ago))
@@ -269,7 +271,7 @@ def _earlier(figures: Figures, ago: float) -> Figures:
 
 
 def _judged(config: Config, record: PipelineStatus) -> PipelineStatus:
-    """`still_seconds`: a store without an answer and one that has nothing to do do not stand still."""
+    """The status with its health; `still_seconds` without progress does not count for an idle or unreachable store."""
     judge = HealthRules(config)
     slot = judge.slot(record.slot, is_known=True, has_begun=True)
     topics = judge.topics(record.topics, slot, is_reading=slot.active, still_seconds=0.0)

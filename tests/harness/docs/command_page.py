@@ -1,6 +1,7 @@
 """Prints docs/reference/commands.md, made from the commands' own help.
 
-click keeps the first help option that a command was asked for, so the page is right only in a process of its own:
+click keeps the first help option that a command was asked for, so the page is right only in a separate process:
+
 `python -m tests.harness.docs.command_page > docs/reference/commands.md`
 """
 

@@ -14,7 +14,7 @@ _COMMENT = re.compile(r"(^|\s)//.*$", re.MULTILINE)
 
 
 def section(title: str, path: Path = EVENTS) -> str:
-    """What stands under a heading, up to the next one of its rank or higher."""
+    """The text under a heading, up to the next one of its rank or higher."""
     heading = re.search(rf"^(#+) {re.escape(title)}$", path.read_text(), re.MULTILINE)
     assert heading is not None, f"{path.name} has no section {title!r}"
     rest = path.read_text()[heading.end() :]
@@ -30,6 +30,6 @@ def example(title: str) -> Any:
 
 
 def first_column(title: str) -> list[str]:
-    """Of the section's table, without its header."""
+    """The first column of the section's table, without its header."""
     rows = re.findall(r"^\| (.+?) \|", section(title), re.MULTILINE)
     return [row for row in rows[1:] if not row.startswith("---")]

@@ -1,4 +1,4 @@
-"""Every byte that a pipeline has in Kafka, its control topics included: for what must be nowhere, or is no JSON."""
+"""Reads every byte of a pipeline in Kafka, control topics included, to find secrets and records that are no JSON."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def topics_under(bootstrap: str, prefix: str) -> list[str]:
 
 
 def read_raw(bootstrap: str, *topics: str, committed: bool = True) -> list[RawRecord]:
-    """From beginning to end, in order within a partition. Not `committed`: aborted transactions' records too."""
+    """Read a topic from beginning to end, in order within a partition, including records of aborted transactions."""
     consumer = Consumer(
         {
             "bootstrap.servers": bootstrap,

@@ -1,4 +1,4 @@
-"""Reads a whole topic as committed readers see it, and says what it stands for: the last row of each key."""
+"""Reads a whole topic as a reader of committed records, and reduces it to the last row of each key."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ Row = dict[str, Any]
 
 @dataclass(frozen=True, slots=True)
 class Record:
-    """`value` is None for a tombstone; `version` is None only where a header is missing, which is a mistake."""
+    """`value` is None for a tombstone; `version` is None only if the header is missing, which is an error."""
 
     topic: str
     partition: int
@@ -57,7 +57,7 @@ def read_topic(bootstrap: str, topic: str, deadline_seconds: float = 30.0) -> li
 
 
 def last_rows(table: Table, records: Iterable[Record]) -> dict[Key, Row]:
-    """The rows that a reader of the whole topic ends up with: deletes gone, and what a TRUNCATE killed."""
+    """The rows after deletes and TRUNCATE markers, as a reader of the whole topic has them."""
     last: dict[bytes, Record] = {}
     truncated: Version | None = None
     for record in records:

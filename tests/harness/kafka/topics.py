@@ -1,4 +1,4 @@
-"""Topics of a test's own: made by hand, and taken away by prefix."""
+"""Creates topics for a test, and deletes topics by prefix."""
 
 from __future__ import annotations
 
@@ -40,9 +40,9 @@ def delete_topics(bootstrap: str, prefix: str) -> None:
 
 
 def wait_until_readable(bootstrap: str, prefix: str, deadline_seconds: float) -> None:
-    """Until readers of committed records see all that is there now.
+    """Wait until readers of committed records see all present records.
 
-    A transaction's end reaches its partitions one by one: who sees one record of it need not see the others yet.
+    A transaction's end reaches its partitions one by one, so a reader of one partition may be ahead of another.
     """
     with _admin(bootstrap) as admin:
         partitions = [
@@ -61,7 +61,7 @@ def wait_until_readable(bootstrap: str, prefix: str, deadline_seconds: float) ->
 
 
 def _ends(admin: AdminClient, partitions: list[TopicPartition], isolation: IsolationLevel) -> dict[TopicPartition, int]:
-    """A topic that is being deleted is left out."""
+    """End offsets, without topics that are being deleted."""
     asked = {each: OffsetSpec.latest() for each in partitions}
     ends = {}
     for each, answer in admin.list_offsets(asked, isolation_level=isolation, request_timeout=10).items():
@@ -96,5 +96,5 @@ def grow_topic(bootstrap: str, topic: str, partitions: int) -> None:
 
 
 def _admin(bootstrap: str) -> AdminClient:
-    """To be closed by whoever has asked, not by the garbage collector: that may run in the wrong thread."""
+    """A client that its caller must close: the garbage collector may run in the wrong thread."""
     return AdminClient({"bootstrap.servers": bootstrap})

@@ -1,6 +1,6 @@
-"""A TCP proxy between a program and a server, to be cut, silenced, slowed and restored by a test.
+"""A TCP proxy between a program and a server that a test can cut, silence, slow down and restore.
 
-One thread and one asyncio loop per proxy; forwards bytes and knows no protocol.
+It has one thread and one asyncio loop, forwards bytes and knows no protocol.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ class Proxy:
         self._call(self._refuse)
 
     def reset_connections(self) -> None:
-        """Reset every connection; new ones are welcome."""
+        """Reset every connection, and accept new ones."""
         self._call(self._reset_all)
 
     def blackhole(self) -> None:
@@ -63,15 +63,15 @@ class Proxy:
         self._call(self._hold)
 
     def delay(self, seconds: float) -> None:
-        """Hold every piece back for so long."""
+        """Delay every piece by this time."""
         self._delay_seconds = seconds
 
     def limit(self, bytes_per_second: float) -> None:
-        """Forward no faster than this, each direction of each connection."""
+        """Limit each direction of each connection to this rate."""
         self._bytes_per_second = bytes_per_second
 
     def restore(self) -> None:
-        """Forward at once, everything, for everyone."""
+        """Forward everything at once on every connection."""
         self._delay_seconds = 0.0
         self._bytes_per_second = None
         self._call(self._listen)
@@ -90,7 +90,7 @@ class Proxy:
         self.close()
 
     def _call(self, action: Callable[[], Coroutine[Any, Any, None]]) -> None:
-        """Run it in the loop's thread and wait, so that a test sees the effect when the call returns."""
+        """Run the function in the loop's thread and wait, so that the effect is there when the call returns."""
         asyncio.run_coroutine_threadsafe(action(), self._loop).result(timeout=10)
 
     def _run(self) -> None:
@@ -104,7 +104,7 @@ class Proxy:
             self._loop.close()
 
     async def _listen(self) -> None:
-        """The same port every time, so that a program finds its way back after a cut."""
+        """Listen on the same port every time, so that a program can reconnect after a cut."""
         self._flowing.set()
         if self._server is None:
             self._server = await asyncio.start_server(self._welcome, self.host, self.port)

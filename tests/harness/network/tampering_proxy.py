@@ -1,4 +1,4 @@
-"""A proxy in front of Postgres that changes what the walsender sends: garbage as a broken server or network would."""
+"""A proxy in front of Postgres that changes messages of the walsender, as a broken server or network would."""
 
 from __future__ import annotations
 
@@ -17,12 +17,12 @@ _QUESTION_BYTES: Final = 8  # of SSLRequest and GSSENCRequest
 
 
 def copy_data(content: bytes) -> bytes:
-    """Framed as the protocol has it."""
+    """A CopyData message with this content."""
     return b"d" + struct.pack("!I", len(content) + 4) + content
 
 
 def in_message(change: Callable[[bytes], bytes]) -> Tamper:
-    """Changes the pgoutput message inside the replication message; leaves the rest alone."""
+    """Change the pgoutput message inside the replication message, and nothing else."""
 
     def tamper(content: bytes) -> bytes:
         return copy_data(content[:_XLOG_HEADER_BYTES] + change(content[_XLOG_HEADER_BYTES:]))
@@ -31,7 +31,7 @@ def in_message(change: Callable[[bytes], bytes]) -> Tamper:
 
 
 class TamperingProxy:
-    """Ordinary sessions pass; `tamper_next` changes one message, the next of its kind on a replication session."""
+    """Forwards ordinary sessions; `tamper_next` changes the next message of a kind on a replication session."""
 
     def __init__(self, host: str, port: int) -> None:
         self._target = (host, port)
@@ -44,7 +44,7 @@ class TamperingProxy:
         self._threads[0].start()
 
     def tamper_next(self, tamper: Tamper, kinds: bytes = b"IUD") -> None:
-        """`kinds`: of pgoutput messages, by their first byte; rows if nothing else is said."""
+        """`kinds`: pgoutput message types by their first byte, rows by default."""
         self._kinds = kinds
         self._tamper = tamper
 
@@ -79,7 +79,7 @@ class TamperingProxy:
             self._threads[-1].start()
 
     def _watch(self, server: socket.socket, client: socket.socket) -> None:
-        """Message by message: a type, a length that counts itself, the content."""
+        """Read message by message: a type, a length that includes itself, the content."""
         reader = server.makefile("rb")
         while head := reader.read(5):
             content = reader.read(struct.unpack("!I", head[1:])[0] - 4)
@@ -92,7 +92,7 @@ class TamperingProxy:
 
 
 def _first_packet(client: socket.socket, server: socket.socket) -> bytes:
-    """The start-up packet, after the questions for encryption that may come before it; these get one byte as answer."""
+    """The start-up packet; preceding encryption requests get a one-byte answer."""
     while True:
         packet = client.recv(4096)
         server.sendall(packet)

@@ -1,4 +1,4 @@
-"""A real HTTP receiver of webhooks, which can also refuse."""
+"""A real HTTP receiver of webhooks, which can also refuse and redirect."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ class Receiver:
                 self.end_headers()
 
             def do_GET(self) -> None:
-                """What a client that follows a redirect makes of its POST."""
+                """The request that a client makes of its POST when it follows a redirect."""
                 receiver.asked.append(self.requestline)
                 if receiver.redirect is not None:
                     self._send_elsewhere(*receiver.redirect)

@@ -1,4 +1,4 @@
-"""`tailrace check` under test: a config for it, roles to log in as, and the one finding that a test is about."""
+"""`tailrace check` under test: a config, roles to log in as, and the finding that a test is about."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ def slot_name(prefix: str) -> str:
 
 
 def assert_found(findings: Iterable[Finding], level: Level, place: str, *words: str) -> Finding:
-    """One finding of this level and place has these words; anything but OK comes with a remedy."""
+    """One finding of this level and place has these words, and a remedy unless it is OK."""
     listed = list(findings)
     for finding in listed:
         text = f"{finding.what} {finding.remedy or ''}"
@@ -77,7 +77,7 @@ def from_json(document: str) -> list[Finding]:
 
 @contextmanager
 def role(server_url: str, *options: str, name: str | None = None) -> Iterator[str]:
-    """A role of the test's own, gone afterwards; use it inside the life of the test's database."""
+    """A role for the test, dropped afterwards; use it while the test's database exists."""
     own = name or f"role_{uuid.uuid4().hex[:10]}"
     with psycopg.connect(server_url, autocommit=True) as admin:
         admin.execute(sql.SQL("CREATE ROLE {} ").format(sql.Identifier(own)) + sql.SQL(" ".join(options)))
@@ -95,6 +95,6 @@ def as_role(dsn: str, name: str) -> str:
 
 
 def forget_role(dsn: str, name: str) -> None:
-    """Take back what it was granted in the database, so that the role can be dropped."""
+    """Revoke the role's rights in the database, so that it can be dropped."""
     with psycopg.connect(dsn, autocommit=True) as connection:
         connection.execute(sql.SQL("DROP OWNED BY {} CASCADE").format(sql.Identifier(name)))

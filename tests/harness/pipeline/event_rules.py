@@ -91,7 +91,7 @@ class Feed:
             self.rules.on_table(table)
 
     def __call__(self, *messages: bytes) -> None:
-        """Each message gets an LSN of its own, as the server would give it; all of them arrive at once."""
+        """Feed messages, each with the LSN that the server would give it."""
         items = []
         for data in messages:
             self._lsn += 8
@@ -144,7 +144,7 @@ def version_of(record: Record) -> Version:
 
 
 def outline(records: Iterable[Record]) -> list[tuple[str | None, str, Version]]:
-    """What a reader of the topic goes by: op (None for a tombstone), key, version."""
+    """The op (None for a tombstone), key and version of each record."""
     return [
         (None if record.value is None else value_of(record)["op"], record.key.decode(), version_of(record))
         for record in records

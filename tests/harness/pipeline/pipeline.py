@@ -36,7 +36,7 @@ MakePipeline = Callable[..., "Pipeline"]
 
 @dataclass(frozen=True, slots=True)
 class Slot:
-    """`pg_replication_slots`, as much as tests ask for; `pid` is the walsender that reads it now."""
+    """The fields of `pg_replication_slots` that tests need; `pid` is the walsender that reads the slot now."""
 
     confirmed: LSN
     restart: LSN
@@ -44,7 +44,7 @@ class Slot:
 
 
 class Pipeline:
-    """`database` and `bootstrap` are reached directly, whatever proxy the capture under test goes through."""
+    """`database` and `bootstrap` are direct addresses, also if the capture under test goes through a proxy."""
 
     def __init__(self, *, database: Database, bootstrap: str, prefix: str, folder: Path, start: StartProcess) -> None:
         self.database = database
@@ -90,26 +90,26 @@ class Pipeline:
         self.config.write_text("\n".join(lines) + "\n")
 
     def launch(self) -> Process:
-        """`tailrace capture`, without waiting for anything."""
+        """Start `tailrace capture` without waiting."""
         return self._start("capture", "--config", str(self.config))
 
     def start(self, deadline_seconds: float = 60.0) -> Process:
-        """`tailrace capture`, once it streams."""
+        """Start `tailrace capture` and wait until it streams."""
         process = self.launch()
         process.wait_for_line('"streaming"', deadline_seconds)
         return process
 
     def run(self, command: str, *arguments: str) -> Process:
-        """Another `tailrace` command on this pipeline."""
+        """Start another `tailrace` command on this pipeline."""
         return self._start(command, "--config", str(self.config), *arguments)
 
-    def lives(self, process: Process) -> int:
-        """How many times it has come to stream: once, and once more after every trouble that it mended itself."""
+    def sessions(self, process: Process) -> int:
+        """The number of capture sessions that have reached streaming: one, and one more after each retry."""
         return process.errors.count('"streaming"')
 
-    def wait_for_life(self, process: Process, number: int, deadline_seconds: float = 60.0) -> None:
+    def wait_for_session(self, process: Process, number: int, deadline_seconds: float = 60.0) -> None:
         process.wait_for(
-            lambda: self.lives(process) >= number, deadline_seconds, f"start number {number} of the stream"
+            lambda: self.sessions(process) >= number, deadline_seconds, f"start number {number} of the stream"
         )
 
     # -- what is where -----------------------------------------------------------------------------------------
@@ -123,14 +123,14 @@ class Pipeline:
         return read_topic(self.bootstrap, self.topic(table))
 
     def rows_published(self, table: str) -> int:
-        """How many committed records its topic has; 0 while there is no topic or broker to ask."""
+        """The number of committed records in the topic; 0 without a topic or a broker."""
         try:
             return len(self.records(table))
         except (AssertionError, KafkaException):
             return 0
 
     def end_offsets(self, table: str) -> int:
-        """How far its topic's partitions reach in all, open transactions included."""
+        """The sum of the topic's end offsets, open transactions included."""
         # A reader of committed records would be told where the first open transaction begins.
         settings = {"group.id": "harness", "isolation.level": "read_uncommitted"}
         consumer = Consumer({"bootstrap.servers": self.bootstrap, **settings})
@@ -142,11 +142,11 @@ class Pipeline:
             consumer.close()
 
     def progress_records(self) -> list[dict[str, Any]]:
-        """The recovery records that are still there, oldest first."""
+        """The progress records that still exist, oldest first."""
         return [record.value for record in read_topic(self.bootstrap, control_topic(self.prefix, Control.PROGRESS))]
 
     def published_to(self) -> LSN:
-        """Everything committed before this LSN is in the topics; 0 while nobody can say."""
+        """Everything committed before this LSN is in the topics; 0 while it is unknown."""
         try:
             records = self.progress_records()
         except (AssertionError, KafkaException):
@@ -164,7 +164,7 @@ class Pipeline:
     # -- fences and checks -------------------------------------------------------------------------------------
 
     def fence(self, deadline_seconds: float = 60.0, while_running: Process | None = None) -> LSN:
-        """Wait until everything committed so far is in the topics; give the LSN that was waited for."""
+        """Wait until everything committed so far is in the topics; returns the LSN of that moment."""
         self.database.execute("SELECT pg_logical_emit_message(true, 'test.fence', '')")
         lsn = self.database.lsn()
         wait: Callable[..., object] = while_running.wait_for if while_running else eventually
@@ -175,9 +175,9 @@ class Pipeline:
     def assert_same(
         self, *tables: str, deadline_seconds: float = 60.0, while_running: Process | None = None
     ) -> dict[str, list[Record]]:
-        """Fence; then the topics' content equals the source's, no event is there twice, and progress only rose.
+        """After a fence, the topics' content equals the source's, no event is there twice, and progress only rose.
 
-        Gives the records that were compared, by table.
+        Returns the compared records by table.
         """
         self.fence(deadline_seconds, while_running)
         records = {table: self.records(table) for table in tables}
@@ -191,7 +191,7 @@ class Pipeline:
         return records
 
     def assert_progress_rises(self) -> None:
-        """A recovery record that says less than the one before would let a crash publish the rest again."""
+        """No progress record is below the one before it, since a crash would then publish rows again."""
         last = Version(0, 0)
         for record in self.progress_records():
             version = Version(record["position"], record["seq"])
@@ -200,7 +200,7 @@ class Pipeline:
 
 
 def peak_memory_bytes(process: Process) -> int:
-    """The most resident memory that it has ever had, as the kernel counts it (Linux)."""
+    """The process's largest resident memory so far, as the kernel counts it (Linux)."""
     status = Path(f"/proc/{process.pid}/status").read_text()
     ((peak,),) = [line.split()[1:2] for line in status.splitlines() if line.startswith("VmHWM:")]
     return int(peak) * 1024

@@ -1,4 +1,4 @@
-"""A part of `tailrace run` without a process, on a clock that the test moves."""
+"""A part of `tailrace run` with a scripted process, on a clock that the test moves."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ from cdc.supervisor.child import ExitReason, TakeLine
 from cdc.supervisor.parts.part import PipelinePart
 
 
-class Life:
-    """One life of a part's process, ended by the test."""
+class ScriptedProcess:
+    """One process of a part, ended by the test."""
 
     def __init__(self, arguments: Sequence[str], take_line: TakeLine) -> None:
         self.arguments = list(arguments)
@@ -39,7 +39,7 @@ class Bench:
 
     def __init__(self) -> None:
         self.now = 0.0
-        self.lives: list[Life] = []
+        self.processes: list[ScriptedProcess] = []
         self.due = True
         self.lines: list[tuple[str, str]] = []
 
@@ -51,14 +51,14 @@ class Bench:
             "is_due": lambda: self.due,
         }
 
-    def start(self, arguments: Sequence[str], take_line: TakeLine) -> Life:
-        self.lives.append(Life(arguments, take_line))
-        return self.lives[-1]
+    def start(self, arguments: Sequence[str], take_line: TakeLine) -> ScriptedProcess:
+        self.processes.append(ScriptedProcess(arguments, take_line))
+        return self.processes[-1]
 
     def end(self, part: PipelinePart, code: int) -> None:
-        self.lives[-1].code = code
+        self.processes[-1].code = code
         part.poll()
 
     def said(self, part: PipelinePart, event: str, **more: object) -> None:
-        self.lives[-1].say(json.dumps({"event": event, **more}))
+        self.processes[-1].say(json.dumps({"event": event, **more}))
         part.poll()

@@ -1,4 +1,4 @@
-"""What capture knows of a pipeline's tables, and what its topics say of them: for tests of schema changes."""
+"""What capture has recorded of a pipeline's tables, and what the topics have of them, for tests of schema changes."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from tests.harness.processes.waiting import eventually
 
 
 def states(pipeline: Pipeline) -> TableStates:
-    """The last record."""
+    """The table states in the last record."""
     name = control_topic(pipeline.prefix, Control.SCHEMA)
     data = read_last({"bootstrap.servers": pipeline.bootstrap}, name, KEY)
     assert data is not None
@@ -23,7 +23,7 @@ def states(pipeline: Pipeline) -> TableStates:
 
 
 def wait_for_look(pipeline: Pipeline, while_running: Process) -> None:
-    """Until capture has looked at the catalog as it is now: it does so with every heartbeat."""
+    """Wait until capture has read the catalog as it is now, which it does with every heartbeat."""
     name = control_topic(pipeline.prefix, Control.POSITIONS)
     now = pipeline.database.lsn()
 
@@ -35,16 +35,16 @@ def wait_for_look(pipeline: Pipeline, while_running: Process) -> None:
 
 
 def marks(pipeline: Pipeline) -> dict[str, str]:
-    """Why a topic is incomplete, by its name without the prefix and the schema.
+    """The reason for which each topic is incomplete, by its name without the prefix and the schema.
 
-    Without what a pipeline lacks by choice: most tests begin without a first copy.
+    Leaves out tables without an initial snapshot, since most tests begin without one.
     """
     found = states(pipeline).pending
     return {topic.rpartition(".")[2]: mark.reason for topic, mark in found.items() if not mark.by_choice}
 
 
 def markers(pipeline: Pipeline, table: str) -> int:
-    """How many markers its topic has, one per partition and TRUNCATE."""
+    """The number of TRUNCATE markers in the topic, one per partition and TRUNCATE."""
     return sum(record.op == "t" for record in pipeline.records(table))
 
 
@@ -59,7 +59,7 @@ def rows_after(pipeline: Pipeline, table: str, key: str = "id") -> list[Any]:
 
 
 def schema_versions(pipeline: Pipeline, table: str) -> list[list[str]]:
-    """The names of the columns of every state that the table has had, in the order of the versions."""
+    """The column names of every recorded state of the table, in version order."""
     name = control_topic(pipeline.prefix, Control.SCHEMA)
     found = [record.value for record in read_topic(pipeline.bootstrap, name) if "columns" in record.value]
     records = [value for value in found if value["topic"] == pipeline.topic(table)]

@@ -1,4 +1,4 @@
-"""A client that writes all the time, in the background: small transactions on one table, from a seed."""
+"""A client that writes small transactions on one table in the background, from a seed."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A database of a test's own: made before, dropped after with everything that hangs on it."""
+"""A database for one test, dropped afterwards with its slots and sessions."""
 
 from __future__ import annotations
 
@@ -43,14 +43,14 @@ class Database:
         return connection
 
     def execute(self, query: str, parameters: Sequence[Any] | None = None) -> list[tuple[Any, ...]]:
-        """Run it in one connection that is kept, opened again where the server was away; give the rows, if any."""
+        """Run the statement in a kept connection, opened again after an outage; returns the rows, if any."""
         if self._main is None or self._main.broken or self._main.closed:
             self._main = self.connect()
         cursor = self._main.execute(query, parameters)
         return cursor.fetchall() if cursor.description is not None else []
 
     def forget_connection(self) -> None:
-        """After the server was away; the next one is new."""
+        """Close the kept connection after an outage; the next one is new."""
         if self._main is not None:
             self._main.close()
 
@@ -59,7 +59,7 @@ class Database:
             return describe(connection, *tables)
 
     def lsn(self) -> LSN:
-        """Where the log ends now: everything committed so far lies before it."""
+        """The current end of the log: everything committed so far is before it."""
         return LSN.parse(self.execute("SELECT pg_current_wal_insert_lsn()::text")[0][0])
 
     def drop(self) -> None:
@@ -71,7 +71,7 @@ class Database:
             admin.execute(sql.SQL("DROP DATABASE {} WITH (FORCE)").format(sql.Identifier(self.name)))
 
     def _slots_gone(self, admin: Connection) -> bool:
-        """A slot outlives its reader by a moment, and a database cannot be dropped under a slot."""
+        """Whether the slots are dropped; a slot is active for a moment after its reader has gone."""
         admin.execute(
             "SELECT pg_terminate_backend(active_pid) FROM pg_replication_slots"
             " WHERE database = %s AND active_pid IS NOT NULL",

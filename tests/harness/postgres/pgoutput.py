@@ -1,6 +1,6 @@
-"""Builds pgoutput messages byte by byte, as the manual's "Logical Replication Message Formats" has them.
+"""Builds pgoutput messages byte by byte, as the manual's "Logical Replication Message Formats" describes them.
 
-Written apart from `cdc.pgoutput.decoder` on purpose: a mistake there must not repeat itself here.
+It is independent of `cdc.pgoutput.decoder` on purpose, so that a mistake there is not repeated here.
 """
 
 from __future__ import annotations

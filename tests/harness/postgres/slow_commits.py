@@ -1,4 +1,4 @@
-"""Commits that are streamed before anybody can see them: a synchronous standby does not answer."""
+"""Commits that are streamed before they are visible, because a synchronous standby does not answer."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from tests.harness.processes.waiting import eventually
 
 
 class SlowCommits:
-    """While they last, a commit is in the log (and streamed), but hidden from everybody until it is let go."""
+    """Until the block ends, a commit is in the log and streamed, but invisible until it is released."""
 
     def __init__(self, postgres_url: str, database: Database) -> None:
         self._admin = psycopg.connect(postgres_url, autocommit=True)
@@ -27,7 +27,7 @@ class SlowCommits:
         self.cancel()
 
     def commit(self, statements: str) -> None:
-        """Comes back when the commit is in the log and waits."""
+        """Returns when the commit is in the log and waits for the standby."""
         self._start(f"BEGIN; {statements}; COMMIT")
         eventually(self._somebody_waits, 30, "the commit to wait")
 
@@ -46,7 +46,7 @@ class SlowCommits:
         return bool(self._database.execute(query))
 
     def cancel(self) -> None:
-        """As an operator would: the commit stands, although no standby has it."""
+        """Cancel the wait as an operator would: the commit stays, although no standby has it."""
         self._admin.execute(
             "SELECT pg_cancel_backend(pid) FROM pg_stat_activity WHERE wait_event = 'SyncRep' AND datname = %s",
             [self._database.name],

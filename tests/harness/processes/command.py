@@ -1,4 +1,4 @@
-"""Running `tailrace` inside the test's own process, which is quicker; what is interrupted is a process of its own."""
+"""Runs `tailrace` inside the test's own process, which is faster; a command that is interrupted needs a process."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ class Said:
 
 
 def run_command(command: str, config: Path, *arguments: str, code: int = 0, answer: str = "") -> Said:
-    """`answer`: what is typed. The exit code must be `code`."""
+    """`answer`: the text typed at the prompt. The exit code must be `code`."""
     out, err = io.StringIO(), io.StringIO()
     root = logging.getLogger()
     before = root.handlers, root.level

@@ -1,6 +1,6 @@
-"""A real process under test: started in its own group, watched by its output, killed at the end.
+"""A real process under test: started in its own group, observed by its output, killed at the end.
 
-A failing wait shows everything that the process said: the reader must not have to run it again.
+A wait that fails shows all output of the process, so that the test need not be run again.
 """
 
 from __future__ import annotations
@@ -67,7 +67,7 @@ class Process:
         return self.exit_code is None
 
     def wait(self, deadline_seconds: float = 30.0) -> int:
-        """Wait for the end, and give the exit code."""
+        """Wait for the end, and return the exit code."""
         try:
             code = self._popen.wait(deadline_seconds)
         except subprocess.TimeoutExpired:
@@ -76,7 +76,7 @@ class Process:
         return code
 
     def stop(self) -> None:
-        """SIGTERM, and it ends in good order."""
+        """Send SIGTERM and expect exit code 0."""
         self.terminate()
         self.expect_exit(0)
 
@@ -85,7 +85,7 @@ class Process:
         assert found == code, f"exit code {found} instead of {code}\n{self.transcript()}"
 
     def wait_for(self, condition: Callable[[], object], deadline_seconds: float = 30.0, what: str = "") -> None:
-        """Wait until `condition` holds while the process lives; its end before that is a failure at once."""
+        """Wait until `condition` is true; fail at once if the process ends before."""
         try:
             eventually(lambda: self._alive_and(condition), deadline_seconds, what or "the condition")
         except _EndedEarlyError as early:
@@ -94,7 +94,7 @@ class Process:
             raise AssertionError(f"{late}\n{self.transcript()}") from None
 
     def wait_for_line(self, pattern: str, deadline_seconds: float = 30.0) -> re.Match[str]:
-        """Wait for a line of either output that matches, and give the first match."""
+        """Wait for a line of either output that matches; returns the first match."""
         found: list[re.Match[str]] = []
 
         def seen() -> bool:
@@ -108,7 +108,7 @@ class Process:
         return found[0]
 
     def signal(self, number: Signals) -> None:
-        """To the process itself, as a supervisor would."""
+        """Signal the process itself, as a supervisor would."""
         self._popen.send_signal(number)
 
     def kill(self) -> int:
@@ -124,14 +124,14 @@ class Process:
         self._signal_group(Signals.SIGINT)
 
     def freeze(self) -> None:
-        """SIGSTOP to the group: alive for everyone else, but doing nothing."""
+        """Send SIGSTOP to the group: the process exists but does nothing."""
         self._signal_group(Signals.SIGSTOP)
 
     def thaw(self) -> None:
         self._signal_group(Signals.SIGCONT)
 
     def transcript(self) -> str:
-        """Command, fate and output, for a failing assertion."""
+        """Command, exit and output, for a failing assertion."""
         fate = "running" if self.running else f"exit code {self.exit_code}"
         parts = [f"--- {' '.join(self.argv)} ({fate})"]
         for name, text in (("stdout", self.output), ("stderr", self.errors)):

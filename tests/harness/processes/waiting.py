@@ -1,4 +1,4 @@
-"""Waiting on a condition, with a deadline; the only way a test may wait."""
+"""Waits on a condition with a deadline; tests wait in no other way."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ _LONGEST_PAUSE_SECONDS: Final = 0.25
 
 
 def eventually(condition: Callable[[], T], deadline_seconds: float = 30.0, what: str = "the condition") -> T:
-    """Give the first true answer of `condition`; past the deadline fail, saying what was waited for.
+    """Return the first true value of `condition`; after the deadline fail with the name of the condition.
 
     An assertion that fails inside `condition` counts as "not yet", and its message is shown at the end.
     """

@@ -1,4 +1,4 @@
-"""Takes away what a test left under its prefix, so that a run's hundredth test finds servers as its first did."""
+"""Removes everything that a test left under its prefix, so that the servers stay as they were."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ def delete_indices(url: str, prefix: str) -> None:
 
 
 def request(method: str, url: str) -> tuple[int, Any]:
-    """One request to Elasticsearch as it is on the wire: status and JSON."""
+    """Send one plain HTTP request to Elasticsearch; returns status and JSON."""
     parts = urlsplit(url)
     connection = HTTPConnection(parts.netloc, timeout=30)
     try:

@@ -1,4 +1,4 @@
-"""An Elasticsearch cluster of a test's own, with nodes to be killed and started one by one."""
+"""An Elasticsearch cluster for one test, whose nodes can be killed and started one by one."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from tests.harness.processes.waiting import eventually
 
 
 class OwnNode:
-    """One node, to be started. The first of a cluster is its only master: without it no other one works."""
+    """One node, not started yet. The first of a cluster is its only master: without it no other one works."""
 
     def __init__(self, folder: Path, name: str, install: Path, account: Account | None, seeds: Sequence[str]) -> None:
         self._account = account
@@ -106,7 +106,7 @@ class OwnNode:
 
 @contextmanager
 def own_cluster(folder: Path, count: int) -> Iterator[list[OwnNode]]:
-    """So many nodes, that know each other."""
+    """A cluster of this number of nodes."""
     account = unprivileged_account()
     cache = cache_folder(os.environ)
     if account is not None and not account.can_enter(cache):

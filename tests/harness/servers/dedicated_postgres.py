@@ -1,4 +1,6 @@
-"""A Postgres of a test's own, to be killed, copied, restored and promoted; and a copy of it that follows as standby."""
+"""A Postgres server for one test, which can be killed, copied, restored and promoted, and a standby made from a copy
+of it.
+"""
 
 from __future__ import annotations
 
@@ -19,7 +21,7 @@ _NOT_COPIED: Final = ("postmaster.pid", "postmaster.opts", "pg_wal", "pg_replslo
 
 
 class OwnPostgres:
-    """`settings` go beyond the stack's; what `configure` sets stands above them and goes with `adopt`."""
+    """`settings` are added to the stack's; those of `configure` take precedence and are removed by `adopt`."""
 
     def __init__(self, folder: Path, **settings: str) -> None:
         self._stack = open_stack(folder, kind=PROCESSES, postgres_settings={**_SETTINGS, **settings})
@@ -46,19 +48,19 @@ class OwnPostgres:
         self._stack.down(wipe=True)
 
     def configure(self, settings: Mapping[str, str]) -> None:
-        """Into effect at once, as far as a reload can do it."""
+        """Set settings and reload the server."""
         for name, value in settings.items():
             self.execute(f"ALTER SYSTEM SET {name} = '{value}'")
         self.execute("SELECT pg_reload_conf()")
 
     def keep(self, folder: Path) -> None:
-        """A copy of the whole cluster as it is, slots included; the server is stopped for it."""
+        """Copy the whole cluster, slots included; the server is stopped for it."""
         self.stop()
         shutil.copytree(self.data, folder)
         self.start()
 
     def restore(self, folder: Path) -> None:
-        """As `keep` left it, without a word to the server: what a snapshot of the disk does."""
+        """Restore the copy of `keep` without the server's knowledge, as a snapshot of the disk does."""
         self.stop()
         shutil.rmtree(self.data)
         shutil.copytree(folder, self.data)
@@ -66,7 +68,7 @@ class OwnPostgres:
         self.start()
 
     def follow(self, primary: OwnPostgres, settings: Mapping[str, str]) -> None:
-        """Become a standby of `primary`, from a copy that is made while that one runs."""
+        """Become a standby of `primary`, from a base backup of the running server."""
         self.kill()
         shutil.rmtree(self.data, ignore_errors=True)
         primary.drop_slot("standby")
@@ -86,7 +88,7 @@ class OwnPostgres:
         self.start()
 
     def drop_slot(self, name: str) -> None:
-        """Of a reader that is gone, or will be noticed to be."""
+        """Drop a slot whose reader has ended or is ending."""
         found = f"FROM pg_replication_slots WHERE slot_name = '{name}'"
         eventually(
             lambda: (
@@ -97,7 +99,7 @@ class OwnPostgres:
         )
 
     def outgrow(self, slot: str) -> None:
-        """Write more than the slot may hold back, until the server has thrown away what it needs."""
+        """Write more WAL than the slot may retain, until the server has invalidated it."""
         self.configure({"max_slot_wal_keep_size": "1MB"})
         try:
             eventually(lambda: self._is_lost(slot), 30, f"slot {slot} to be lost")
@@ -122,7 +124,7 @@ class OwnPostgres:
         )
 
     def _own(self) -> None:
-        """The server's account is that of the folder above."""
+        """Give the folder to the server's account, which owns the folder above."""
         owner = self.data.parent.stat()
         for parent, _folders, files in os.walk(self.data):
             Path(parent).chmod(0o700)

@@ -1,4 +1,4 @@
-"""A Redis of a test's own, to be killed, started again and set up wrongly."""
+"""A Redis server for one test, which can be killed, restarted and misconfigured."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ class OwnRedis:
         self._process.wait()
 
     def freeze(self) -> None:
-        """SIGSTOP: it takes connections and answers nothing."""
+        """SIGSTOP: the server accepts connections and answers nothing."""
         assert self._process is not None
         self._process.send_signal(signal.SIGSTOP)
 

@@ -1,4 +1,4 @@
-"""A broker of a test's own with TLS and passwords: one node, and beside its plain listener one that wants both."""
+"""A broker for one test with TLS and passwords: one node with a plain listener and a secured one."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
-"""The test run's servers: started when the first test asks for one, gone when the run is, however it ends.
+"""The servers of the test run, started when a test first needs them and stopped however the run ends.
 
-With `pytest -n`, each worker has servers of its own: a test that stops or freezes them disturbs no other.
+With `pytest -n`, each worker has its own servers, so a test that stops or freezes them disturbs no other.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ class Servers:
             self._start(name)
 
     def server(self, name: str) -> Server:
-        """A healthy server; one that cannot be had is an error, never a skip."""
+        """A healthy server; a server that cannot be started is an error, never a skip."""
         self._start(name).result()
         return self.stack.server(name)
 
@@ -77,7 +77,7 @@ def _guard(folder: Path) -> subprocess.Popen[bytes]:
 
 
 def guard() -> None:
-    """The guardian's own main: wait for the end of input, then stop everything and leave nothing behind."""
+    """The guardian process: wait for the end of input, then stop the servers and remove their folder."""
     folder = Path(sys.argv[1])
     sys.stdin.read()
     open_stack(folder).down(wipe=True)

@@ -1,4 +1,4 @@
-"""A real Spark cluster on this machine: a standalone master and workers, each a process, their executors too."""
+"""A real Spark cluster on this machine: a standalone master and workers, each a process, as are their executors."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ class SparkCluster:
         return [child.pid for child in children if any(_EXECUTOR in word for word in _command(child))]
 
     def said(self) -> dict[str, str]:
-        """All that master, workers and executors have written anywhere, by process or file."""
+        """All that master, workers and executors have written, by process or file."""
         files = [file for file in (self._folder / "work").rglob("*") if file.is_file()]
         return {
             **{f"process {process.pid}": process.output + process.errors for process in (self._master, *self._workers)},
@@ -87,7 +87,7 @@ class SparkCluster:
 
 
 def _command(process: psutil.Process) -> list[str]:
-    """Empty for one that has just ended."""
+    """The process's command line, empty for one that has just ended."""
     try:
         return process.cmdline()
     except psutil.Error:

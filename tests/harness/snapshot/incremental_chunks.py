@@ -1,4 +1,4 @@
-"""A later copy under test, chunk by chunk: read as a Spark task reads it, without Spark."""
+"""An incremental snapshot under test, chunk by chunk: read as a Spark task reads it, without Spark."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from tests.harness.processes.waiting import eventually
 
 
 @dataclass
-class Later:
+class ChunkwiseSnapshot:
     """One copy of one table, as a whole or chunk by chunk."""
 
     pipeline: Pipeline
@@ -30,7 +30,7 @@ class Later:
     oid: str
 
     @classmethod
-    def of(cls, pipeline: Pipeline, table: str) -> Later:
+    def of(cls, pipeline: Pipeline, table: str) -> ChunkwiseSnapshot:
         ((oid,),) = pipeline.database.execute("SELECT %s::regclass::oid::text", [table])
         return cls(pipeline, load_config(pipeline.config), oid)
 

@@ -1,4 +1,4 @@
-"""Later copies under test: `tailrace snapshot`'s own code on the run's Spark session."""
+"""Incremental snapshots under test: `tailrace snapshot`'s own code on the run's Spark session."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ class Onlooker:
 
 
 def copy_due(pipeline: Pipeline, spark: SparkSession, *tables: str, where: str = "") -> SnapshotReport:
-    """Every table that is incomplete, or those named; capture must be running."""
+    """Copy every incomplete table, or those named; capture must be running."""
     return copying(pipeline, spark, Onlooker(), threading.Event(), *tables, where=where)
 
 

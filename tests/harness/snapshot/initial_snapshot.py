@@ -1,6 +1,6 @@
-"""A first copy under test: `tailrace snapshot`'s own code in a thread, on the run's Spark session.
+"""An initial snapshot under test: `tailrace snapshot`'s own code in a thread, on the run's Spark session.
 
-Real processes of `tailrace snapshot` are for tests that kill them; everything else shares one Spark.
+Only tests that kill `tailrace snapshot` start it as a process; all others share one Spark session.
 """
 
 from __future__ import annotations
@@ -83,26 +83,26 @@ class Copying:
 
 
 def copies(pipeline: Pipeline) -> list[SnapshotState]:
-    """All that were begun, oldest first."""
+    """All snapshots that were begun, oldest first."""
     with SnapshotLog(load_config(pipeline.config).kafka) as log:
         return sorted(log.refresh_to_end().copies.values(), key=lambda copy: copy.started_ms)
 
 
 def chunks(pipeline: Pipeline) -> list[ChunkState]:
-    """Those of the copy that was begun last."""
+    """The chunks of the latest snapshot."""
     with SnapshotLog(load_config(pipeline.config).kafka) as log:
         return list(log.refresh_to_end().chunks.get(copies(pipeline)[-1].id, {}).values())
 
 
 def wait_for_hold(pipeline: Pipeline) -> Process:
-    """A capture that holds the snapshot."""
+    """Start capture and wait until it holds the exported snapshot."""
     capture = pipeline.launch()
     capture.wait_for_line('"waiting_for_initial_snapshot"', 90)
     return capture
 
 
 def prepared(pipeline: Pipeline) -> PreparedSnapshot:
-    """The copy that capture has opened, planned, with nothing run."""
+    """The snapshot that capture has opened, planned, without a chunk run."""
     with SnapshotDriver(load_config(pipeline.config), watch=lambda _: None, stop=threading.Event()) as driver:
         found = driver.prepare(copies(pipeline)[-1].id)
     assert found is not None

@@ -1,4 +1,4 @@
-"""A clean audit, as the end of a test: what `tailrace audit` does, on the run's Spark session."""
+"""An audit without differences as the end of a test: `tailrace audit`'s own code on the run's Spark session."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Stores for tests: opened on the run's servers, with tables and changes in few words."""
+"""Stores for tests, opened on the run's servers, with short ways to make tables and changes."""
 
 from __future__ import annotations
 

@@ -57,7 +57,7 @@ class StorePipeline:
 
     @contextmanager
     def syncing(self, *names: str, generation: int | None = None) -> Iterator[dict[str, StoreSync]]:
-        """`tailrace sync`, as far as it is not the process around it."""
+        """Run `tailrace sync`'s own code in threads until the block ends."""
         stop, config = threading.Event(), self.config
         with Ledger(config) as ledger, PauseWatch(config) as pauses:
             syncs = {
@@ -84,7 +84,7 @@ class StorePipeline:
                     sync.join()
 
     def replace(self, old: str, new: str) -> None:
-        """In the config file, once; what is syncing goes on with what it has read."""
+        """Replace text in the config file once; running syncs keep what they have read."""
         text = self.pipeline.config.read_text()
         assert text.count(old) == 1, f"{old!r} is there {text.count(old)} times:\n{text}"
         self.pipeline.config.write_text(text.replace(old, new))
@@ -94,7 +94,7 @@ class StorePipeline:
 
     @contextmanager
     def opened(self, name: str) -> Iterator[tuple[Store, Generation]]:
-        """The store, and what its readers see."""
+        """The opened store and its serving generation."""
         store = open_store(name, self.config.stores[name], self.config.kafka.prefix)
         try:
             serving = store.serving()
@@ -109,7 +109,7 @@ class StorePipeline:
             return ledger.tables()
 
     def reader(self, name: str) -> Reader:
-        """Of what the store holds, through nothing of Spark."""
+        """A reader of the store's content without Spark."""
 
         def read(table: Table) -> dict[Key, Row]:
             schema = self.tables().get(self.pipeline.topic(f"{table.schema}.{table.name}"))
@@ -129,7 +129,7 @@ class StorePipeline:
             return {each.id: (each.row or b"").decode() for each in store.contents(generation, schema)}
 
     def wait(self, *names: str, deadline_seconds: float = 120.0) -> LSN:
-        """Until everything committed so far is in these stores; all of them, unless named."""
+        """Wait until everything committed so far is in these stores, or in all of them."""
         self.pipeline.database.execute("SELECT pg_logical_emit_message(true, 'test.fence', '')")
         lsn = self.pipeline.database.lsn()
         waited = wait_for(self.config, names or self.names, lsn, timeout_seconds=deadline_seconds)

@@ -1,4 +1,4 @@
-"""Writes to the stores and the topic of a pipeline past everything of ours: what an audit must find."""
+"""Changes the stores and the topic of a pipeline without Tailrace's code: differences that an audit must find."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from tests.harness.stores.store_pipeline import StorePipeline
 
 
 class Tampering:
-    """Of one table, in the first generation of both stores."""
+    """Changes one table in the first generation of both stores."""
 
     def __init__(self, stores: StorePipeline, table: str, elasticsearch_url: str, redis_url: str) -> None:
         self.stores = stores
@@ -34,7 +34,7 @@ class Tampering:
         return redis_key(self.prefix, "public", self.table, str(row_id))
 
     def document(self, row_id: object, change: Callable[[dict[str, Any]], None], version: int | None = None) -> None:
-        """Change a document; `version` the external one, as it was unless given."""
+        """Change a document; `version` is the external version, unchanged by default."""
         found = self.elasticsearch.get(index=self.index, id=str(row_id))
         source = dict(found["_source"])
         change(source)
@@ -48,7 +48,7 @@ class Tampering:
         self.redis.hset(self.key(row_id), "row", json.dumps({**row, **change}, separators=(",", ":")))
 
     def produce(self, key: dict[str, Any], change: Callable[[dict[str, Any]], None]) -> None:
-        """The last record of a key once more, with another content."""
+        """Produce the last record of a key again with other content."""
         records = self.stores.pipeline.records(self.table)
         last = [record for record in records if json.loads(record.key) == key and record.value is not None][-1]
         value = json.loads(json.dumps(last.value))

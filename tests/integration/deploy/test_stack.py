@@ -203,7 +203,7 @@ def test_servers_can_be_killed_frozen_and_started_again(open_local: OpenStack) -
 
     killed = load_record(stack.folder, "postgres")
     assert killed
-    os.kill(killed.pid, signal.SIGKILL)  # by somebody else, and only the main process
+    os.kill(killed.pid, signal.SIGKILL)  # by another process, and only the main process
     eventually(lambda: not killed.alive)
     stack.up(["postgres"])
     with psycopg.connect(before.address) as session:

@@ -1,4 +1,4 @@
-"""The command line: help is quick and complete, every ending has its exit code, errors are lines and not tracebacks."""
+"""The command line: quick and complete help, documented exit codes, errors as lines without tracebacks."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ password = "${KAFKA_PASSWORD}"
 @click.command()
 @click.argument("ending")
 def end(ending: str) -> int:
-    """Ends in every way a command can end."""
+    """A command that ends in every possible way."""
     endings: dict[str, BaseException] = {
         "refused": RefusedError("The slot is gone.", remedy="Run `tailrace recover`."),
         "usage": UsageError("No such table."),
@@ -85,7 +85,7 @@ def test_an_error_says_what_and_what_to_do(capsys: pytest.CaptureFixture[str]) -
 
 
 def test_an_unexpected_error_says_how_to_see_more(capsys: pytest.CaptureFixture[str]) -> None:
-    """One line and a hint; with the hint followed, the traceback, still without the password."""
+    """An unexpected error gives one line and a hint; the hint gives the traceback, without the password."""
     cli.main(["end", "bug"])
     assert capsys.readouterr().err == (
         "tailrace: error: ZeroDivisionError: postgresql://user:***@host/db\n"
@@ -101,7 +101,7 @@ def test_an_unexpected_error_says_how_to_see_more(capsys: pytest.CaptureFixture[
     "arguments", [["nonsense"], ["confg"], ["config", "--nonsense"], ["--log-level", "loud", "config"], []]
 )
 def test_wrong_use_is_exit_2(arguments: list[str], capsys: pytest.CaptureFixture[str]) -> None:
-    """A mistyped command or option is explained, with the nearest right one."""
+    """A mistyped command or option gets the nearest valid one."""
     assert cli.main(arguments) == 2
     error = capsys.readouterr().err
     assert "Usage: tailrace" in error
@@ -111,7 +111,7 @@ def test_wrong_use_is_exit_2(arguments: list[str], capsys: pytest.CaptureFixture
 @pytest.mark.filterwarnings("ignore:(read|open)_text is deprecated")  # kafka-python, when it is imported
 @pytest.mark.parametrize("name", sorted(cli.COMMANDS))
 def test_every_command_loads_and_explains_itself(name: str, capsys: pytest.CaptureFixture[str]) -> None:
-    """Each line of the table leads to a command whose --help reads well."""
+    """Each entry of `COMMANDS` leads to a command with help."""
     assert cli.main([name, "--help"]) == 0
     text = capsys.readouterr().out
     assert text.startswith(f"Usage: tailrace {name} ")
@@ -119,7 +119,7 @@ def test_every_command_loads_and_explains_itself(name: str, capsys: pytest.Captu
 
 
 def test_help_lists_every_command_without_loading_any() -> None:
-    """`python -m cdc --help` is `tailrace --help`; it is quick because it imports no driver, no Spark, no logging."""
+    """`python -m cdc --help` lists every command and imports no driver, no Spark and no logging."""
     done = subprocess.run(
         [sys.executable, "-X", "importtime", "-m", "cdc", "--help"], capture_output=True, text=True, check=True
     )
@@ -139,7 +139,7 @@ def test_version(capsys: pytest.CaptureFixture[str]) -> None:
 def test_config_shows_defaults_and_no_secret(
     config_file: Path, form: list[str], capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """`tailrace config` prints what holds, as TOML or JSON; --config and TAILRACE_CONFIG name the file."""
+    """`tailrace config` prints the effective config as TOML or JSON; --config and TAILRACE_CONFIG name the file."""
     assert cli.main(["config", "--config", str(config_file), *form]) == 0
     text = capsys.readouterr().out
     assert "hunter2" not in text
@@ -154,7 +154,7 @@ def test_config_shows_defaults_and_no_secret(
 def test_a_missing_config_says_how_to_make_one(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """A newcomer's first mistake ends with a config to copy."""
+    """A missing config file gives an example to copy."""
     monkeypatch.chdir(tmp_path)
     assert cli.main(["config"]) == 2
     error = capsys.readouterr().err
@@ -163,7 +163,7 @@ def test_a_missing_config_says_how_to_make_one(
 
 
 def test_a_bad_config_is_one_report(config_file: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """All problems at once, exit 2."""
+    """A bad config gives all problems in one report and exit code 2."""
     config_file.write_text(CONFIG.replace("prefix", "prefx").replace("localhost:9092", "localhost"))
     assert cli.main(["config", "--config", str(config_file)]) == 2
     assert capsys.readouterr().err == (

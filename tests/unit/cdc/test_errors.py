@@ -1,4 +1,4 @@
-"""Every error says what to do, and maps to the documented exit code."""
+"""Every error has a remedy and maps to the documented exit code."""
 
 from __future__ import annotations
 
@@ -28,12 +28,12 @@ from cdc.errors import (
     ],
 )
 def test_exit_codes(error: TailraceError, code: int) -> None:
-    """2 = wrong use or config, 3 = a person must decide, 1 = anything else that went wrong."""
+    """Exit code 2 is wrong use or config, 3 a refusal that needs an operator, 1 any other error."""
     assert error.exit_code == code
 
 
 def test_the_remedy_follows_the_message() -> None:
-    """Whoever sees only `str(error)` still reads what to do."""
+    """`str(error)` includes the remedy."""
     assert str(RefusedError("The slot is gone.", remedy="Run `tailrace recover`.")) == (
         "The slot is gone. Run `tailrace recover`."
     )

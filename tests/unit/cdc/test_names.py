@@ -69,7 +69,7 @@ def test_names_look_as_documented() -> None:
 
 
 def test_control_topics_are_no_tables() -> None:
-    """A control topic is never taken for a table's, whatever the schema is called."""
+    """A control topic is never taken for a table's topic, for any schema name."""
     topics = [names.control_topic("shop", control) for control in Control]
     assert topics[0] == "shop.__progress"
     assert {names.parse_topic(topic) for topic in topics} == {None}
@@ -80,7 +80,7 @@ def test_control_topics_are_no_tables() -> None:
     "name", ["", "shop", "shop.a", "shop.a.", "a.b.c.d", "shop.a-2Eb.c", "shop.a.b-6c", "shop.a-ff.c"]
 )
 def test_names_that_are_not_ours_are_not_parsed(name: str) -> None:
-    """Only exactly what we would have written is read back."""
+    """Only exactly the names that Tailrace writes are parsed."""
     assert names.parse_topic(name) is None
 
 
@@ -98,7 +98,7 @@ def test_two_rows_never_share_an_id(keys: tuple[tuple[str, ...], tuple[str, ...]
 
 
 def test_a_key_cannot_pose_as_a_hashed_one() -> None:
-    """A row whose key is the hash of another row's long key gets an id of its own."""
+    """A row whose key equals the hash of another row's long key has another id."""
     long_key = "x" * 600
     assert names.row_id([names.row_id([long_key])]) != names.row_id([long_key])
 

@@ -1,4 +1,4 @@
-"""A password is in no text that Python makes of a config, and in no message of a library that passes `redact`."""
+"""No text made of a config has a password, and no library's message that passed `redact`."""
 
 from __future__ import annotations
 
@@ -56,8 +56,8 @@ def test_a_key_value_dsn_never_shows_its_passwords(password: str) -> None:
 
 @given(words)
 @example("Zqa@b@cqZ")
-def test_redact_hides_passwords_in_other_peoples_messages(password: str) -> None:
-    """URLs, pairs, JSON and headers, wherever they stand in a message."""
+def test_redact_hides_passwords_in_messages_of_libraries(password: str) -> None:
+    """Passwords in URLs, pairs, JSON and headers are hidden anywhere in a message."""
     texts = [
         f'connection to "postgresql://u:{password}@h/db" failed',
         f"GET https://u:{quote(password, safe='')}@h:9200/_bulk [status:401]",
@@ -86,7 +86,7 @@ def test_redact_leaves_harmless_text_alone(text: str) -> None:
 
 @pytest.mark.timeout(60)
 def test_redact_is_quick_on_long_text() -> None:
-    """A long message cannot stall the log: the patterns do not backtrack over it."""
+    """The patterns do not backtrack on long messages."""
     for long_text in (
         "a" * 200_000,
         "a.b-" * 50_000,
@@ -112,14 +112,14 @@ def test_redact_is_quick_on_long_text() -> None:
 @given(passwords)
 @settings(max_examples=5)
 def test_an_option_that_is_not_known_to_be_harmless_is_not_shown(name: str, password: str) -> None:
-    """Whatever its name sounds like: the list has harmless names, and is not one of secret names."""
+    """Options are shown by a list of harmless names, not hidden by a list of secret ones."""
     options = SecretOptions({name: password})
     assert not leaks(f"{options} {options!r} {options.masked()} {masked(options)} {masked({'x': options})}")
     assert options[name] == password
 
 
 def test_a_harmless_option_is_shown() -> None:
-    """What an operator looks for in `tailrace config`."""
+    """Options on the list of harmless names are shown."""
     options = {
         "client.id": "x",
         "linger.ms": "5",
@@ -150,7 +150,7 @@ def test_a_harmless_option_is_shown() -> None:
     ],
 )
 def test_a_webhook_shows_its_host_only(url: str, expected: str) -> None:
-    """Slack's and others' URLs are secrets from the path on."""
+    """Only the host of a webhook is shown, since the path may be a secret."""
     assert str(WebhookUrl(url)) == expected
 
 

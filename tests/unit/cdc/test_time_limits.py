@@ -1,4 +1,4 @@
-"""How long a client waits is said by us, and not by the default of a library, which may be for ever."""
+"""Every client has a time limit of ours, and not its library's default, which may be none."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def silent_server() -> Iterator[str]:
 
 
 def test_a_silent_catalog_is_given_up(silent_server: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A REST catalog that takes the connection and says nothing is a transient error, and does not end the sync."""
+    """A REST catalog that accepts the connection and does not answer is a transient error."""
     monkeypatch.setattr(rest_catalog, "ANSWER_SECONDS", 0.2)
     warehouse = IcebergConfig(path=Location("s3://bucket/w"), catalog_uri=Url(silent_server))
     with pytest.raises(TransientError, match="does not answer"):
@@ -34,7 +34,7 @@ def test_a_silent_catalog_is_given_up(silent_server: str, monkeypatch: pytest.Mo
 
 
 def test_a_catalog_in_postgres_and_files_in_s3_have_limits() -> None:
-    """An option of the user's wins over ours."""
+    """Postgres catalogs and S3 clients have time limits, and a user's option takes precedence."""
     uri = Url("postgresql://me@host/db?sslmode=require&connect_timeout=3")
     properties = catalog._properties(IcebergConfig(path=Location("s3://bucket/w"), catalog_uri=uri))
     assert "connect_timeout=3&" in properties["uri"]
@@ -46,7 +46,7 @@ def test_a_catalog_in_postgres_and_files_in_s3_have_limits() -> None:
 
 
 def test_stores_clients_have_limits() -> None:
-    """Both for the connection and for the answer."""
+    """Clients of stores have limits for the connection and for the answer."""
     made = redis_client.open_redis(RedisConfig(url=Url("redis://127.0.0.1:1/0")))
     found: dict[str, Any] = made.connection_pool.connection_kwargs
     assert (found["socket_connect_timeout"], found["socket_timeout"]) == (

@@ -25,7 +25,7 @@ PIECES = ["SELECT 1", "'a;b'", '"x;y"', "$$p;q$$", "$f$ $$;$$ $f$", "/* ; /* ; *
     ],
 )
 def test_statements_end_at_their_semicolon(text: str, statements: list[str], rest: str) -> None:
-    """What is complete is cut off; what is open waits for more lines."""
+    """Complete statements are cut off, and an open one waits for more lines."""
     assert split_statements(text) == (statements, rest)
 
 

@@ -1,4 +1,4 @@
-"""What is decided before a stack starts: ports, names, who a process is, which Java, where the cache is."""
+"""Decisions before a stack starts: ports, names, process identity, Java and the cache folder."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ NOTHING = Wishes(postgres_major=None, postgres_settings=None, ports={})
 
 @pytest.fixture
 def taken_port() -> Iterator[int]:
-    """A port that somebody listens on."""
+    """A port on which another socket listens."""
     with socket.socket() as server:
         server.bind(("127.0.0.1", 0))
         server.listen()
@@ -38,7 +38,7 @@ def taken_port() -> Iterator[int]:
 
 
 def test_a_taken_port_is_said_in_one_line(taken_port: int) -> None:
-    """The line names server, port and what to do."""
+    """One line names the server, the port and the remedy."""
     assert not is_free(taken_port)
     with pytest.raises(UsageError) as caught:
         check_free("kafka", taken_port)
@@ -48,7 +48,7 @@ def test_a_taken_port_is_said_in_one_line(taken_port: int) -> None:
 
 
 def test_a_chosen_port_is_free_and_new() -> None:
-    """Ports that are spoken for are not chosen again."""
+    """Reserved ports are not chosen again."""
     taken: set[int] = set()
     for _ in range(20):
         port = choose_port(taken)
@@ -57,8 +57,8 @@ def test_a_chosen_port_is_free_and_new() -> None:
         taken.add(port)
 
 
-def test_ports_and_major_stay_for_the_folders_life(tmp_path: Path) -> None:
-    """Chosen once, the same at every later start that does not ask for others."""
+def test_ports_and_major_stay_with_the_folder(tmp_path: Path) -> None:
+    """Ports and major version stay the same at every later start that requests no others."""
     state = StackState()
     settle(state, NOTHING, ["redis"], running=lambda _: False, folder=tmp_path)
     save_state(tmp_path, state)
@@ -72,7 +72,7 @@ def test_ports_and_major_stay_for_the_folders_life(tmp_path: Path) -> None:
 
 
 def test_a_running_server_is_not_moved(tmp_path: Path) -> None:
-    """Another port or major for what runs already is refused with the remedy, not ignored."""
+    """Another port or major version for a running server is refused with the remedy."""
     state = StackState()
     settle(state, NOTHING, NAMES, running=lambda _: False, folder=tmp_path)
     moved = Wishes(postgres_major=None, postgres_settings=None, ports={"redis": state.ports["redis"] + 1})
@@ -84,7 +84,7 @@ def test_a_running_server_is_not_moved(tmp_path: Path) -> None:
 
 
 def test_wrong_wishes_are_refused() -> None:
-    """An unknown server or major is named, with those that exist."""
+    """An unknown server or major version is refused with the list of existing ones."""
     with pytest.raises(UsageError, match=r"mysql.*postgres, kafka"):
         Wishes(postgres_major=None, postgres_settings=None, ports={"mysql": 1})
     with pytest.raises(UsageError, match=r"no Postgres 9 here.*14, 15"):
@@ -92,7 +92,7 @@ def test_wrong_wishes_are_refused() -> None:
 
 
 def test_a_newer_format_is_refused(tmp_path: Path) -> None:
-    """A folder of a later version is left alone."""
+    """The folder of a later version is not changed."""
     (tmp_path / "state.json").write_text(json.dumps({"format": 99}))
     with pytest.raises(RefusedError, match="newer Tailrace"):
         load_state(tmp_path)
@@ -112,7 +112,7 @@ def test_a_recycled_pid_is_never_signalled() -> None:
 
 
 def test_the_first_error_of_parallel_work_is_raised_after_all_ended() -> None:
-    """No server's start is abandoned half-way because another failed."""
+    """The first error is raised after all parallel starts have ended."""
     done: list[str] = []
 
     def work(name: str) -> None:
@@ -161,7 +161,7 @@ def test_the_cache_folder_can_be_given(tmp_path: Path) -> None:
 
 
 def test_an_account_sees_whether_it_may_enter(tmp_path: Path) -> None:
-    """A folder that is closed to others, anywhere above, is noticed before a server trips over it."""
+    """A closed folder anywhere in the path is noticed before a server starts."""
     nobody = Account(name="somebody", uid=os.getuid() + 12345, gid=os.getgid() + 12345)
     inner = tmp_path / "closed" / "inner"
     inner.mkdir(parents=True)

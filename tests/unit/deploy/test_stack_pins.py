@@ -1,4 +1,4 @@
-"""The pins: one file, and nothing beside it says something else."""
+"""Version pins are in one file, and no other file contradicts it."""
 
 from __future__ import annotations
 

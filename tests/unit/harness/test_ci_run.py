@@ -57,7 +57,7 @@ def _calls(folder: Path) -> list[str]:
 
 
 def test_a_run_without_failures_says_so(folder: Path) -> None:
-    """Lint, suite and browser once each."""
+    """Lint, suite and browser tests run once each."""
     done = _run(folder)
     assert (done.returncode, done.stdout.splitlines()[-1]) == (0, "No test needed a second try.")
     assert _calls(folder) == ["make lint", "make test", "make test-browser"]
@@ -82,7 +82,7 @@ def test_a_second_failure_fails_the_run_and_the_list_is_still_there(folder: Path
 
 @pytest.mark.parametrize("said", ["no summary", f"{SUMMARY}\nINTERNALERROR> x", f"{SUMMARY}\n!!! Interrupted !!!"])
 def test_a_run_that_was_cut_short_gets_no_second_try(folder: Path, said: str) -> None:
-    """It does not know all tests that failed: the run fails, and claims nothing about second tries."""
+    """An interrupted run fails without a second try, since its list of failed tests is incomplete."""
     (folder / "first").write_text(f"{said}\n")
     done = _run(folder)
     assert done.returncode == 1

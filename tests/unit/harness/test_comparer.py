@@ -1,4 +1,4 @@
-"""The comparer's promises: what a whole topic stands for, and a report that names every difference."""
+"""The comparer computes what a topic stands for and reports every difference by name."""
 
 from __future__ import annotations
 
@@ -37,8 +37,8 @@ def test_the_last_row_of_each_key_counts() -> None:
     assert last_rows(_TABLE, records) == {(1,): {"id": 1, "name": "b"}}
 
 
-def test_a_marker_kills_what_is_older() -> None:
-    """Rows below the TRUNCATE's version are dead wherever they stand; equal and newer ones live."""
+def test_a_marker_removes_what_is_older() -> None:
+    """Rows below a TRUNCATE's version are removed at any place; equal and newer ones stay."""
     records = [
         _record(0, 1, "c", (8, 1)),
         _record(1, 0, "t", (16, 1)),
@@ -54,7 +54,7 @@ def _reader(rows: dict[Any, Any]) -> Reader:
 
 
 def test_every_difference_is_named() -> None:
-    """Missing, extra, another value, a column too few: each is said with its key."""
+    """Missing and extra rows, other values and missing columns are each reported with the key."""
     source = {(1,): {"id": 1, "name": "a"}, (2,): {"id": 2, "name": "b"}, (3,): {"id": 3, "name": "c"}}
     topic = {(1,): {"id": 1, "name": "A"}, (3,): {"id": 3}, (4,): {"id": 4, "name": "d"}}
     assert [str(found) for found in differences([_TABLE], _reader(source), _reader(topic))] == [
@@ -72,13 +72,13 @@ def test_the_failure_lists_the_differences() -> None:
 
 
 def test_a_reader_may_catch_up() -> None:
-    """Without a fence, a reader that is behind is asked again until the deadline."""
+    """Without a fence the comparison is repeated until the deadline."""
     states: list[dict[Any, Any]] = [{}, {}, {(1,): {"id": 1}}]
     assert_same([_TABLE], _reader({(1,): {"id": 1}}), lambda _: states.pop(0))
 
 
-def test_behind_the_fence_there_is_one_chance() -> None:
-    """With a fence, what differs behind it is wrong, not late."""
+def test_after_the_fence_there_is_one_comparison() -> None:
+    """With a fence a difference is an error at once."""
     states: list[dict[Any, Any]] = [{}, {(1,): {"id": 1}}]
     with pytest.raises(AssertionError, match="missing"):
         assert_same([_TABLE], _reader({(1,): {"id": 1}}), lambda _: states.pop(0), settled=lambda: True)

@@ -1,4 +1,4 @@
-"""Workers of `pytest -n`: what shares something dear stays together, and what failed is found again."""
+"""Workers of `pytest -n`: tests that share an expensive fixture stay together, and failed tests are found again."""
 
 from __future__ import annotations
 
@@ -64,7 +64,7 @@ def test_dies_once(run_spark):
 
 
 def test_a_test_that_took_its_worker_down_is_found_again(tmp_path: Path) -> None:
-    """Even where the next worker runs it once more, and it passes: the run has failed, for that one."""
+    """A test that crashed its worker counts as failed, also if the next worker runs it and it passes."""
     (tmp_path / "conftest.py").write_text(_CONFTEST)
     (tmp_path / "test_crash.py").write_text(_CRASH)
     run = _run(tmp_path, "-n", "2")

@@ -1,4 +1,4 @@
-"""The link checker of `make lint` finds what is broken."""
+"""The link checker of `make lint` finds broken links."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from tests.harness.docs.links import broken_links, slug
 
 
 def test_a_link_to_a_missing_page_or_heading_is_found(tmp_path: Path) -> None:
-    """Links in code are text, and links to other servers are not followed."""
+    """A missing page or heading is found; links in code and to other servers are ignored."""
     (tmp_path / "there.md").write_text("# Title\n\n## `[source.tls]`\n\n## Twice\n\n## Twice\n")
     page = tmp_path / "page.md"
     page.write_text(
@@ -19,5 +19,6 @@ def test_a_link_to_a_missing_page_or_heading_is_found(tmp_path: Path) -> None:
 
 
 def test_an_anchor_is_made_as_github_makes_it() -> None:
+    """The anchor of a heading is the one that GitHub makes."""
     assert slug("Capture has refused: `tailrace recover`") == "capture-has-refused-tailrace-recover"
     assert slug("`<prefix>.__parked`") == "prefix__parked"

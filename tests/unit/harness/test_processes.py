@@ -1,4 +1,4 @@
-"""The harness's own promises about processes and waiting: what it shows when something goes wrong."""
+"""The harness's processes and waits show what happened when a test fails."""
 
 from __future__ import annotations
 
@@ -18,13 +18,13 @@ _ECHO_SIGNAL = (
 
 
 def test_eventually_gives_the_first_true_answer() -> None:
-    """A condition is asked again until it holds, and its answer is handed on."""
+    """A condition is evaluated until it is true, and its value is returned."""
     answers = iter([0, None, "", "now"])
     assert eventually(lambda: next(answers)) == "now"
 
 
 def test_eventually_says_what_it_waited_for() -> None:
-    """Past the deadline, the failure names the condition and its last answer."""
+    """After the deadline the failure names the condition and its last value."""
     with pytest.raises(AssertionError, match=r"in vain for the moon; last answer: 3 are left"):
         eventually(lambda: _fail("3 are left"), 0, "the moon")
 
@@ -41,7 +41,7 @@ def test_output_and_exit_code_are_collected(start_process: StartProcess) -> None
 
 
 def test_failed_expectation_shows_the_output(start_process: StartProcess) -> None:
-    """A wrong exit code comes with everything the process said."""
+    """A wrong exit code is reported with all output of the process."""
     process = start_process(sys.executable, "-c", "print('why it failed'); exit(1)")
     with pytest.raises(AssertionError, match=r"exit code 1 instead of 0(.|\n)*why it failed"):
         process.expect_exit(0)
@@ -55,7 +55,7 @@ def test_waiting_for_a_line_ends_when_the_process_does(start_process: StartProce
 
 
 def test_kill_reaches_the_whole_group(start_process: StartProcess) -> None:
-    """A child of the process dies with it: nothing lingers after `kill -9`."""
+    """`kill` also ends the child processes."""
     process = start_process(
         sys.executable, "-c", f"import subprocess, sys; subprocess.run([sys.executable, '-c', {_SLEEPER!r}])"
     )
@@ -73,7 +73,7 @@ def test_terminate_lets_the_process_answer(start_process: StartProcess) -> None:
 
 
 def test_a_frozen_process_says_nothing_until_thawed(start_process: StartProcess) -> None:
-    """SIGSTOP holds the process; SIGCONT lets it answer what came meanwhile."""
+    """SIGSTOP stops the process; after SIGCONT it answers what arrived meanwhile."""
     process = start_process(sys.executable, "-c", _ECHO_SIGNAL)
     process.wait_for_line("ready")
     process.freeze()

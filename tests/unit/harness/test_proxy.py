@@ -1,4 +1,4 @@
-"""The proxy's promises: each fault is what a program would meet on a real network."""
+"""Each fault of the proxy is one that a program meets on a real network."""
 
 from __future__ import annotations
 
@@ -131,9 +131,9 @@ def test_delay_and_limit_hold_bytes_back(echo_port: int, start_proxy: StartProxy
 
 
 def test_a_server_that_is_away_breaks_the_connection(start_proxy: StartProxy) -> None:
-    """With nobody behind the proxy, a client sees a broken connection, not silence."""
+    """Without a server behind the proxy, a client gets a broken connection and not silence."""
     with socket.socket() as taken:
-        taken.bind(("127.0.0.1", 0))  # and nobody listens; given back, the port could become the proxy's own
+        taken.bind(("127.0.0.1", 0))  # and not listening; given back, the port could become the proxy's own
         proxy = start_proxy("127.0.0.1", taken.getsockname()[1])
         with pytest.raises(ConnectionResetError), _connect(proxy) as connection:  # or already while connecting
             connection.recv(1)

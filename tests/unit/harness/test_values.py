@@ -1,4 +1,4 @@
-"""The comparer's reading of values: the same value is equal whichever way it came, another one never is."""
+"""The comparer reads values so that equal ones are equal from any source, and others never are."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ _TEXT_ARRAY = PgType("_text", PgType("text"))
     ],
 )
 def test_the_same_value_is_equal(type_: str, text: str, json_text: str) -> None:
-    """What Postgres writes and what the topic holds are equal where they mean the same."""
+    """Postgres's text and the topic's JSON of the same value are equal."""
     read = canonical.from_json(PgType(type_), canonical.loads(json_text))
     assert canonical.from_text(PgType(type_), text) == read
 
@@ -79,7 +79,7 @@ def test_the_same_value_is_equal(type_: str, text: str, json_text: str) -> None:
     ],
 )
 def test_another_value_differs(type_: str, text: str, json_text: str) -> None:
-    """A lost digit, another scale, a number for a text: nothing of it passes as equal."""
+    """A lost digit, another scale or a number for a text is a difference."""
     read = canonical.from_json(PgType(type_), canonical.loads(json_text))
     assert canonical.from_text(PgType(type_), text) != read
 

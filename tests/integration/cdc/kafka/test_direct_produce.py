@@ -215,7 +215,7 @@ def test_closed_producers_release_threads_and_handles(make_publisher: MakePublis
     for number in range(6):
         # Every second one is destroyed with all of it queued, and hears of its records only then.
         live_and_die(in_good_order=number % 2 == 0)
-        gc.collect()  # as capture does between two lives
+        gc.collect()  # as capture does between two sessions
     eventually(lambda: process.num_threads() <= before, 30, "the threads of the producers to end")
 
 

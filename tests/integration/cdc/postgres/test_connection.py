@@ -120,7 +120,7 @@ def test_each_statement_is_its_own_transaction(database: Database) -> None:
 
 def test_a_server_that_does_not_answer_is_a_transient_error(database: Database) -> None:
     """A server that does not answer is a transient error, since it may be restarting."""
-    with socket.socket() as taken:  # bound, but nobody listens
+    with socket.socket() as taken:  # bound, but not listening
         taken.bind(("127.0.0.1", 0))
         dsn = make_conninfo(database.dsn, host="127.0.0.1", port=taken.getsockname()[1])
         with pytest.raises(TransientError, match="cannot be reached"):

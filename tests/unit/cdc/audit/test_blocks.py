@@ -1,4 +1,4 @@
-"""Two sides of packed rows: only what differs is named, whatever the order, and versions count where they are asked."""
+"""Comparing two sides of packed rows names exactly the rows that differ, and compares versions only on request."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ def row(key: str, content: str = "c", version: tuple[int, int] = (8, 1), place: 
 
 
 def side(*rows: Row, marker: tuple[int, int] = (0, 0), groups: int = 3) -> Side:
-    """Through groups and back, as rows travel."""
+    """Rows as one side, packed into groups and back."""
     packed = block(
         ids=np.array([row_digest(key.encode()) for key, *_ in rows], np.uint64),
         contents=np.array([row_digest(content.encode()) for _, content, *_ in rows], np.uint64),
@@ -39,7 +39,7 @@ def names(one: Side, other: Side, *, versions: bool = False) -> set[str]:
 
 
 def test_only_what_differs_is_named() -> None:
-    """Missing, extra and changed rows; equal ones in another order are not."""
+    """Missing, extra and changed rows are named; equal rows in another order are not."""
     one = side(row("a"), row("b"), row("c"), row("d"))
     other = side(row("d"), row("b", "other"), row("a"), row("x"))
     assert names(one, other) == {"b", "c", "x"}
@@ -47,14 +47,14 @@ def test_only_what_differs_is_named() -> None:
 
 @pytest.mark.parametrize(("versions", "expected"), [(False, set()), (True, {"a", "b"})])
 def test_versions_count_where_asked(versions: bool, expected: set[str]) -> None:
-    """The position and the number inside the transaction."""
+    """Versions are compared by position and sequence when they are requested."""
     one = side(row("a", version=(8, 1)), row("b", version=(8, 1)), row("c"))
     other = side(row("a", version=(16, 1)), row("b", version=(8, 2)), row("c"))
     assert names(one, other, versions=versions) == expected
 
 
 def test_the_last_record_of_a_key_counts() -> None:
-    """By its place, whatever order the records come in; a delete is no row."""
+    """The last record by offset counts in any order of arrival, and a delete is no row."""
     topic = side(
         row("a", "new", (16, 1), place=9),
         row("a", "old", (8, 1), place=3),
@@ -66,24 +66,24 @@ def test_the_last_record_of_a_key_counts() -> None:
 
 
 def test_rows_below_a_marker_are_dead() -> None:
-    """And those at or above it are not."""
+    """Rows below a TRUNCATE marker are removed, and rows at or above it stay."""
     topic = side(row("a", version=(8, 5), place=1), row("b", version=(16, 1), place=2), marker=(16, 1))
     assert names(side(row("b")), topic) == set()
 
 
-def test_a_version_that_falls_is_told() -> None:
-    """Compaction would keep the last record, stores the one with the larger version."""
+def test_a_version_that_falls_is_reported() -> None:
+    """A falling version is reported, since compaction and the stores would keep different records."""
     topic = side(row("a", "same", (16, 1), place=1), row("a", "same", (8, 1), place=2))
     assert names(side(row("a", "same")), topic) == {"a"}
 
 
 def test_an_empty_side() -> None:
-    """Everything of the other one differs."""
+    """Against an empty side every row differs."""
     assert names(side(row("a"), row("b")), side()) == {"a", "b"}
     assert names(side(), side()) == set()
 
 
 def test_places() -> None:
-    """A partition and an offset are one number and two again."""
+    """Partition and offset are packed into one number and back."""
     assert split_place(packed_place(7, (1 << 40) + 3)) == (7, (1 << 40) + 3)
     assert packed_place(1, 5) < packed_place(1, 6)

@@ -1,4 +1,4 @@
-"""When two rows are the same: by bytes where columns never changed, else by values, and never by luck."""
+"""Two rows are compared by bytes where columns never changed, and otherwise by values."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ CHANGED = Content.of(["id", "v", "late"], [["id", "v"], ["id", "old", "v"], ["id
 
 
 def test_columns_that_never_changed_are_compared_as_bytes() -> None:
-    """The quick way, and only then."""
+    """Only tables whose columns never changed are compared as bytes."""
     assert EXACT.exact
     assert not CHANGED.exact
     assert CHANGED.former == {"old"}
@@ -34,19 +34,19 @@ def test_columns_that_never_changed_are_compared_as_bytes() -> None:
     ],
 )
 def test_values_decide(one: bytes, other: bytes, same: bool) -> None:
-    """NULL and absent, former columns, order and escapes do not matter; digits do."""
+    """NULL, absent values, former columns, order and escapes do not matter; digits do."""
     assert CHANGED.same(one, other) is same
     assert (CHANGED.digest(one) == CHANGED.digest(other)) is same
 
 
 def test_no_row_is_only_like_no_row() -> None:
-    """A row that is gone on one side differs."""
+    """A row that is missing on one side differs."""
     assert EXACT.same(None, None)
     assert not EXACT.same(None, b"{}")
 
 
 def test_fields_that_differ_are_named() -> None:
-    """Names, never values."""
+    """The names of fields that differ are given, and no values."""
     assert CHANGED.differing_fields(b'{"id":1,"v":"a","old":1}', b'{"id":1,"v":"b"}') == ["v"]
     assert CHANGED.differing_fields(b'{"id":1,"v":"a","late":"x"}', b'{"id":1,"v":"a"}') == ["late"]
 
@@ -71,7 +71,7 @@ SPELLED = Content.of(["id", "v", "n"], [["id", "v", "n"]], ["v"])
     ],
 )
 def test_a_column_that_is_spelled_otherwise_is_compared_by_its_text(value: bytes, text: bytes, same: bool) -> None:
-    """Only that column, and no digit is lost."""
+    """Only the column with another spelling is compared by its text, and no digit is lost."""
     one, other = b'{"id":1,"v":%b,"n":1}' % value, b'{"id":1,"v":%b,"n":1}' % text
     assert not SPELLED.exact
     assert SPELLED.same(one, other) is same

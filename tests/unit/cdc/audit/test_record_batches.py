@@ -1,4 +1,4 @@
-"""A topic's batches are read as Kafka has them, and the compiled way and Python's give the same numbers."""
+"""Kafka's record batches are parsed, and the compiled and the Python parser give the same numbers."""
 
 from __future__ import annotations
 
@@ -82,7 +82,7 @@ def _control(base: int, producer: int, *, aborts: bool) -> bytes:
 
 
 def test_only_what_is_committed_is_seen() -> None:
-    """Not an aborted transaction's batches, nor markers; but their offsets are passed. A cut-off batch is left."""
+    """Aborted transactions and markers are skipped with their offsets, and a partial batch is left for later."""
     data = b"".join(
         [
             _batch(b"a", base=0, attributes=0b1_0000, producer=1),
@@ -105,13 +105,13 @@ def test_only_what_is_committed_is_seen() -> None:
 
 @pytest.mark.parametrize("codec", [0, 1, 3, 4])
 def test_compressed_batches(codec: int) -> None:
-    """None, gzip, lz4, zstd."""
+    """Uncompressed, gzip, lz4 and zstd batches are read."""
     body = b"the same " * 1000
     assert [each.data for each in committed(_batch(body, attributes=codec), [])] == [body]
 
 
-def test_what_is_not_known_is_said() -> None:
-    """Another compression, another version, garbage in a frame: nobody guesses."""
+def test_unknown_batches_are_reported() -> None:
+    """Another compression, another version or garbage in a frame is reported, not guessed."""
     body = _batch(b"x")
     for data in (_batch(b"x", attributes=2), body[:16] + b"\1" + body[17:], _batch(b"x")[:22] + b"\3" + body[23:]):
         with pytest.raises(UnreadableError):
@@ -133,10 +133,10 @@ def _hashing(*, exact: bool, by_id: bool, one_column: bool) -> Hashing:
     st.booleans(),
     st.booleans(),
 )
-def test_both_ways_give_the_same(
+def test_both_parsers_give_the_same(
     records: Sequence[tuple[bytes, bytes | None, bytes | None]], exact: bool, by_id: bool, one_column: bool
 ) -> None:
-    """Whatever a record is: a row, a delete, a tombstone, a TRUNCATE, somebody else's."""
+    """Both parsers agree for rows, deletes, tombstones, TRUNCATE markers and foreign records."""
     assert topic_read_task.NativeRecords is not None, "compiled by `pip install --editable .`"
     numbered: list[RawRecord] = [(number, *each) for number, each in enumerate([*records, _MARKER[1:], _MARKER[1:]])]
     hashing = _hashing(exact=exact, by_id=by_id, one_column=one_column)
@@ -152,8 +152,8 @@ def test_both_ways_give_the_same(
     assert rest.marker == plain.marker == _STAMP
 
 
-def test_the_compiled_way_takes_plain_events_itself() -> None:
-    """And none outside of the offsets that were asked for."""
+def test_the_compiled_parser_takes_plain_events() -> None:
+    """The compiled parser takes plain events within the requested offsets, and no others."""
     native = topic_read_task.NativeRecords(exact=True, by_id=True, one_column=True, seed=SEED)
     records: list[RawRecord] = [(number, b'{"id":%d}' % number, _PLAIN, _STAMP) for number in range(10)]
     body = b"".join(_record(number, each) for number, each in enumerate(records))
@@ -167,7 +167,7 @@ def test_the_compiled_way_takes_plain_events_itself() -> None:
 
 
 def test_every_truncation_is_noticed() -> None:
-    """A batch that ends early, or goes on, is no batch."""
+    """A batch that ends early or has trailing bytes is refused."""
     body = _record(0, (0, b'{"id":7}', _PLAIN, _STAMP)) + _record(1, (1, b'{"id":7}', None, _STAMP))
     native = topic_read_task.NativeRecords(exact=True, by_id=False, one_column=True, seed=SEED)
     for size in range(len(body)):
@@ -179,7 +179,7 @@ def test_every_truncation_is_noticed() -> None:
 
 @given(st.lists(st.binary(max_size=200)))
 def test_the_hash_is_the_same_compiled(data: list[bytes]) -> None:
-    """xxh64, of any length."""
+    """The compiled xxh64 equals Python's for any length."""
     from cdc.audit.native_records import digests  # noqa: PLC0415 - not where there is no compiler
 
     assert digests(data, SEED) == python_digests(data, SEED)

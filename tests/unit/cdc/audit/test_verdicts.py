@@ -1,4 +1,4 @@
-"""Verdicts from facts: a row that has moved is not wrong, a row that is wrong is named for what it is."""
+"""Verdicts from facts: a row that moved is not wrong, and a wrong row gets its kind of difference."""
 
 from __future__ import annotations
 
@@ -52,19 +52,19 @@ def topic_verdict(row: bytes | None, *records: TopicRecord, marker: Version = NO
     ],
 )
 def test_the_topic_against_the_source(row: bytes | None, records: list[TopicRecord], kind: Kind | None) -> None:
-    """By what the source's snapshot shows."""
+    """The topic's record is judged by what the source's snapshot shows."""
     assert topic_verdict(row, *records) == kind
 
 
-def test_a_marker_kills_what_is_older() -> None:
-    """The one that was there when the topic was read, and one that came since."""
+def test_a_marker_removes_what_is_older() -> None:
+    """A TRUNCATE marker removes older rows, read with the topic or later."""
     assert topic_verdict(None, record(800, A), marker=Version(850, 1)) is None
     assert topic_verdict(None, record(800, A), record(900, None, marker=True)) is None
     assert topic_verdict(A, record(950, A), marker=Version(850, 1)) is None
 
 
 def test_a_tombstone_says_no_more_than_its_delete() -> None:
-    """It has no transaction of its own: the delete's counts."""
+    """A tombstone has no transaction of its own, so its delete's counts."""
     states = case(record(800, A), record(900, None, xid=90), record(900, None, xid=None)).states(NONE)
     assert states == [RowState(Version(800, 1), A, 50), RowState(Version(900, 1), None, 90)]
 
@@ -96,12 +96,12 @@ def stored(position: int, row: bytes | None) -> StoredRow:
     ],
 )
 def test_a_store_against_the_topic(held: StoredRow | None, records: list[TopicRecord], kind: Kind | None) -> None:
-    """With the very version, and not older than what the store is known to have."""
+    """A store's row needs the topic's version, and may not be older than the store's position."""
     assert judge_store(case(*records).states(NONE), held, MOMENT, CONTENT) == kind
 
 
 def test_a_store_with_a_shape_of_its_own() -> None:
-    """What it must hold is what the shape makes of the row; a row that it must not hold is gone there."""
+    """A store with a shape must hold the shaped row, and no row that the shape leaves out."""
     states = case(record(800, A)).states(NONE)
     assert judge_store(states, stored(800, B), MOMENT, CONTENT, lambda _: B) is None
     assert judge_store(states, None, MOMENT, CONTENT, lambda _: None) is None

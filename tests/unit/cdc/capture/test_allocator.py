@@ -1,4 +1,4 @@
-"""Memory that capture has taken stays with it, so that a transaction's size does not show in it."""
+"""Capture keeps the memory that it allocated, so that a transaction's size does not show in it."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ print(resident() - before)
 
 @pytest.mark.skipif(not sys.platform.startswith("linux"), reason="counts with /proc")
 def test_what_is_reserved_is_there_and_is_used_again() -> None:
-    """10 MB of records come out of the 20 that were taken at the start, and nothing is given back."""
+    """10 MB of records use the 20 MB reserved at the start, and nothing is returned to the system."""
     run = subprocess.run([sys.executable, "-c", _CODE], cwd=ROOT, capture_output=True, text=True, check=True)
     reserved, after_use = (int(line) for line in run.stdout.split())
     assert reserved > 18 << 20

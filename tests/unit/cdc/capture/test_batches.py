@@ -1,6 +1,6 @@
-"""When a batch ends, and when a source transaction is spread over several: the rules, without servers.
+"""When a batch ends and when a source transaction is split over several, without servers.
 
-Kafka's part is played by a list of what was committed; real commits, kills and stalls are in tests/acceptance.
+A list of commits stands for Kafka; real commits, kills and stalls are in tests/acceptance.
 """
 
 from __future__ import annotations
@@ -84,7 +84,7 @@ class Topics:
 
 
 class Stream:
-    """Nothing comes by itself here; a test says what has come."""
+    """A stream in which messages arrive only when a test adds them."""
 
     def watch(self, descriptor: int) -> None:
         pass
@@ -102,7 +102,7 @@ class Stream:
 
 
 class Batching:
-    """Feeds messages as capture does, with a look before each."""
+    """Feeds messages as capture does, and checks the batch before each."""
 
     def __init__(
         self, worker: Worker, *, table: TableEncoder | None = None, progress: Progress = NOTHING, **settings: float
@@ -146,7 +146,7 @@ class Batching:
                 self.batches.on_begin()
 
     def end(self) -> list[tuple[bool, int]]:
-        """Publish what is there; for each Kafka transaction whether it is half a source transaction, and its size."""
+        """Publish the pending rows; returns for each Kafka transaction whether it is partial, and its size."""
         self.batches.finish()
         return [(progress.inside_transaction, len(keys)) for progress, keys in self.topics.committed]
 
@@ -160,7 +160,7 @@ def worker() -> Iterator[Worker]:
 
 @pytest.fixture
 def clock(monkeypatch: pytest.MonkeyPatch) -> Callable[[float], None]:
-    """Time as the batches see it stands still, until it is put forward."""
+    """A clock for the batches that moves only when a test moves it."""
     now = 1000.0
 
     def put_forward(seconds: float) -> None:
@@ -180,7 +180,7 @@ def _rows(first: int, last: int) -> list[bytes]:
 def test_a_transaction_of_up_to_the_documented_size_is_published_at_once(
     worker: Worker, rows: int, expected: list[tuple[bool, int]]
 ) -> None:
-    """`transaction_events` itself is still whole, wherever the looks fall."""
+    """A transaction of exactly `transaction_events` is published whole, wherever the checks occur."""
     batching = Batching(worker, transaction_events=100, batch_milliseconds=0)
     batching(begin(), *_rows(1, rows), commit())
     assert batching.end() == expected
@@ -189,7 +189,7 @@ def test_a_transaction_of_up_to_the_documented_size_is_published_at_once(
 def test_a_backlog_is_gathered_until_the_server_says_that_there_is_no_more(
     worker: Worker, clock: Callable[[float], None]
 ) -> None:
-    """Large batches while catching up; the last one does not wait for what will not come."""
+    """Batches are large while capture catches up, and the last one does not wait for more messages."""
     batching = Batching(worker)
     batching.is_late = batching.stream.has_more = True
     batching(begin(0x5000), *_rows(1, 3), commit(0x5000))
@@ -202,14 +202,14 @@ def test_a_backlog_is_gathered_until_the_server_says_that_there_is_no_more(
 
 
 def test_a_larger_transaction_is_spread(worker: Worker) -> None:
-    """Each part is committed with the progress that says so."""
+    """Each part of a larger transaction is committed with a progress record that says so."""
     batching = Batching(worker, transaction_events=100, batch_milliseconds=0)
     batching(begin(), *_rows(1, 250), commit())
     assert batching.end() == [(True, 101), (True, 101), (False, 48)]
 
 
 def test_a_transaction_that_takes_too_long_is_spread(worker: Worker, clock: Callable[[float], None]) -> None:
-    """Kafka aborts a transaction that stays open; what has come by then is committed before."""
+    """The rows so far are committed before Kafka's transaction timeout."""
     batching = Batching(worker, transaction_timeout_seconds=60)
     batching(begin(), *_rows(1, 2))
     clock(21)
@@ -218,7 +218,7 @@ def test_a_transaction_that_takes_too_long_is_spread(worker: Worker, clock: Call
 
 
 def test_time_behind_a_stalled_commit_splits_nothing(worker: Worker, clock: Callable[[float], None]) -> None:
-    """Rows that wait for the commit before theirs are in no Kafka transaction yet: none of their time is used up."""
+    """Rows that wait for the previous commit do not count towards the timeout of their own transaction."""
     batching = Batching(worker, transaction_timeout_seconds=60, batch_milliseconds=0)
     batching.topics.commits_may_end.clear()
     batching(begin(0x5000), *_rows(1, 1), commit(0x5000))
@@ -232,7 +232,7 @@ def test_time_behind_a_stalled_commit_splits_nothing(worker: Worker, clock: Call
 
 
 def test_what_waits_for_a_re_select_is_released_by_number_and_by_size(worker: Worker) -> None:
-    """In the middle of its batch and of its transaction: neither many rows behind one hole nor wide ones pile up."""
+    """Events that wait for a re-select are limited by number and by size, also within a batch and a transaction."""
     batching = Batching(worker)
     batching(begin(), update(ORDERS, ["1", LEFT_OUT]), *_rows(2, 2100), update(ORDERS, ["3", LEFT_OUT]))
     assert batching.topics.completed == [2000]
@@ -250,12 +250,12 @@ def _deferrable() -> TableEncoder:
 
 
 def _shift(count: int) -> list[bytes]:
-    """`SET id = id + 1`: all keys but the first and the last are asked for at the commit."""
+    """`SET id = id + 1`: all keys but the first and the last are queried at the commit."""
     return [update(ORDERS, [str(n + 1), "a"], old=[str(n), "a"]) for n in range(1, count + 1)]
 
 
 def test_corrections_of_a_large_transaction_neither_pile_up_nor_come_at_once(worker: Worker) -> None:
-    """They are completed in slices, and spread over Kafka transactions like changes are."""
+    """Corrections are queried in slices and spread over Kafka transactions as changes are."""
     batching = Batching(worker, table=_deferrable(), transaction_events=3000, batch_milliseconds=0)
     batching(begin(), *_shift(10_000), commit())
     parts = batching.end()
@@ -266,7 +266,7 @@ def test_corrections_of_a_large_transaction_neither_pile_up_nor_come_at_once(wor
 
 
 def test_a_transaction_is_not_split_for_the_numbers_that_corrections_leave_out(worker: Worker) -> None:
-    """One correction after 80 changes makes 81 events with numbers, although its own is 160."""
+    """One correction after 80 changes gives 81 events, although its own number is 160."""
     batching = Batching(worker, table=_deferrable(), transaction_events=100, batch_milliseconds=0)
     inserts = [insert(ORDERS, [str(n), "a"]) for n in range(100, 178)]
     batching(begin(), *inserts, *_shift(2), commit())
@@ -274,7 +274,7 @@ def test_a_transaction_is_not_split_for_the_numbers_that_corrections_leave_out(w
 
 
 def test_corrections_go_on_where_a_killed_capture_was(worker: Worker) -> None:
-    """Killed after any of its Kafka transactions: the rest follows, none twice and none missing."""
+    """After capture is killed after any Kafka transaction, the remaining corrections follow exactly once."""
     messages = [begin(), *_shift(2000), commit()]
     whole = Batching(worker, table=_deferrable(), transaction_events=700, batch_milliseconds=0)
     whole(*messages)

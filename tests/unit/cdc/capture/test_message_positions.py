@@ -1,4 +1,4 @@
-"""Logical messages across a restart: which of them were published, by position and by count."""
+"""After a restart, position and count tell which logical messages were already published."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ from cdc.positions.progress import Progress
 NOTHING = Version(0, 0)
 
 
-class Life:
-    """`sent` is what was published in this life, by content."""
+class Session:
+    """One capture session: `sent` has the contents that it published."""
 
     def __init__(self, resume_after: Version = NOTHING, messages: int = 0) -> None:
         self.sent: list[bytes] = []
@@ -28,43 +28,43 @@ class Life:
         if number is not None:
             self.sent.append(message_record(message, "shop.m", number).value or b"")
 
-    def transaction(self, lsn: int, *contents: bytes) -> Life:
+    def transaction(self, lsn: int, *contents: bytes) -> Session:
         self.part(lsn, *contents)
         self.numbering.on_commit(Commit(LSN(lsn), LSN(lsn + 40), 0))
         return self
 
-    def part(self, lsn: int, *contents: bytes) -> Life:
+    def part(self, lsn: int, *contents: bytes) -> Session:
         """The beginning of a transaction."""
         self.numbering.on_begin(Begin(LSN(lsn), 0, 7))
         for content in contents:
             self._take(LogicalMessage(True, LSN(lsn - 8), "m", content))
         return self
 
-    def loose(self, lsn: int, content: bytes) -> Life:
+    def loose(self, lsn: int, content: bytes) -> Session:
         self._take(LogicalMessage(False, LSN(lsn), "m", content))
         return self
 
-    def restart(self) -> Life:
-        return Life(self.numbering.version, self.numbering.messages)
+    def restart(self) -> Session:
+        return Session(self.numbering.version, self.numbering.messages)
 
 
-def test_a_loose_message_right_before_a_commit_hides_none_of_its_messages() -> None:
-    """Its position is where the commit begins; how many were published of the transaction *before* does not count."""
-    again = Life().transaction(100, b"a", b"b", b"c").loose(200, b"loose").restart()
+def test_a_nontransactional_message_right_before_a_commit_hides_none_of_its_messages() -> None:
+    """A message at the position where the commit begins does not take over the count of the previous transaction."""
+    again = Session().transaction(100, b"a", b"b", b"c").loose(200, b"loose").restart()
     again.transaction(100, b"a", b"b", b"c").loose(200, b"loose").transaction(200, b"d", b"e")
     assert again.sent == [b"d", b"e"]
 
 
 def test_after_the_commit_everything_at_its_position_is_published() -> None:
-    """The loose one and the transaction's own alike."""
-    again = Life().loose(200, b"loose").transaction(200, b"d", b"e").restart()
+    """Both the non-transactional message and the transaction's own are published."""
+    again = Session().loose(200, b"loose").transaction(200, b"d", b"e").restart()
     again.loose(200, b"loose").transaction(200, b"d", b"e").transaction(300, b"f")
     assert again.sent == [b"f"]
 
 
 def test_half_a_transaction_of_messages_goes_on_where_it_was() -> None:
-    """It has no rows, so only the count tells."""
-    again = Life(Version(200, 0), messages=2).transaction(200, b"a", b"b", b"c")
+    """In a transaction without rows, the count alone tells where to continue."""
+    again = Session(Version(200, 0), messages=2).transaction(200, b"a", b"b", b"c")
     assert again.sent == [b"c"]
 
 
@@ -87,42 +87,42 @@ HALF = Progress(
 )
 
 
-def _resumed(progress: Progress) -> Life:
-    return Life(progress.version, progress.messages)
+def _resumed(progress: Progress) -> Session:
+    return Session(progress.version, progress.messages)
 
 
-def _written(life: Life, *, idle_lsn: int = 0) -> Progress:
+def _written(session: Session, *, idle_lsn: int = 0) -> Progress:
     """What a batch, or an idle moment, would write now."""
-    version = max(life.numbering.version, Version(idle_lsn, 0))
-    return draft_progress(HALF, life.numbering, version, confirm_lsn=LSN(idle_lsn))
+    version = max(session.numbering.version, Version(idle_lsn, 0))
+    return draft_progress(HALF, session.numbering, version, confirm_lsn=LSN(idle_lsn))
 
 
 @pytest.mark.parametrize(
     "replay",
     [
-        pytest.param(lambda life: life, id="before anything came"),
-        pytest.param(lambda life: life.transaction(100), id="after an earlier transaction"),
+        pytest.param(lambda session: session, id="before anything came"),
+        pytest.param(lambda session: session.transaction(100), id="after an earlier transaction"),
         pytest.param(
-            lambda life: life.transaction(100, b"x", b"y", b"z"), id="after an earlier one with more messages"
+            lambda session: session.transaction(100, b"x", b"y", b"z"), id="after an earlier one with more messages"
         ),
-        pytest.param(lambda life: life.part(100, b"x"), id="inside an earlier transaction"),
-        pytest.param(lambda life: life.loose(100, b"x"), id="after a loose message"),
-        pytest.param(lambda life: life.part(200), id="at its beginning"),
-        pytest.param(lambda life: life.part(200, b"a"), id="between its published messages"),
+        pytest.param(lambda session: session.part(100, b"x"), id="inside an earlier transaction"),
+        pytest.param(lambda session: session.loose(100, b"x"), id="after a loose message"),
+        pytest.param(lambda session: session.part(200), id="at its beginning"),
+        pytest.param(lambda session: session.part(200, b"a"), id="between its published messages"),
     ],
 )
 @pytest.mark.parametrize("idle_lsn", [0, 60])
 def test_progress_written_during_a_replay_still_knows_what_was_published(
-    replay: Callable[[Life], Life], idle_lsn: int
+    replay: Callable[[Session], Session], idle_lsn: int
 ) -> None:
-    """Killed a second time, the messages before the first kill do not come again, and the rest of them does."""
+    """After a second kill the messages from before the first one are not published again, and the others are."""
     written = _written(replay(_resumed(HALF)), idle_lsn=idle_lsn)
     assert (written.version, written.messages, written.inside_transaction) == (Version(200, 0), 2, True)
     assert _resumed(written).transaction(200, b"a", b"b", b"c").sent == [b"c"]
 
 
 def test_progress_goes_on_where_the_replay_has_caught_up() -> None:
-    """More messages of it, then its end, then what comes after it; or a log that went on without us."""
+    """After a replay, progress continues with more messages of the transaction, its end, or a later transaction."""
     more = _written(_resumed(HALF).part(200, b"a", b"b", b"c"))
     assert (more.messages, more.inside_transaction) == (3, True)
     whole = _written(_resumed(HALF).transaction(200, b"a", b"b", b"c"))

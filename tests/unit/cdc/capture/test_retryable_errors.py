@@ -1,4 +1,4 @@
-"""Which errors of Postgres begin another life of capture, and which end it with exit code 3."""
+"""Which Postgres errors make capture retry, and which end it with exit code 3."""
 
 from __future__ import annotations
 
@@ -13,18 +13,18 @@ LASTING = ["0A000", "25006", "42501", "42601", "42P01", "XX001", "XX002"]
 
 
 @pytest.mark.parametrize("state", PASSING)
-def test_what_passes_by_itself_is_tried_again(state: str) -> None:
-    """A deadlock, a lock, a full server, a stopping one, DDL beside a look at the catalog: nobody need be woken."""
-    assert is_transient(errors.lookup(state)("trouble"))
+def test_transient_errors_are_retried(state: str) -> None:
+    """A deadlock, a lock timeout, a full or stopping server and concurrent DDL are retried."""
+    assert is_transient(errors.lookup(state)("an error"))
 
 
 @pytest.mark.parametrize("state", LASTING)
-def test_what_a_person_must_mend_is_refused(state: str) -> None:
-    """Missing rights, damaged data, a server that lacks something: trying again would only hide it."""
-    assert not is_transient(errors.lookup(state)("trouble"))
+def test_errors_that_need_an_operator_are_refused(state: str) -> None:
+    """Missing rights, damaged data and missing features are refused, since retries would hide them."""
+    assert not is_transient(errors.lookup(state)("an error"))
 
 
-def test_a_broken_connection_has_no_sqlstate() -> None:
-    """And is tried again all the same."""
+def test_a_broken_connection_without_sqlstate_is_retried() -> None:
+    """An error without SQLSTATE is a broken connection and is retried."""
     assert is_transient(psycopg.OperationalError("server closed the connection unexpectedly"))
     assert is_transient(psycopg.InterfaceError("the connection is closed"))

@@ -1,4 +1,4 @@
-"""`tailrace check` warns of every credential that would cross a network in clear text, and of no other."""
+"""`tailrace check` warns of each credential that would cross a network in plain text, and of no other."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ SECRET = "Zq-of-tests"
 
 
 def _judge(*sections: str, used_password: bool = False) -> list[Finding]:
-    """A section of the given ones stands instead of the usual one."""
+    """Check the config with the given sections in place of the usual ones."""
     given = "\n".join(sections)
     usual = [text for name, text in (("[source]", _SOURCE), ("[kafka]", _KAFKA)) if name not in given]
     config = parse_config("\n".join([*usual, given]), file=Path("tailrace.toml"), environment={})
@@ -88,7 +88,7 @@ _SAFE = [
 
 @pytest.mark.parametrize(("place", "text"), _IN_CLEAR_TEXT)
 def test_a_credential_in_clear_text_is_a_warning_with_a_remedy(place: str, text: str) -> None:
-    """Its place says whose, and neither says what it is."""
+    """The warning names the setting and does not show the credential."""
     warned = [finding for finding in _judge(text) if finding.level is Level.WARN]
     assert [finding.place for finding in warned] == [place]
     assert "clear text" in warned[0].what
@@ -97,12 +97,12 @@ def test_a_credential_in_clear_text_is_a_warning_with_a_remedy(place: str, text:
 
 @pytest.mark.parametrize("text", _SAFE)
 def test_what_is_encrypted_or_stays_on_this_machine_is_no_warning(text: str) -> None:
-    """And neither is a connection that has no credentials."""
+    """Encrypted and local connections, and those without credentials, give no warning."""
     assert [finding for finding in _judge(text) if finding.level is not Level.OK] == []
 
 
 def test_a_password_that_libpq_found_elsewhere_counts(monkeypatch: pytest.MonkeyPatch) -> None:
-    """In its password file, which only the connection knows of, or in the environment; its sslmode there as well."""
+    """A password or sslmode from libpq's password file or environment counts."""
     remote = _source("host=db.example")
     assert [finding.level for finding in _judge(remote, used_password=True)] == [Level.WARN]
     monkeypatch.setenv("PGPASSWORD", SECRET)
@@ -120,5 +120,5 @@ def test_a_password_that_libpq_found_elsewhere_counts(monkeypatch: pytest.Monkey
     ],
 )
 def test_local_hosts(host: str, expected: bool) -> None:
-    """Loopback and unix sockets, and no name that only begins like one."""
+    """Only loopback addresses and Unix sockets are local, not names that begin like them."""
     assert is_local(host) is expected

@@ -1,4 +1,4 @@
-"""`tailrace.toml`: what it means when it is right, and one report of everything that is wrong with it."""
+"""`tailrace.toml`: its meaning when it is valid, and one report of everything that is wrong in it."""
 
 from __future__ import annotations
 
@@ -105,7 +105,7 @@ def test_the_documented_example_reads() -> None:
 
 
 def test_what_is_shown_reads_back() -> None:
-    """`tailrace config` prints TOML that means the same, as long as it has no secrets to mask."""
+    """`tailrace config` prints TOML that means the same, except for masked secrets."""
     config = parse(DOCUMENTED)
     assert parse(as_toml(as_plain(config))) == config
 
@@ -185,17 +185,17 @@ def test_an_empty_file_says_what_is_needed() -> None:
 
 @pytest.mark.parametrize("key", ["source", "kafka", "stores", "mask"])
 def test_a_section_that_is_no_table_is_reported(key: str) -> None:
-    """`source = 1` is a problem with a place, not a crash."""
+    """`source = 1` is reported with its place."""
     assert f"line 1, [{key}]: expected a table, got an integer" in problems(f"{key} = 1")
 
 
 def test_what_is_not_toml_says_where() -> None:
-    """A syntax error gives its line; a file that is not text says so."""
+    """A syntax error has its line, and a file that is not text is reported as such."""
     assert "line 2" in problems("[source]\ndsn = postgresql")[0]
 
 
 def test_files_that_cannot_be_read(tmp_path: Path) -> None:
-    """Missing, a folder, not UTF-8: each is wrong use with the file's name."""
+    """A missing file, a folder and a file that is not UTF-8 are wrong use, with the file's name."""
     for file in (tmp_path / "no.toml", tmp_path):
         with pytest.raises(UsageError, match=str(file)):
             load_config(file)
@@ -223,7 +223,7 @@ def test_interpolation() -> None:
 
 
 def test_unset_variables_are_named() -> None:
-    """Each unset variable is reported once with its place, and nothing else is said about that value."""
+    """Each unset variable is reported once with its place, and its value has no other problem."""
     text = MINIMAL.replace("localhost:9092", "${HOST}:${PORT}").replace("tailrace@", "u:${PGPASSWORD}@")
     text += 'partitions = "${N}"\nreplication_factor = "${BAD-NAME}"\n[kafka.options]\nx = "${X"\n'
     assert problems(text, N="many") == [
@@ -257,7 +257,7 @@ def test_unset_variables_are_named() -> None:
     ],
 )
 def test_a_bad_dsn_is_explained_without_its_password(dsn: str, what: str) -> None:
-    """What libpq would refuse, and the usual mistakes with special characters; no piece of the text is shown."""
+    """A bad DSN is explained for the usual mistakes, and no part of its text is shown."""
     (problem,) = problems(MINIMAL.replace("postgresql://tailrace@localhost:5432/shop", dsn))
     assert problem.startswith(f"line 3, [source] dsn: {what}")
     assert "hunter2" not in problem
@@ -267,12 +267,12 @@ def test_a_bad_dsn_is_explained_without_its_password(dsn: str, what: str) -> Non
     "dsn", ["postgresql:///d", "host=/run/x", "postgresql://[::1]:5/d", "host=a,b port=1,2", "host=@x"]
 )
 def test_unusual_dsns_are_fine(dsn: str) -> None:
-    """Sockets, IPv6 and several hosts are legal."""
+    """DSNs with sockets, IPv6 and several hosts are valid."""
     assert parse(MINIMAL.replace("postgresql://tailrace@localhost:5432/shop", dsn)).source.dsn.reveal() == dsn
 
 
 def test_conninfo_joins_dsn_password_tls_and_extras() -> None:
-    """What psycopg gets: everything from [source], overridden by what the caller adds."""
+    """psycopg gets everything from [source], and the caller's extras take precedence."""
     text = MINIMAL.replace("[kafka]", 'password = "p@ss w\'ord"\n[source.tls]\nca = "ca.pem"\n[kafka]')
     conninfo = parse(text).source.conninfo(replication="database", dbname="other")
     assert conninfo_to_dict(conninfo) == {
@@ -288,7 +288,7 @@ def test_conninfo_joins_dsn_password_tls_and_extras() -> None:
 
 
 def test_a_setting_given_twice_is_reported() -> None:
-    """Password or TLS in the DSN and beside it: no guessing which one holds."""
+    """A password or TLS setting both in the DSN and as a key is reported."""
     text = MINIMAL.replace("tailrace@localhost:5432/shop", "u:a@h/d?sslmode=require")
     text = text.replace("[kafka]", 'password = "b"\ntls = { cert = "x" }\n[kafka]')
     assert problems(text) == [
@@ -303,7 +303,7 @@ _middle = st.text(st.characters(exclude_categories=["Cs", "Cc"], exclude_charact
 
 @given(_middle.map(lambda middle: f"Zq{middle}qZ"), st.sampled_from(["right", "wrong"]))
 def test_no_password_in_repr_report_or_problems(password: str, how: str) -> None:
-    """Whatever the password and wherever it is put, right or wrong, no text made of the config shows it."""
+    """No text made of a valid or an invalid config has the password."""
     text = f"""
     [source]
     dsn = "host=h user=u"
@@ -335,7 +335,7 @@ def test_no_password_in_repr_report_or_problems(password: str, how: str) -> None
 
 
 def test_the_command_shows_no_literal_secret(tmp_path: Path) -> None:
-    """`tailrace config`, as TOML and as JSON: options, headers and URLs show what is harmless, and nothing else."""
+    """`tailrace config` shows only the harmless parts of options, headers and URLs, as TOML and JSON."""
     secret = "Zq-of-tests-qZ"
     file = tmp_path / "tailrace.toml"
     file.write_text(
@@ -370,8 +370,8 @@ def test_the_command_shows_no_literal_secret(tmp_path: Path) -> None:
         assert "qZ" not in said.stdout + said.stderr
 
 
-def test_an_action_that_tells_somebody_needs_somebody_to_tell() -> None:
-    """`[slot] action = "webhook"` without an address is found before the slot is in danger."""
+def test_the_webhook_action_needs_a_webhook() -> None:
+    """`[slot] action = "webhook"` without an address is reported when the config is read."""
     (problem,) = problems(MINIMAL + '\n[slot]\naction = "webhook"\n')
     assert "`[alerts] webhook`" in problem
     parse(MINIMAL + '\n[slot]\naction = "webhook"\n[alerts]\nwebhook = "https://alerts.example.com/hook"\n')

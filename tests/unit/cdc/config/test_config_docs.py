@@ -81,13 +81,13 @@ def documented_rows() -> Iterator[Row]:
 
 
 def test_the_page_names_every_key_and_nothing_else() -> None:
-    """A key that is added, removed or changed in the code is so in the page, word by word."""
+    """The page has exactly the keys of the code, with the same types, defaults and meanings."""
     documented = list(documented_rows())
     assert sorted(documented) == sorted(set(declared_rows()))
 
 
 def test_the_examples_on_the_page_are_good() -> None:
-    """Every whole TOML example can be copied and used."""
+    """Every complete TOML example on the page is a valid config."""
     examples = re.findall(r"```toml\n(.*?)```", PAGE.read_text(), re.DOTALL)
     whole = [example for example in examples if "[source]" in example and "[kafka]" in example]
     assert whole

@@ -1,4 +1,4 @@
-"""One [kafka] section, the same connection for three clients; their own code judges the names."""
+"""One [kafka] section gives the same connection to three clients; their own code checks the names."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def kafka(more: str = "", folder: Path = Path("/etc/tailrace")) -> KafkaConfig:
 
 
 def test_librdkafka_accepts_our_options() -> None:
-    """TLS, SASL, the size limit and what is passed through reach the producer by names that librdkafka knows."""
+    """librdkafka accepts the names for TLS, SASL, the size limit and pass-through options."""
     options = kafka(SECURE).client_options()
     assert options == {
         "bootstrap.servers": "a:9092, b:9092",
@@ -54,7 +54,7 @@ def test_librdkafka_accepts_our_options() -> None:
 
 @pytest.mark.filterwarnings("ignore:(read|open)_text is deprecated")  # kafka-python, when it is imported
 def test_kafka_python_accepts_our_options() -> None:
-    """The same for kafka-python: each of its clients refuses names that it does not know, so all must."""
+    """All clients of kafka-python accept the option names; each refuses names that it does not know."""
     from kafka import KafkaAdminClient, KafkaConsumer, KafkaProducer  # noqa: PLC0415 - under the filter above
 
     options = kafka(SECURE).python_options()
@@ -75,7 +75,7 @@ def test_kafka_python_accepts_our_options() -> None:
 
 
 def test_spark_gets_the_java_names_and_the_certificates_text(tmp_path: Path) -> None:
-    """Executors elsewhere have no such files, so the certificates travel as text; JAAS quoting is right."""
+    """Spark's options hold the certificates' text, since executors lack the files, and correct JAAS quoting."""
     for name in ("ca", "cert", "key"):
         (tmp_path / f"{name}.pem").write_text(f"the {name}")
     tls = 'verify_hostname = false\nca = "ca.pem"\ncert = "cert.pem"\nkey = "key.pem"\nkey_password = "kp"'
@@ -109,7 +109,7 @@ def test_spark_gets_the_java_names_and_the_certificates_text(tmp_path: Path) -> 
     ],
 )
 def test_the_protocol_follows_from_the_sections(more: str, protocol: str) -> None:
-    """A section that is there turns its part on, also when it is empty; all three clients agree."""
+    """A present section enables its part, also when empty, for all three clients."""
     section = kafka(more)
     assert section.client_options()["security.protocol"] == protocol
     assert section.python_options()["security_protocol"] == protocol

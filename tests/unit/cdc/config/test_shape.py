@@ -1,4 +1,4 @@
-"""`tables` and `[stores.NAME.shape."schema.table"]`: read, refused with the key's name, and remembered as text."""
+"""`tables` and `[stores.NAME.shape."schema.table"]` are read, refused with the key's name, and recorded as text."""
 
 from __future__ import annotations
 
@@ -33,14 +33,14 @@ def _problems(text: str) -> list[tuple[str, str]]:
 
 
 def test_a_store_gets_the_tables_that_it_lists() -> None:
-    """By name or by schema; all of them where it lists none."""
+    """A store gets the tables listed by name or schema, or all if it lists none."""
     assert _config("").stores["search"].gets("public", "orders")
     store = _config('tables = ["public.orders", "shop.*"]').stores["search"]
     assert [store.gets(*name) for name in (("public", "orders"), ("shop", "x"), ("public", "x"))] == [True, True, False]
 
 
 def test_a_shape_is_read() -> None:
-    """Columns, where and select, by table."""
+    """Columns, where and select are read per table."""
     store = _config(
         """
         [stores.search.shape."public.orders"]
@@ -69,7 +69,7 @@ def test_a_shape_is_read() -> None:
     ],
 )
 def test_mistakes_are_named_with_their_place(text: str, place: str, what: str) -> None:
-    """Line, section and key."""
+    """A mistake is reported with line, section and key."""
     ((found_place, found),) = _problems(text)
     assert place in found_place
     assert found_place.startswith("line ")
@@ -77,7 +77,7 @@ def test_mistakes_are_named_with_their_place(text: str, place: str, what: str) -
 
 
 def test_the_same_shape_has_the_same_text() -> None:
-    """A store compares it with what it was built with: order does not matter, and nothing else is forgotten."""
+    """The text of a shape, with which a store compares its own, ignores order and includes everything else."""
     one = TableShape(columns=("b", "a"), where="x > 0", select={"f": "1", "e": "2"})
     other = TableShape(columns=("a", "b"), where="x > 0", select={"e": "2", "f": "1"})
     assert one.text() == other.text()
@@ -86,7 +86,7 @@ def test_the_same_shape_has_the_same_text() -> None:
     assert TableShape.from_text(TableShape(columns=()).text()).columns == ()
 
 
-def test_it_is_printed_as_it_was_written() -> None:
-    """`tailrace config` shows it."""
+def test_a_shape_is_printed_as_it_was_written() -> None:
+    """`tailrace config` prints a shape as it was written."""
     text = '[stores.search.shape."public.orders"]\nwhere = "total > 0"\n'
     assert 'where = "total > 0"' in as_toml(as_plain(_config(text)))

@@ -1,4 +1,4 @@
-"""Tables and columns as the config names them: SQL's identifiers, with nothing folded behind one's back."""
+"""The config names tables and columns as SQL identifiers, without case folding."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def test_a_column_survives_its_text(schema: str, table: str, column: str) -> Non
 
 
 def test_plain_names_need_no_quotes() -> None:
-    """The everyday forms, and the odd ones in quotes as in SQL."""
+    """Plain names are written without quotes, and others in quotes as in SQL."""
     assert TableSelector.parse("public.order_items") == TableSelector("public", "order_items")
     assert TableSelector.parse("public.*") == TableSelector("public", None)
     assert TableSelector.parse('public."*"') == TableSelector("public", "*")
@@ -48,19 +48,19 @@ def test_plain_names_need_no_quotes() -> None:
     ],
 )
 def test_what_is_no_table_is_refused(text: str) -> None:
-    """Anything unclear is an error that says how to write it."""
+    """An ambiguous name is an error that says how to write it."""
     with pytest.raises(ValueError, match=r"expected|is not a dotted name|has "):
         TableSelector.parse(text)
 
 
 @pytest.mark.parametrize("text", ["hash", "null", "none", "fixed:", "fixed:a:b"])
 def test_masks_survive_their_text(text: str) -> None:
-    """All kinds, a fixed text with colons or empty included."""
+    """Every kind of mask survives, a fixed text with colons or an empty one included."""
     assert str(Mask.parse(text)) == text
 
 
 @pytest.mark.parametrize("text", ["", "Hash", "fixed", "sha256"])
 def test_unknown_masks_are_refused(text: str) -> None:
-    """A mistyped mask must not mean "not masked"."""
+    """A mistyped mask is refused."""
     with pytest.raises(ValueError, match="expected hash, null, fixed:TEXT or none"):
         Mask.parse(text)

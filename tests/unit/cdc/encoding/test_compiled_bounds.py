@@ -1,6 +1,6 @@
-"""The compiled loops check every argument before they read through it: a wrong one raises, and crashes nothing.
+"""The compiled loops check every argument before they use it: a wrong one raises and does not crash.
 
-The cases run in another process: a crash would take the test run with it.
+The cases run in another process, since a crash would end the test run.
 """
 
 from __future__ import annotations
@@ -113,6 +113,6 @@ a record without an event: TypeError
 
 @pytest.mark.skipif(row_runs.NativeRun is None, reason="nothing is compiled here")
 def test_wrong_arguments_raise_and_do_not_crash() -> None:
-    """Empty lists, positions outside of them, None where bytes are wanted, counts that are too large."""
+    """Empty lists, positions out of range, None for bytes and too large counts raise an exception."""
     done = subprocess.run([sys.executable, "-c", _CASES], capture_output=True, text=True, timeout=60, check=False)
     assert (done.stdout.strip(), done.returncode) == (_EXPECTED.strip(), 0), done.stderr

@@ -1,4 +1,4 @@
-"""Masks: what stands in a value's place, which columns they hold for, and what would let a value out."""
+"""Masks: what replaces a value, which columns a mask covers, and what would publish a masked value."""
 
 from __future__ import annotations
 
@@ -40,27 +40,27 @@ def _masks(*columns: str, table: str = "people") -> dict[ColumnName, Mask]:
 
 @given(st.text(alphabet=st.characters(exclude_characters="\0", codec="utf-8")), st.binary(max_size=20))
 def test_a_hash_is_that_of_the_text_under_the_salt(text: str, salt: bytes) -> None:
-    """Anybody with the salt can compute it elsewhere; the text itself is not in it."""
+    """A hash can be computed elsewhere with the salt, and does not contain the text."""
     encoded = mask_encoder(HASH, salt)(text.encode())
     assert json.loads(encoded) == hmac.new(salt, text.encode(), hashlib.sha256).hexdigest()
 
 
 def test_null_and_fixed_do_not_depend_on_the_value() -> None:
-    """The fixed text is one JSON string whatever it holds."""
+    """`null` and `fixed` give the same JSON for every value."""
     for value in (b"", b"secret", b"\xff"):
         assert mask_encoder(NULL, b"s")(value) == b"null"
         assert json.loads(mask_encoder(FIXED, b"s")(value)) == FIXED.text
 
 
 def test_null_stays_null_under_every_mask() -> None:
-    """Whether a value was given at all is not hidden, and never invented."""
+    """NULL stays NULL under every mask."""
     columns = [("id", INT8, True), ("a", TEXT, False), ("b", TEXT, False), ("c", TEXT, False)]
     table = make_table(columns=columns, masks={"a": HASH, "b": NULL, "c": FIXED})
     assert json.loads(table.encode_row([b"1", None, None, None])) == {"id": 1, "a": None, "b": None, "c": None}
 
 
 def test_only_a_hash_needs_a_value_that_was_left_out() -> None:
-    """Under the other masks, and in columns that stay back, no query asks for a value that nobody may see."""
+    """Only a hash causes a re-select of a left-out value."""
     columns = [(name, TEXT, name == "id") for name in ("id", "a", "b", "c", "d")]
     table = make_table(
         columns=columns, masks={"a": HASH, "b": NULL, "c": FIXED}, columns_published=("id", "a", "b", "c")
@@ -72,7 +72,7 @@ def test_only_a_hash_needs_a_value_that_was_left_out() -> None:
 
 
 def test_the_schema_says_what_is_published() -> None:
-    """A hash and a fixed text are text, whatever the column is; a column that stays back is not there."""
+    """In the schema, hashed and fixed columns are text, and withheld columns are absent."""
     columns = [("id", INT8, True), ("a", INT8, False), ("b", INT8, False), ("c", INT8, False)]
     table = make_table(columns=columns, masks={"id": HASH, "a": FIXED, "b": NULL}, columns_published=("id", "a", "b"))
     described = {column["name"]: column["type"] for column in schema_record.describe(table)["columns"]}
@@ -81,20 +81,20 @@ def test_the_schema_says_what_is_published() -> None:
 
 @pytest.mark.parametrize("mask", [NULL, FIXED])
 def test_a_key_can_only_be_hashed(mask: Mask) -> None:
-    """All rows would become one."""
+    """Any other mask of a key is refused, since all rows would become one."""
     with pytest.raises(RefusedError, match="part of the key"):
         make_table(masks={"id": mask})
     assert make_table(masks={"id": HASH}).encode_key([b"1", None]).startswith(b'{"id":"')
 
 
 def test_masks_hold_for_their_table_only() -> None:
-    """The same column name elsewhere is another column."""
+    """A mask does not cover the same column name in another table."""
     masks = {**_masks("email"), **_masks("name", table="other")}
     assert masks_of(masks, PEOPLE, ["id", "email", "name"], {"id", "email", "name"}) == {"email": HASH}
 
 
-def test_a_column_that_was_never_seen_is_hashed_beside_masked_ones() -> None:
-    """It may be a masked one that had another name for a while; a table without masks has nothing to hide."""
+def test_an_unknown_column_of_a_masked_table_is_hashed() -> None:
+    """In a table with masks an unknown column is hashed, since it may be a renamed masked column."""
     seen = {"id", "email"}
     assert masks_of(_masks("email"), PEOPLE, ["id", "mail"], seen) == {"mail": HASH}
     assert masks_of({}, PEOPLE, ["id", "mail"], seen) == {}
@@ -109,7 +109,7 @@ def test_a_column_that_was_never_seen_is_hashed_beside_masked_ones() -> None:
     ],
 )
 def test_a_mask_that_a_rename_took_away_is_refused(now: TableState, masks: dict[ColumnName, Mask]) -> None:
-    """The remedy names the column as the config must write it."""
+    """A renamed masked column is refused, and the remedy names the column as the config must write it."""
     with pytest.raises(RefusedError, match="which is not") as refused:
         refuse_lost_mask(masks, _state("id", "email"), now)
     assert f"public.{now.table}." in (refused.value.remedy or "")
@@ -144,13 +144,13 @@ def test_other_changes_leave_masks_alone(
 
 
 def test_a_table_that_did_not_change_has_lost_no_mask() -> None:
-    """Masked columns keep their names, whichever they are; swapping the two names is refused."""
+    """An unchanged table is accepted for any masks, and swapped column names are refused."""
     before, masks = _state("id", "email"), _masks("email")
     assert not _is_refused(masks, before, _state("id", "email"))
     assert _is_refused(masks, before, _state("email", "id"))
 
 
 def test_a_table_that_was_never_seen_has_no_mask_to_lose() -> None:
-    """The same config and columns are refused where an earlier state of the table is known."""
+    """Without an earlier state a table is accepted; with one, the same config is refused."""
     assert not _is_refused(_masks("email"), None, _state("id", "mail"))
     assert _is_refused(_masks("email"), _state("id", "email"), _state("id", "mail"))

@@ -1,4 +1,4 @@
-"""Capture's hot loop: a run of row messages becomes records, compiled or in Python with the same bytes."""
+"""Capture's hot loop encodes a run of row messages into records; compiled and Python code give the same bytes."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ def runs_of(table: TableEncoder) -> dict[str, RowRun]:
 
 
 def inserted(values: bytes) -> bytes:
-    """`values`: number of columns and tuple, as `cells` makes them."""
+    """An insert message; `values` is the column count and tuple that `cells` makes."""
     return HEAD + b"I" + bytes(4) + b"N" + values
 
 
@@ -86,8 +86,8 @@ def way(request: pytest.FixtureRequest) -> str:
     return name
 
 
-def test_the_compiled_one_is_there_where_a_compiler_is() -> None:
-    """Otherwise half of these tests would say nothing, and capture would be slow without a word."""
+def test_the_compiled_encoder_exists_where_a_compiler_does() -> None:
+    """With a compiler the compiled encoder exists; without it, half of these tests would test nothing."""
     compiler = (sysconfig.get_config_var("CC") or "cc").split()[0]
     if shutil.which(compiler) is None or not (Path(sysconfig.get_path("include")) / "Python.h").exists():
         pytest.skip("no C compiler, or no headers of Python")
@@ -96,7 +96,7 @@ def test_the_compiled_one_is_there_where_a_compiler_is() -> None:
 
 
 def test_a_row_becomes_a_record_with_its_numbers(way: str) -> None:
-    """Key, whole row, place in the log, version: all that makes an event."""
+    """A row becomes a record with key, whole row, LSN and version."""
     run = runs_of(make_table())[way]
     ended, made = take(run, [inserted(cells(["7", "abc"]))] * 2, seq=9, order=8, table_order=2)
     assert ended == (2, 11, 10, 4)
@@ -115,24 +115,25 @@ def test_a_row_becomes_a_record_with_its_numbers(way: str) -> None:
 
 
 def test_an_empty_run_is_no_row(way: str) -> None:
-    """Nothing is read, and no number moves."""
+    """An empty run reads nothing and changes no count."""
     assert take(runs_of(make_table())[way], [], seq=3, order=2, table_order=1) == ((0, 3, 2, 1), [])
 
 
 def test_rows_that_were_published_before_are_numbered_and_not_made(way: str) -> None:
-    """A resumption counts as the first life did."""
+    """After a restart, published rows are counted and not encoded."""
     ended, made = take(runs_of(make_table())[way], [inserted(cells(["7", "abc"]))] * 3, skip_through=2)
     assert (ended, len(made)) == ((3, 3, 3, 3), 1)
     assert made[0][3] == [("v", b"00000000000000aa.00000003")]
 
 
 def test_a_number_past_32_bits_is_written_whole(way: str) -> None:
+    """A change number above 32 bits is written whole."""
     _, made = take(runs_of(make_table())[way], [inserted(cells(["7", "a"]))], seq=2**32 + 9)
     assert made[0][3] == [("v", b"00000000000000aa.10000000a")]
 
 
 def test_a_run_ends_at_another_kind_of_message(way: str) -> None:
-    """The next run, or the decoder, goes on from there."""
+    """A run ends before a message of another kind."""
     row = cells(["7", "abc"])
     items = [inserted(row), HEAD + b"I" + b"\0\0\0\1" + b"N" + row, inserted(row)]
     assert take(runs_of(make_table())[way], items)[0] == (1, 1, 1, 1)
@@ -157,12 +158,12 @@ PLAIN = cells(["7", "abc"])
     ],
 )
 def test_what_is_not_a_plain_whole_row_is_left_to_the_decoder(data: bytes, way: str) -> None:
-    """The run ends there, without an exception and without a guess."""
+    """A run ends before a row that is not plain and whole, without an exception."""
     assert take(runs_of(make_table())[way], [inserted(data)]) == ((0, 0, 0, 0), [])
 
 
 def test_a_cut_row_is_never_taken_for_a_whole_one(way: str) -> None:
-    """Wherever it was cut, in the old row or in the new one."""
+    """A row cut at any place, in the old or the new tuple, is left to the decoder."""
     table = make_table(columns=WIDE)
     run = runs_of(table)[way]
     row = cells(["7", "abc", "t", "1.5", "\\x00ff", "2.5", "{a,b}", None, None, "2024-01-02 03:04:05+00"])
@@ -173,27 +174,27 @@ def test_a_cut_row_is_never_taken_for_a_whole_one(way: str) -> None:
 
 
 def test_a_value_that_its_type_does_not_have_is_left_to_the_decoder(way: str) -> None:
-    """It says what is wrong; here nothing is published."""
+    """A value that is invalid for its type is not published and left to the decoder."""
     table = make_table(columns=[("id", INT8, True), ("paid", BOOL, False), ("at", TIMESTAMPTZ, False)])
     for row in (["1", "yes", None], ["1", "t", "05/06/2024 07:08"], ["1", "t", "2024-05-06 07:08:09+02"]):
         assert take(runs_of(table)[way], [inserted(cells(row))])[0][0] == 0
 
 
 def test_a_changed_key_is_left_to_the_decoder(way: str) -> None:
-    """It becomes two records, not one."""
+    """A key change, which becomes two records, is left to the decoder."""
     run = runs_of(make_table())[way]
     assert take(run, [updated(cells(["7", "a"]), cells(["8", "a"]))], pair=True)[0][0] == 0
 
 
 def test_a_value_left_out_of_an_update_is_the_old_row_s(way: str) -> None:
-    """The new row says "unchanged" even where the old one has the value."""
+    """A value that the new row marks as unchanged is taken from the old row."""
     item = updated(cells(["7", "long"]), cells(["7", LEFT_OUT]))
     (record,) = take(runs_of(make_table())[way], [item], pair=True)[1]
     assert json.loads(record[2])["before"] == json.loads(record[2])["after"] == {"id": 7, "name": "long"}
 
 
 def test_masks_and_columns_that_are_not_published_hold(way: str) -> None:
-    """Nothing of a hidden value may be in the record."""
+    """No record has a part of a masked or unpublished value."""
     table = make_table(
         columns=[("id", INT8, True), ("name", TEXT, False), ("secret", TEXT, False)],
         columns_published=("name", "id"),
@@ -207,7 +208,7 @@ def test_masks_and_columns_that_are_not_published_hold(way: str) -> None:
 
 @pytest.mark.parametrize("name", ["%", "100%", "%d", '"', "\\", "a\nb", "é", "{}", "x'; DROP TABLE t; --"])
 def test_column_names_are_only_names(name: str, way: str) -> None:
-    """Whatever they hold, they neither format nor escape nor run."""
+    """Column names are neither formatted, escaped twice nor executed."""
     table = make_table(columns=[(name, INT8, True), ("other", TEXT, False)], key=(name,))
     (record,) = take(runs_of(table)[way], [inserted(cells(["1", "%s"]))])[1]
     assert json.loads(record[2])["after"] == {name: 1, "other": "%s"}
@@ -241,7 +242,7 @@ _NARROW = runs_of(make_table())
 @given(st.lists(_ROWS, min_size=1, max_size=3))
 @settings(max_examples=100, deadline=None)
 def test_every_way_gives_the_same_bytes(rows: Sequence[Sequence[bytes | None]]) -> None:
-    """Compiled, in Python, and decoded first: a reader cannot tell."""
+    """The compiled encoder, the Python encoder and the decoder give the same bytes."""
     items = [inserted(cells(row)) for row in rows]
     made = {name: take(run, items) for name, run in _RUNS.items()}
     records = made["python"][1]
@@ -256,7 +257,7 @@ def test_every_way_gives_the_same_bytes(rows: Sequence[Sequence[bytes | None]]) 
 def test_every_way_gives_the_same_bytes_for_an_update(
     old: Sequence[bytes | None], new: Sequence[bytes | None], kept: set[int], left_out: set[int]
 ) -> None:
-    """Whatever of the old row stayed, was said again or was left out."""
+    """All encoders agree for values of the old row that stayed, were repeated or were left out."""
     row = [old[i] if i == 0 or i in kept | left_out else value for i, value in enumerate(new)]
     sent: Cells = [LEFT_OUT if i in left_out else value for i, value in enumerate(row)]
     made = {name: take(run, [updated(cells(old), cells(sent))], pair=True) for name, run in _RUNS.items()}
@@ -268,7 +269,7 @@ def test_every_way_gives_the_same_bytes_for_an_update(
 @given(st.binary(max_size=60), st.booleans())
 @settings(max_examples=200, deadline=None)
 def test_garbage_is_never_a_row_for_one_of_them_only(garbage: bytes, pair: bool) -> None:
-    """Bytes from nowhere end the run, and never the process."""
+    """Arbitrary bytes end the run for every encoder alike, and do not crash."""
     items = [HEAD + (b"U" if pair else b"I") + bytes(4) + (b"O" if pair else b"N") + b"\0\x0a" + garbage]
     made = [take(run, items, pair=pair) for run in _RUNS.values()]
     assert all(other == made[0] for other in made)
@@ -276,8 +277,8 @@ def test_garbage_is_never_a_row_for_one_of_them_only(garbage: bytes, pair: bool)
 
 @given(st.integers(0, 120), st.sampled_from([b'"', b"\\", b"\n", b"\x01", b"\x1f", b"\x7f", "é".encode(), b"/"]))
 @settings(max_examples=100, deadline=None)
-def test_whatever_json_must_escape_is_escaped_wherever_it_stands(at: int, byte: bytes) -> None:
-    """As orjson does it; the compiled one looks at eight bytes at once."""
+def test_json_escapes_are_written_at_every_position(at: int, byte: bytes) -> None:
+    """Each encoder escapes as orjson does at every position; the compiled one reads eight bytes at once."""
     text = b"a" * at + byte + b"b" * (at % 11)
     for run in _NARROW.values():
         (record,) = take(run, [inserted(cells(["1", text]))])[1]
@@ -290,7 +291,7 @@ def test_whatever_json_must_escape_is_escaped_wherever_it_stands(at: int, byte: 
 @pytest.mark.parametrize("shift", range(9))
 @pytest.mark.parametrize("unit", ["a", "é", "表", "🐘", "a\n", '"\x01é'])
 def test_long_text_is_the_same_wherever_its_slices_end(unit: str, shift: int) -> None:
-    """The compiled one takes long text in slices; none may end within a character."""
+    """Long text, which the compiled encoder takes in slices, is never split within a character."""
     text = "x" * shift + unit * (200_000 // len(unit.encode()))
     made = [take(run, [inserted(cells(["1", text]))])[1] for run in _NARROW.values()]
     for ((_, _, value, _, _),) in made:
@@ -300,7 +301,7 @@ def test_long_text_is_the_same_wherever_its_slices_end(unit: str, shift: int) ->
 @pytest.mark.parametrize("at", [3, 65_535, 65_536, 65_537, 131_000, 199_999])
 @pytest.mark.parametrize("wrong", [b"\xff", b"\x80\x80\x80\x80\x80", b"\xf0\x9f", b"\xed\xa0\x80"])
 def test_long_text_that_is_not_utf_8_is_left_to_the_decoder(at: int, wrong: bytes, way: str) -> None:
-    """Wherever the wrong bytes stand, also across the end of a slice."""
+    """Invalid UTF-8 at any place, also across two slices, is left to the decoder."""
     text = b"x" * at + wrong + b"x" * (200_000 - at)
     assert take(_NARROW[way], [inserted(cells(["1", text]))]) == ((0, 0, 0, 0), [])
 
@@ -332,7 +333,7 @@ assert memory(1) - before < 16_000_000, memory(1) - before
 @pytest.mark.skipif(not Path("/proc/self/statm").exists(), reason="memory is counted as Linux counts it")
 @pytest.mark.skipif(row_runs.NativeRun is None, reason="nothing is compiled here")
 def test_a_large_value_takes_little_more_memory_than_its_json_and_gives_it_back() -> None:
-    """Room for the worst case of 50 MB, twice over, would be 600 MB: here there are 250, of which 55 are the event."""
+    """A value of 50 MB needs at most 250 MB, of which 55 are the event, and the memory is released."""
     root = Path(__file__).parents[4]
     done = subprocess.run([sys.executable, "-c", _LARGE_ROW], cwd=root, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr

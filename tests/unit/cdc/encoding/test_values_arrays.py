@@ -13,7 +13,7 @@ from cdc.encoding.values import TypeInfo, built_in, encoder_for
 from cdc.errors import ProtocolError
 
 texts = st.text(st.characters(codec="utf-8", exclude_characters="\x00"))
-# What makes trouble, more often than chance would.
+# Characters that are special in array_out, more often than chance would give them.
 tricky = st.sampled_from(["", "NULL", "null", "{", "}", ",", ";", '"', "\\", "\\\\", '\\"', " ", "\n", "{}", "a,b"])
 _SPECIAL = set('"\\{} \t\n\r\v\f')
 
@@ -49,14 +49,14 @@ def nested(elements: st.SearchStrategy[Any]) -> st.SearchStrategy[Any]:
 
 @given(nested(texts | tricky | st.none()), st.sampled_from([",", ";"]))
 def test_arrays_of_text_come_back_whole(value: list[Any], delimiter: str) -> None:
-    """Whatever the elements hold, at any depth, between commas or box's semicolons."""
+    """Arrays of any text, at any depth, with commas or box's semicolons, come back whole."""
     encode = encoder_for(array_of("text", delimiter), -1)
     assert json.loads(encode(array_out(value, delimiter).encode())) == value
 
 
 @given(nested(st.integers(-(2**63), 2**63 - 1) | st.none()))
 def test_arrays_of_integers_come_back_whole(value: list[Any]) -> None:
-    """The short way for integers gives what the long one would."""
+    """The fast path for integer arrays gives what the general one does."""
     encode = encoder_for(array_of("int8"), -1)
     assert json.loads(encode(array_out(value, ",").encode())) == value
 
@@ -88,6 +88,6 @@ def test_other_lower_bounds_keep_postgres_text(name: str) -> None:
 
 @pytest.mark.parametrize("name", ["text", "int4"])
 def test_what_is_no_array_is_refused(name: str) -> None:
-    """A value that does not look like an array is never passed on as one."""
+    """Text that is no array literal is refused."""
     with pytest.raises(ProtocolError, match="array"):
         encoder_for(array_of(name), -1)(b"1 2")

@@ -1,4 +1,4 @@
-"""The encoders of single values: valid JSON that holds the whole value, for anything that Postgres can send."""
+"""The encoders of single values give valid JSON that holds the whole value, for anything that Postgres sends."""
 
 from __future__ import annotations
 
@@ -31,19 +31,19 @@ def written(encode: Callable[[bytes], bytes], text: str) -> object:
 
 @given(texts)
 def test_text_comes_back_whole(text: str) -> None:
-    """Whatever characters a text holds, the JSON string holds the same."""
+    """The JSON string holds every character of the text."""
     assert written(encoder("text"), text) == text
 
 
 @pytest.mark.parametrize("name", ["text", "varchar", "bpchar", "name", "json", "jsonb", "xml", "tsvector", "jsonpath"])
 def test_types_that_are_text_share_one_form(name: str) -> None:
-    """JSON documents are strings too: parsing them could change them."""
+    """JSON documents are encoded as strings, since parsing could change them."""
     assert encoder(name)(b'{"a":\t1.10}') == b'"{\\"a\\":\\t1.10}"'
 
 
 @given(st.integers(-(2**63), 2**63 - 1))
 def test_integers_are_json_integers(number: int) -> None:
-    """Every bigint digit is there, and the hot loop may skip the call."""
+    """Integers keep every digit, also where the hot loop skips the call."""
     for name in ("int2", "int4", "int8", "oid"):
         assert encoder(name) is IDENTITY
     assert written(IDENTITY, str(number)) == number
@@ -93,7 +93,7 @@ def test_bytea_is_base64(data: bytes) -> None:
 
 
 def test_bytea_in_escape_form_is_refused() -> None:
-    """A session without our settings is an error, never another value."""
+    """bytea in escape form, which only a session without our settings sends, is refused."""
     with pytest.raises(ProtocolError, match="bytea"):
         encoder("bytea")(b"abc")
 
@@ -123,7 +123,7 @@ def test_money_is_a_plain_decimal(cents: int) -> None:
 
 @pytest.mark.parametrize("text", ["1.234,56 €", "Fr.1'234.56", "1234"])
 def test_money_of_another_locale_is_refused(text: str) -> None:
-    """It could be read a hundred times too large."""
+    """Money of another locale is refused, since it could be read a hundred times too large."""
     with pytest.raises(ProtocolError, match="money"):
         encoder("money")(text.encode())
 

@@ -1,4 +1,4 @@
-"""Dates, times and intervals: the ISO form for any value in Postgres's range, and a refusal for any other text."""
+"""Dates, times and intervals have the ISO form for any value of Postgres, and other text is refused."""
 
 from __future__ import annotations
 
@@ -130,6 +130,6 @@ def test_intervals_write_every_field(year: int, month: int, day: int, hour: int,
     ],
 )
 def test_text_of_another_session_is_refused(name: str, text: str) -> None:
-    """A value that another DateStyle or TimeZone wrote must never be taken for one in ISO and UTC."""
+    """Text of another DateStyle or TimeZone is refused."""
     with pytest.raises(ProtocolError, match=name):
         encoder(name)(text.encode())

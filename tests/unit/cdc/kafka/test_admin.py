@@ -15,8 +15,10 @@ from deploy.stack.ports import choose_port
 
 # kafka-python leaves the sockets of its tries to the garbage collector.
 @pytest.mark.filterwarnings("ignore:unclosed <socket:ResourceWarning")
-def test_a_try_that_found_no_broker_leaves_no_thread_and_no_socket() -> None:
-    """Capture tries again for as long as the broker is away, which may be days."""
+def test_a_failed_attempt_leaves_no_thread_and_no_socket() -> None:
+    """An attempt without a broker leaves no thread or socket, since capture retries for as long as the broker is
+    away.
+    """
 
     def left() -> tuple[int, int]:
         with pytest.raises(KafkaError):

@@ -1,4 +1,4 @@
-"""Our own messages in the log are told from forged ones without asking anybody; messages make topics up to a limit."""
+"""Signed messages in the log are told from forged ones without a query; messages make topics up to a limit."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def _signed(secret: bytes = SECRET, prefix: str = "tailrace.copy", xid: int = XI
 
 
 def test_a_message_counts_only_in_the_transaction_that_it_was_signed_for() -> None:
-    """Another transaction, another name, another secret, a changed body, no signature, no transaction: none."""
+    """A message with another transaction, name, secret or body, or without signature or transaction, is invalid."""
     ours = OwnMessages(SECRET, "tailrace")
     assert ours.opened(_message(_signed()), _begin(XID)) == BODY
     for content in (_signed(b"other"), _signed(prefix="tailrace.x"), _signed()[:-1] + b" ", BODY, b"", _signed()[:64]):
@@ -52,8 +52,8 @@ class _Log:
         self.told.append({"event": event, **facts})
 
 
-def test_a_flood_is_a_line_a_minute() -> None:
-    """With how many there were, and a name that is cut."""
+def test_forged_messages_give_one_log_line_a_minute() -> None:
+    """A flood of forged messages gives one log line a minute with their number and a shortened name."""
     now, log = [100.0], _Log()
     seldom = Seldom(log, clock=lambda: now[0])  # type: ignore[arg-type]  # as much of a logger as it needs
     for _ in range(500):
@@ -102,5 +102,5 @@ def _progress(*message_topics: str) -> Progress:
     ],
 )
 def test_where_a_message_goes(source: str, name: str, known: tuple[str, ...], topic: str | None) -> None:
-    """Names that the config has word by word are not counted; those of a pattern are."""
+    """Names that the config lists literally do not count towards the limit; names of a pattern do."""
     assert MessageTopics(_config(source)).topic_for(name, _progress(*known)) == topic

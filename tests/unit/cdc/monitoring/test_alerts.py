@@ -1,4 +1,4 @@
-"""Alerts: on crossing and on recovery, once each, and never for what comes and goes."""
+"""An alert is sent once when a condition lasts and once when it ends, and never for a brief condition."""
 
 from __future__ import annotations
 
@@ -28,8 +28,8 @@ def _events(alarms: AlertRules, conditions: dict[str, AlertCondition], *times: f
     return [alert.event for time in times for alert in alarms.consider(conditions, time)]
 
 
-def test_told_once_when_it_lasts_and_once_when_it_is_over() -> None:
-    """However often it is looked at."""
+def test_an_alert_is_sent_once_and_its_recovery_once() -> None:
+    """However often the condition is evaluated, one alert and one recovery are sent."""
     alarms = _alarms()
     assert _events(alarms, BEHIND, 0, 5, 9) == []
     assert _events(alarms, BEHIND, 10, 11, 500) == ["raised"]
@@ -37,8 +37,8 @@ def test_told_once_when_it_lasts_and_once_when_it_is_over() -> None:
     assert _events(alarms, {}, 531, 600) == ["recovered"]
 
 
-def test_what_comes_and_goes_is_not_told_and_does_not_recover_in_between() -> None:
-    """No flapping, in either direction."""
+def test_a_flapping_condition_sends_no_alert_and_no_recovery() -> None:
+    """A condition that flaps sends neither an alert nor a recovery."""
     alarms = _alarms()
     for second in range(0, 100, 4):
         assert _events(alarms, BEHIND, second) + _events(alarms, {}, second + 2) == []
@@ -47,8 +47,8 @@ def test_what_comes_and_goes_is_not_told_and_does_not_recover_in_between() -> No
         assert _events(alarms, {}, second) + _events(alarms, BEHIND, second + 5) == []
 
 
-def test_trouble_that_grows_graver_is_told_again() -> None:
-    """Behind, then down: two alerts, one recovery."""
+def test_a_condition_that_gets_worse_is_sent_again() -> None:
+    """A store that lags and then is down gives two alerts and one recovery."""
     alarms = _alarms()
     assert _events(alarms, BEHIND, 0, 10) == ["raised"]
     assert _events(alarms, DOWN, 20) == ["raised"]
@@ -71,7 +71,7 @@ def elsewhere() -> Iterator[Receiver]:
 
 
 def test_a_webhook_gets_every_alert_in_order_though_it_refuses_at_first(receiver: Receiver) -> None:
-    """A receiver that is away for a moment loses nothing; the id tells a repeated one."""
+    """A receiver that is briefly unavailable loses no alert; the id identifies a repeated one."""
     receiver.refuse_next = 1
     settings = AlertsConfig(webhook=WebhookUrl(receiver.url), headers=SecretOptions({"X-Key": "k"}))
     delivery = Delivery(settings)
@@ -95,7 +95,7 @@ def test_a_webhook_gets_every_alert_in_order_though_it_refuses_at_first(receiver
 def test_a_redirect_is_not_followed_and_the_alert_is_not_taken(
     receiver: Receiver, elsewhere: Receiver, status: int
 ) -> None:
-    """Neither alert nor key reach the other server, the log says why, and the alert arrives once the URL is right."""
+    """Neither the alert nor the key reaches another server, and the alert arrives once the URL is correct."""
     receiver.redirect = (status, f"{elsewhere.url}/a-secret-path")
     delivery = Delivery(
         AlertsConfig(webhook=WebhookUrl(receiver.url), headers=SecretOptions({"Authorization": "Bearer k-of-tests"}))
@@ -122,7 +122,7 @@ def test_a_redirect_is_not_followed_and_the_alert_is_not_taken(
     ("path", "header"), [("/hook/a-secret", "k\r\nX: of-tests-secret"), ("/ a-secret", "k"), ("/\x7fa-secret", "k")]
 )
 def test_a_webhook_that_cannot_be_asked_is_not_quoted(receiver: Receiver, path: str, header: str) -> None:
-    """The library quotes a URL or header that it refuses; both may be secrets."""
+    """An error does not quote the refused URL or header, since both may be secrets."""
     settings = AlertsConfig(webhook=WebhookUrl(receiver.url + path), headers=SecretOptions({"X-Key": header}))
     delivery = Delivery(settings)
     with capture_logs() as logs:

@@ -1,4 +1,4 @@
-"""How old an LSN is, how fast figures move, and since when they have not."""
+"""The age of an LSN, the speed of figures, and how long they have not changed."""
 
 from __future__ import annotations
 
@@ -9,8 +9,8 @@ from cdc.monitoring.facts.log_clock import LogClock
 from cdc.monitoring.trends import StallDetector, Trends
 
 
-def test_whoever_has_an_lsn_has_every_commit_up_to_its_last_sighting() -> None:
-    """Between two sightings the earlier one counts: rather too old than too young."""
+def test_an_lsn_has_the_time_of_its_last_observation() -> None:
+    """Between two observations the earlier one counts, so that an age is never understated."""
     clock = LogClock()
     for time, lsn in ((10.0, 100), (20.0, 200), (30.0, 300)):
         clock.see(lsn, time)
@@ -20,15 +20,15 @@ def test_whoever_has_an_lsn_has_every_commit_up_to_its_last_sighting() -> None:
 
 
 def test_a_log_that_stands_still_is_seen_again() -> None:
-    """Nobody writes: the newest sighting of the same LSN is the one that counts."""
+    """Without writes the newest observation of the same LSN counts."""
     clock = LogClock()
     clock.see(100, 10.0)
     clock.see(100, 50.0)
     assert clock.until(100) == 50.0
 
 
-def test_another_server_whose_log_starts_lower_makes_the_old_sightings_void() -> None:
-    """After a recovery the LSNs fall; what was seen above them would say that everything is there."""
+def test_lower_lsns_of_another_server_discard_old_observations() -> None:
+    """When the LSNs fall, observations above them are discarded."""
     clock = LogClock()
     clock.see(10_000, 10.0)
     clock.see(500, 20.0)
@@ -39,7 +39,7 @@ def test_another_server_whose_log_starts_lower_makes_the_old_sightings_void() ->
 
 @given(st.lists(st.tuples(st.integers(0, 50), st.integers(0, 50)), max_size=40), st.integers(0, 50))
 def test_order_of_arrival_does_not_matter(sightings: list[tuple[int, int]], lsn: int) -> None:
-    """It is the latest time among the sightings at or below the LSN that no later sighting contradicts."""
+    """The latest time at or below the LSN counts, unless a later observation contradicts it."""
     clock = LogClock()
     for time, seen in sightings:
         clock.see(seen, float(time))
@@ -51,7 +51,7 @@ def test_order_of_arrival_does_not_matter(sightings: list[tuple[int, int]], lsn:
 
 
 def test_thinning_keeps_the_newest_exact_and_the_oldest_known() -> None:
-    """Days of sightings fit; an old LSN is then rather too old than unknown."""
+    """With days of observations an old LSN is overstated in age and never unknown."""
     clock = LogClock()
     for second in range(50_000):
         clock.see(second * 10, float(second))
@@ -62,7 +62,7 @@ def test_thinning_keeps_the_newest_exact_and_the_oldest_known() -> None:
 
 
 def test_speed_is_measured_over_the_window() -> None:
-    """Ten a second before, and what was long ago does not count."""
+    """Only observations in the window count for the speed."""
     trends = Trends(10.0)
     speeds = [trends.rate("x", float(second), second * 10.0) for second in range(30)]
     assert speeds[0] is None
@@ -71,7 +71,7 @@ def test_speed_is_measured_over_the_window() -> None:
 
 
 def test_a_counter_that_begins_again_has_no_speed_below_zero() -> None:
-    """A topic that was made again ends at a lower offset; what falls for good reason still has its speed."""
+    """A topic that was created again gives no negative speed; a figure that may fall still has its speed."""
     counters, levels = Trends(10.0, of_counters=True), Trends(10.0)
     figures = [100.0, 110.0, 3.0, 13.0]
     assert [counters.rate("x", float(at), value) for at, value in enumerate(figures)] == [None, 10.0, None, 10.0]
@@ -79,7 +79,7 @@ def test_a_counter_that_begins_again_has_no_speed_below_zero() -> None:
 
 
 def test_standing_still_counts_only_while_there_is_something_to_do() -> None:
-    """An idle store does not stand still, and one that moves begins anew."""
+    """An idle store is not stalled, and any progress starts the measurement again."""
     motion = StallDetector()
     assert motion.still_since("s", 1, idle=False, now=100.0, at_first=90.0) == 90.0
     assert motion.still_since("s", 1, idle=False, now=110.0, at_first=0.0) == 90.0

@@ -1,4 +1,4 @@
-"""From figures to words: each state, its reason and its remedy."""
+"""Each state of a hop with its reason and its remedy."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def config(tmp_path: Path) -> Config:
 
 
 def test_an_idle_and_a_busy_pipeline_are_well(config: Config) -> None:
-    """Nothing to tell anybody, and ready."""
+    """An idle and a busy pipeline have no alert and are ready."""
     for scene in (idle, busy):
         record = scene(config)
         assert {health.state for health in record.hops.values()} == {HealthLevel.OK}
@@ -39,7 +39,7 @@ def test_an_idle_and_a_busy_pipeline_are_well(config: Config) -> None:
 
 
 def test_a_store_that_does_not_answer_is_down_alone(config: Config) -> None:
-    """The others are well, and it says why and what to do."""
+    """Only the store that does not answer is down, with the reason and the remedy."""
     record = store_down(config)
     bad = {hop: health for hop, health in record.hops.items() if health.state is not HealthLevel.OK}
     assert list(bad) == ["store cache"]
@@ -50,7 +50,7 @@ def test_a_store_that_does_not_answer_is_down_alone(config: Config) -> None:
 
 
 def test_a_row_that_capture_parked_is_not_well_anywhere(config: Config) -> None:
-    """Capture and every store say so, with the remedy; ready all the same, and one alert instead of one for each."""
+    """Capture and every store show the parked row with the remedy; the pipeline is ready and has one alert."""
     record = row_parked(config)
     bad = {hop: health for hop, health in record.hops.items() if health.state is not HealthLevel.OK}
     assert list(bad) == ["topics", "store search", "store cache", "store warehouse"]
@@ -61,13 +61,13 @@ def test_a_row_that_capture_parked_is_not_well_anywhere(config: Config) -> None:
     assert {name: each.state for name, each in conditions_of(record).items()} == {"topics parked": HealthLevel.PARKED}
 
 
-def test_a_row_that_a_store_parked_is_told_beside_what_else_is_wrong(config: Config) -> None:
-    """The store is down, and rows of it are parked: two alerts."""
+def test_a_parked_row_and_a_store_that_is_down_give_two_alerts(config: Config) -> None:
+    """A store that is down and has parked rows gives two alerts."""
     assert conditions_of(store_down(config)).keys() >= {"store cache", "store cache parked"}
 
 
 def test_a_slot_near_its_limit_says_how_long_it_lasts(config: Config) -> None:
-    """And capture, which does not run, is what is red."""
+    """A slot near its limit shows the time left, and capture, which is stopped, is red."""
     record = slot_nearly_lost(config)
     assert record.slot.health.state is HealthLevel.BEHIND
     assert "95 %" in record.slot.health.reason
@@ -95,7 +95,7 @@ def test_a_slot_near_its_limit_says_how_long_it_lasts(config: Config) -> None:
     ],
 )
 def test_each_way_to_lose_a_slot_has_its_words(config: Config, slot: SlotStatus, state: HealthLevel, word: str) -> None:
-    """A lost slot is never shown as merely behind."""
+    """Each cause of a lost slot has its own reason, and a lost slot is never shown as merely lagging."""
     judged = HealthRules(config).slot(slot, is_known=True, has_begun=True)
     assert judged.health.state is state
     assert word in judged.health.reason
@@ -103,7 +103,7 @@ def test_each_way_to_lose_a_slot_has_its_words(config: Config, slot: SlotStatus,
 
 
 def test_a_stall_is_told_from_being_behind(config: Config) -> None:
-    """Behind but moving is a warning; not moving with something to do is an alarm."""
+    """Lag with progress is a warning, and lag without progress is an alarm."""
     judge, topics = HealthRules(config), TopicsStatus()
     store = StoreStatus(name="cache", kind="redis", seconds=100.0, bytes=10, records=5)
     moving = judge.store(store, topics, still_seconds=1.0, own_seconds=100.0)
@@ -117,13 +117,13 @@ def test_a_stall_is_told_from_being_behind(config: Config) -> None:
 
 
 def test_the_record_is_plain_json_in_every_scene(config: Config) -> None:
-    """What the API sends needs no other encoder, and holds no connection string."""
+    """The record is plain JSON without a connection string in every scene."""
     for scene in SCENES.values():
         text = json.dumps(scene(config).as_json())
         assert "127.0.0.1:1" not in text
 
 
 def test_words() -> None:
-    """As people say figures."""
+    """Figures are written as people write them."""
     assert [in_time(each) for each in (0.25, 42, 600, 9000, 400_000)] == ["0.2 s", "42 s", "10 min", "2.5 h", "4.6 d"]
     assert [in_bytes(each) for each in (12, 1_500, 250_000_000)] == ["12 bytes", "1.5 kB", "250 MB"]

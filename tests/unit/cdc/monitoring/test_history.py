@@ -1,4 +1,4 @@
-"""Charts and the journal survive a restart, stay small, and begin anew where their file is damaged."""
+"""Charts and journal survive a restart, stay small, and start empty when their file is damaged."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ DOWN = {
 
 
 def test_what_was_added_is_there_after_a_restart(tmp_path: Path) -> None:
-    """And a peak of lag is not averaged away, while a speed is."""
+    """Readings survive a restart; a peak of lag is kept, and a speed is averaged."""
     path = tmp_path / "deep" / "history.db"
     history = History(path)
     for second in range(600):
@@ -34,7 +34,7 @@ def test_what_was_added_is_there_after_a_restart(tmp_path: Path) -> None:
 
 
 def test_days_are_kept_by_the_minute_and_the_file_stays_small(tmp_path: Path) -> None:
-    """Two days of readings are some hundred kilobytes."""
+    """Two days of readings take a few hundred kilobytes."""
     path = tmp_path / "history.db"
     history = History(path)
     for minute in range(2 * 24 * 60):
@@ -48,7 +48,7 @@ def test_days_are_kept_by_the_minute_and_the_file_stays_small(tmp_path: Path) ->
 
 
 def test_a_gap_is_a_gap(tmp_path: Path) -> None:
-    """A figure that nobody knew at a time has no value there."""
+    """A figure that was unknown at a time has no value there."""
     history = History(tmp_path / "history.db")
     history.add(100.0, {"a": 1.0})
     history.add(200.0, {"b": 2.0})
@@ -58,7 +58,7 @@ def test_a_gap_is_a_gap(tmp_path: Path) -> None:
 
 
 def test_a_damaged_file_is_put_aside(tmp_path: Path) -> None:
-    """Charts are not worth a dashboard that does not start."""
+    """A damaged file is set aside, and the dashboard starts."""
     path = tmp_path / "history.db"
     path.write_bytes(b"not a database, but long enough to be taken for one" * 100)
     history = History(path)
@@ -68,7 +68,9 @@ def test_a_damaged_file_is_put_aside(tmp_path: Path) -> None:
 
 
 def test_the_journal_knows_what_lasts_and_what_is_over(tmp_path: Path) -> None:
-    """Across a restart too; what comes back at once is the same trouble."""
+    """The journal keeps open and closed entries across a restart; a condition that returns at once is the same
+    entry.
+    """
     path = tmp_path / "journal.json"
     journal = Journal(path)
     journal.note(DOWN, 100.0)

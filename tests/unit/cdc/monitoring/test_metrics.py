@@ -1,4 +1,4 @@
-"""Metrics: each documented, each as the record says, absent where nobody knows."""
+"""Each metric is documented, equals the record, and is absent where its value is unknown."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def _config(folder: Path) -> Config:
 
 
 def test_what_is_exposed_is_what_the_record_says(tmp_path: Path) -> None:
-    """Units in the name, one state at a time, and a store that is down says so."""
+    """Metrics have units in their names and one state at a time, and a store that is down says so."""
     record = store_down(_config(tmp_path))
     values = _values(record)
     cache = (("store", "cache"),)
@@ -44,15 +44,15 @@ def test_what_is_exposed_is_what_the_record_says(tmp_path: Path) -> None:
 
 
 def test_a_row_that_capture_parked_is_counted_for_its_table_and_every_store(tmp_path: Path) -> None:
-    """A table without one says 0."""
+    """A parked row is counted for its table and every store, and other tables have 0."""
     values = _values(row_parked(_config(tmp_path)))
     parked = {dict(labels).get("table"): value for (name, labels), value in values.items() if "capture_parked" in name}
     assert (parked["public.orders"], parked["public.products"]) == (1.0, 0.0)
     assert values["tailrace_store_parked_rows", (("store", "warehouse"),)] == 1.0
 
 
-def test_what_nobody_knows_is_absent_and_its_name_is_not(tmp_path: Path) -> None:
-    """A lag of 0 that is none would be the worst of lies."""
+def test_an_unknown_value_is_absent_and_its_name_is_not(tmp_path: Path) -> None:
+    """An unknown lag has no sample, since 0 would be wrong; the metric's name is still exposed."""
     record = busy(_config(tmp_path))
     unknown = PipelineStatus(
         read_at=record.read_at,
@@ -68,7 +68,7 @@ def test_what_nobody_knows_is_absent_and_its_name_is_not(tmp_path: Path) -> None
 
 
 def test_every_metric_is_documented_and_every_name_that_is_used_exists(tmp_path: Path) -> None:
-    """docs/reference/metrics.md, the Grafana dashboard and the alert rules."""
+    """docs/reference/metrics.md, the Grafana dashboard and the alert rules use only exposed names."""
     exposed = names_scraped(exposition(lambda: busy(_config(tmp_path))).decode())
     used = names_used()
     assert used["docs/reference/metrics.md"] == exposed
@@ -77,7 +77,7 @@ def test_every_metric_is_documented_and_every_name_that_is_used_exists(tmp_path:
 
 
 def test_the_page_on_metrics_says_what_the_scrape_says(tmp_path: Path) -> None:
-    """Word for word, as the HELP lines."""
+    """The page on metrics has the HELP lines word for word."""
     page = (ROOT / "docs/reference/metrics.md").read_text()
     documented = dict(re.findall(r"^\| `(tailrace_\w+)` \| [^|]* \| (.+?) \|$", page, re.MULTILINE))
     families = text_string_to_metric_families(exposition(lambda: busy(_config(tmp_path))).decode())

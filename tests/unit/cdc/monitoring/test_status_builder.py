@@ -1,4 +1,4 @@
-"""From readings to the record: what a store has, what it has not, and what nobody can know."""
+"""From readings to the status record: what a store has, what it lacks, and what is unknown."""
 
 from __future__ import annotations
 
@@ -76,7 +76,7 @@ def _poll(
 
 
 def test_what_capture_parked_is_missing_in_the_stores_that_read_its_table(config: Config) -> None:
-    """Beside what the store itself has parked. Messages are no rows, and tables that are not captured do not count."""
+    """Rows parked by capture add to those parked by the store; messages and tables not captured do not count."""
     parked = {("", TOPIC): 2, ("cache", TOPIC): 3, ("", "shop.message"): 1, ("", "shop.public.removed"): 1}
     log = _log(1000, 100.0, [5, 5], parked=parked)
     record = _poll(StatusBuilder(config, LogClock()), 100.0, _source(1000, 100.0), log, _store(1000, [5, 5], 100.0))
@@ -85,7 +85,7 @@ def test_what_capture_parked_is_missing_in_the_stores_that_read_its_table(config
 
 
 def test_a_stopped_sync_with_nothing_to_apply_is_not_behind(config: Config) -> None:
-    """Heartbeats move the log on for hours; a store that has every record has everything."""
+    """A store that has every record has no lag, although heartbeats advance the log."""
     assembler = StatusBuilder(config, LogClock())
     _poll(assembler, 100.0, _source(1000, 100.0), _log(1000, 100.0, [5, 5]), _store(1000, [5, 5], 100.0))
     record = _poll(assembler, 9000.0, _source(7000, 9000.0), _log(7000, 9000.0, [5, 5]), _store(1000, [5, 5], 100.0))
@@ -94,7 +94,7 @@ def test_a_stopped_sync_with_nothing_to_apply_is_not_behind(config: Config) -> N
 
 
 def test_a_paused_store_is_behind_since_the_first_row_that_it_lacks_not_since_its_pause(config: Config) -> None:
-    """Hours of rest without a write, then a row: it is as old as the row."""
+    """The lag of a paused store is the age of the first row that it lacks."""
     assembler, published = StatusBuilder(config, LogClock()), PublishedOffsets()
     store = _store(1000, [6, 6], 100.0)
     for now, ends in ((100.0, [5, 5]), (7000.0, [5, 5]), (7010.0, [9, 5])):
@@ -104,7 +104,7 @@ def test_a_paused_store_is_behind_since_the_first_row_that_it_lacks_not_since_it
 
 
 def test_what_is_published_and_not_applied_is_as_old_as_its_commit(config: Config) -> None:
-    """The age is that of the last moment at which the store had everything."""
+    """A store's lag is measured from the last moment at which it had everything."""
     assembler = StatusBuilder(config, LogClock())
     _poll(assembler, 100.0, _source(1000, 100.0), _log(1000, 100.0, [5, 5]), _store(1000, [6, 6], 100.0))
     record = _poll(assembler, 130.0, _source(2000, 130.0), _log(2000, 130.0, [9, 5]), _store(1000, [6, 6], 100.0))
@@ -116,7 +116,7 @@ def test_what_is_published_and_not_applied_is_as_old_as_its_commit(config: Confi
 
 
 def test_when_capture_is_dead_everything_grows_older(config: Config) -> None:
-    """The source's log goes on, and nobody publishes it."""
+    """When capture is dead, all lags grow with the source's log."""
     assembler = StatusBuilder(config, LogClock())
     log, store = _log(1000, 100.0, [5, 5]), _store(1000, [6, 6], 100.0)
     _poll(assembler, 100.0, _source(1000, 100.0), log, store)
@@ -129,7 +129,7 @@ def test_when_capture_is_dead_everything_grows_older(config: Config) -> None:
 
 
 def test_a_refusal_comes_before_what_is_seen_from_outside(config: Config) -> None:
-    """Of capture and of a store's sync, from the note in Kafka; over once another capture reads the slot."""
+    """A refusal recorded in Kafka takes precedence, until another capture reads the slot."""
     notes = {
         "capture": Refusal(where="capture", reason="Topic t is gone.", remedy="tailrace recover"),
         "store cache": Refusal(where="store cache", reason="It may lack deletes.", remedy="tailrace bootstrap cache"),
@@ -145,7 +145,7 @@ def test_a_refusal_comes_before_what_is_seen_from_outside(config: Config) -> Non
 
 
 def test_what_run_knows_of_a_refusal_is_shown_while_kafka_is_away(config: Config) -> None:
-    """It is told by the supervisor on this host; an error that is retried is no refusal."""
+    """While Kafka is away the supervisor's own record of a refusal is shown; a retried error is no refusal."""
     said = ProcessError(where="capture", reason="Refused: Slot s is gone.", remedy="tailrace recover", refused=True)
     again = ProcessError(where="capture", reason="Retrying: Kafka did not answer.")
     restore = "Start the brokers, or restore the connection to them."
@@ -158,7 +158,7 @@ def test_what_run_knows_of_a_refusal_is_shown_while_kafka_is_away(config: Config
 
 
 def test_while_the_source_is_away_what_was_seen_of_it_counts(config: Config) -> None:
-    """Bytes are unknown; a store that had everything still has everything."""
+    """While the source is away lag in bytes is unknown, and a store that had everything still has everything."""
     assembler = StatusBuilder(config, LogClock())
     log, store = _log(1000, 100.0, [5, 5]), _store(1000, [6, 6], 100.0)
     _poll(assembler, 100.0, _source(1000, 100.0), log, store)
@@ -169,7 +169,7 @@ def test_while_the_source_is_away_what_was_seen_of_it_counts(config: Config) -> 
 
 
 def test_a_store_that_stands_still_with_something_to_do_is_stalled(config: Config) -> None:
-    """After [lag] stalled_seconds; and not before, however far behind it is."""
+    """A store is stalled after [lag] stalled_seconds without progress, and not earlier."""
     assembler = StatusBuilder(config, LogClock())
     states = []
     for now in (100.0, 130.0, 170.0):
@@ -179,7 +179,7 @@ def test_a_store_that_stands_still_with_something_to_do_is_stalled(config: Confi
 
 
 def test_time_left_is_shown_only_while_the_limit_comes_nearer(config: Config) -> None:
-    """At the rate of the last minute."""
+    """The time left is computed from the last minute, and only while the limit comes nearer."""
     assembler = StatusBuilder(config, LogClock())
     lefts = []
     for now, left in ((100.0, 1000), (110.0, 900), (120.0, 800), (200.0, 800), (270.0, 900)):

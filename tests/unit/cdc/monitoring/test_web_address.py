@@ -1,4 +1,4 @@
-"""Where the dashboard listens: the sockets of a real process."""
+"""The addresses on which a real dashboard process listens."""
 
 from __future__ import annotations
 
@@ -30,14 +30,14 @@ def _listening(process: Process) -> list[str]:
 def test_it_listens_on_loopback_only_unless_it_is_told_otherwise(
     tmp_path: Path, tailrace: StartProcess, token: str
 ) -> None:
-    """With a token and without; no other socket of the process accepts connections."""
+    """By default the dashboard listens on loopback only, with and without a token, and on no other socket."""
     config = tmp_path / "tailrace.toml"
     config.write_text(_CONFIG + token, encoding="utf-8")
     assert _listening(tailrace("dashboard", "--config", str(config))) == ["127.0.0.1"]
 
 
 def test_it_listens_on_another_address_only_with_a_token(tmp_path: Path, tailrace: StartProcess) -> None:
-    """On the command line as in the config."""
+    """Another address requires a token, on the command line as in the config."""
     config = tmp_path / "tailrace.toml"
     config.write_text(_CONFIG, encoding="utf-8")
     refused = tailrace("dashboard", "--config", str(config), "--host", "0.0.0.0")  # noqa: S104 - what is tested

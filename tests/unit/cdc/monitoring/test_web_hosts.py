@@ -1,4 +1,4 @@
-"""The dashboard and the `Host` header: whatever a client writes there opens nothing, and leads nowhere else."""
+"""A client's `Host` header neither grants access to the dashboard nor redirects to another host."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ _MALFORMED = (*_CRAFTED, "user@127.0.0.1", "[::1", "[", "a b", "127.0.0.1:port",
 
 @pytest.fixture
 def urls_by_host(monkeypatch: pytest.MonkeyPatch) -> None:
-    """`request.url` as starlette up to 1.0.0 makes it, from whatever the Host header says (CVE-2026-48710)."""
+    """`request.url` as starlette up to 1.0.0 builds it from the Host header (CVE-2026-48710)."""
 
     def url(self: HTTPConnection) -> URL:
         return URL(f"{self.scope['scheme']}://{self.headers.get('host', '')}{self.scope['path']}")
@@ -60,7 +60,7 @@ def _ask(server: PageServer, path: str, *hosts: str, method: str = "GET", **head
 
 @pytest.mark.usefixtures("urls_by_host")
 def test_a_crafted_host_is_no_way_round_the_token(locked: PageServer) -> None:
-    """The gate decides by the path that the router takes, under any version of starlette."""
+    """A crafted Host header does not avoid the token, under any version of starlette."""
     for host in _CRAFTED:
         for path in _CLOSED:
             assert _ask(locked, path, host).status in (400, 401), (host, path)
@@ -68,21 +68,21 @@ def test_a_crafted_host_is_no_way_round_the_token(locked: PageServer) -> None:
         assert acted.status in (400, 401), host
 
 
-def test_a_host_that_is_none_is_a_bad_request(locked: PageServer) -> None:
-    """400 for what no name and no address looks like, even with the token, and for two of them."""
+def test_a_malformed_host_is_a_bad_request(locked: PageServer) -> None:
+    """A malformed host, or two of them, gives 400, also with the token."""
     for host in _MALFORMED:
         assert _ask(locked, "/api/state", host, Authorization=f"Bearer {TOKEN}").status == 400, host
     assert _ask(locked, "/healthz", "127.0.0.1", "127.0.0.1").status == 400
 
 
 def test_an_ordinary_host_is_answered(locked: PageServer) -> None:
-    """With a token under any name: a proxy may pass on its own. Underscores are common in containers' names."""
+    """With a token any valid host name is accepted, since a proxy may pass on its own; underscores are common."""
     for host in ("tailrace.example.com", "10.0.0.7:8787", "[2001:db8::1]:8787", "my_dashboard:8787", "LOCALHOST"):
         assert _ask(locked, "/api/state", host, Authorization=f"Bearer {TOKEN}").status == 200, host
 
 
 def test_without_a_token_only_names_of_this_machine_are_answered(unlocked: PageServer) -> None:
-    """A name of another site that is made to point at this machine sees nothing, and neither does a missing one."""
+    """Without a token, other host names that resolve to this machine and a missing one are refused."""
     for host in ("127.0.0.1", f"localhost:{unlocked.port}", "LocalHost", "[::1]:8787"):
         assert _ask(unlocked, "/api/state", host).status == 200, host
     for host in ("evil.example", "localhost.evil.example", "127.0.0.1.evil.example:8787", "0.0.0.0"):  # noqa: S104
@@ -93,7 +93,7 @@ def test_without_a_token_only_names_of_this_machine_are_answered(unlocked: PageS
 
 
 def test_no_answer_leads_to_where_the_host_says(locked: PageServer) -> None:
-    """Redirects name a path only, and a trailing slash is another page, not a redirect."""
+    """Redirects contain a path only, and a trailing slash gives no redirect."""
     led = _ask(locked, "/", "evil.example", Accept="text/html")
     assert (led.status, led.headers["Location"]) == (303, "/login")
     for path in ("/login/", "/api/state/", "/assets", "/assets/"):
@@ -102,7 +102,7 @@ def test_no_answer_leads_to_where_the_host_says(locked: PageServer) -> None:
 
 
 def test_a_page_of_another_site_acts_on_nothing(locked: PageServer) -> None:
-    """Not by the cookie, not by the token, and not where the browser says nothing but that it came from elsewhere."""
+    """A request from another site's page cannot act, with the cookie, with the token or without an Origin header."""
     body = f"token={TOKEN}"
     connection = http.client.HTTPConnection("127.0.0.1", locked.port, timeout=20)
     connection.request("POST", "/login", body=body)

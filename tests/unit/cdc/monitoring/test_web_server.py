@@ -1,4 +1,4 @@
-"""The dashboard's doors: who may see, who may act, what every answer carries, and what no answer holds."""
+"""Access to the dashboard: who may read, who may act, and what answers contain."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def locked(tmp_path: Path) -> Iterator[PageServer]:
 
 
 def test_without_the_token_nothing_is_seen_and_nothing_done(locked: PageServer) -> None:
-    """401 for everything but the way in and the probes; a wrong token is as none; a browser is led to the login."""
+    """Without the token everything but the login and the probes gives 401; a browser is redirected to the login."""
     stranger, liar = Visitor(locked.url), Visitor(locked.url, "a-token-of-tests-9999")
     for path in _SEEN:
         assert (stranger.get(path).status, liar.get(path).status) == (401, 401), path
@@ -50,7 +50,7 @@ def test_without_the_token_nothing_is_seen_and_nothing_done(locked: PageServer) 
 
 
 def test_with_the_token_everything_is_seen_by_header_or_by_cookie(locked: PageServer) -> None:
-    """The cookie is not the token, cannot be read by scripts, and does not travel from other sites."""
+    """The token works by header or by cookie; the cookie is not the token and is HttpOnly and SameSite."""
     friend = Visitor(locked.url, TOKEN)
     assert [friend.get(path).status for path in _SEEN if path != "/api/events"] == [200] * (len(_SEEN) - 1)
     signed_in = Visitor(locked.url).post("/login", f"token={TOKEN}".encode())
@@ -66,7 +66,7 @@ def test_with_the_token_everything_is_seen_by_header_or_by_cookie(locked: PageSe
 
 
 def test_what_acts_needs_post_the_token_and_the_same_origin(locked: PageServer) -> None:
-    """A cookie alone, another origin, or a GET acts on nothing."""
+    """A cookie alone, another origin, or a GET cannot act."""
     friend = Visitor(locked.url, TOKEN)
     session = friend.post("/login", f"token={TOKEN}".encode()).headers["Set-Cookie"].partition(";")[0]
     browser = Visitor(locked.url)
@@ -81,7 +81,7 @@ def test_what_acts_needs_post_the_token_and_the_same_origin(locked: PageServer) 
 
 
 def test_without_a_configured_token_one_may_look_and_not_act(tmp_path: Path) -> None:
-    """And only under this machine's own names: another site's name may be made to point here."""
+    """Without a configured token, requests under this machine's own names may read and not act."""
     with _served(tmp_path) as server:
         visitor = Visitor(server.url)
         assert visitor.get("/api/state").json["can_act"] is False
@@ -90,7 +90,7 @@ def test_without_a_configured_token_one_may_look_and_not_act(tmp_path: Path) -> 
 
 
 def test_every_answer_carries_the_policy(locked: PageServer) -> None:
-    """Nothing is loaded from anywhere else, nothing is kept, nothing is framed."""
+    """Every answer forbids other origins' content, caching and frames."""
     for path in ("/login", "/healthz", "/api/state", "/nothing-here"):
         headers = Visitor(locked.url).get(path).headers
         assert "default-src 'none'" in headers["Content-Security-Policy"]
@@ -100,7 +100,7 @@ def test_every_answer_carries_the_policy(locked: PageServer) -> None:
 
 
 def test_ready_is_red_when_something_stands_still_and_alive_is_not(tmp_path: Path) -> None:
-    """A supervisor must not restart the dashboard because Redis is away."""
+    """A stalled hop makes readiness fail and liveness not, since a restart of the dashboard would not help."""
     config = shop_config(tmp_path)
     with serving(config, store_down(config)) as server:
         visitor = Visitor(server.url)
@@ -111,7 +111,7 @@ def test_ready_is_red_when_something_stands_still_and_alive_is_not(tmp_path: Pat
 
 
 def test_events_bring_each_new_reading(locked: PageServer) -> None:
-    """A stream of states, each of them the whole of it."""
+    """The event stream sends each new state as a whole."""
     with Visitor(locked.url, TOKEN).stream("/api/events") as lines:
         found = islice((line[6:] for line in lines if line.startswith("data: ")), 2)
         states = [json.loads(each) for each in found]
@@ -120,7 +120,7 @@ def test_events_bring_each_new_reading(locked: PageServer) -> None:
 
 
 def test_the_api_is_as_its_description_says(locked: PageServer) -> None:
-    """Every member of the state is in the schema, and the other way round."""
+    """The schema and the state have exactly the same members."""
     friend = Visitor(locked.url, TOKEN)
     schemas = friend.get("/api/openapi.json").json["components"]["schemas"]
     state = friend.get("/api/state").json

@@ -1,4 +1,4 @@
-"""Signing in to the dashboard and out again: what is read before the token is known, and how long a session lasts."""
+"""Signing in to the dashboard and out: what is read before the token is checked, and how long a session lasts."""
 
 from __future__ import annotations
 
@@ -48,8 +48,8 @@ def _sees(server: PageServer, cookie: str) -> bool:
 # -- what is read before the token is known -----------------------------------------------------------------------
 
 
-def test_a_login_that_says_how_long_it_is_is_refused_unread(locked: PageServer) -> None:
-    """413 for the header alone: not a byte of the body was sent."""
+def test_a_login_with_a_large_content_length_is_refused_unread(locked: PageServer) -> None:
+    """A large Content-Length gives 413 before the body is sent."""
     connection = http.client.HTTPConnection("127.0.0.1", locked.port, timeout=20)
     connection.putrequest("POST", "/login")
     connection.putheader("Content-Length", str(1 << 40))
@@ -59,7 +59,7 @@ def test_a_login_that_says_how_long_it_is_is_refused_unread(locked: PageServer) 
 
 
 def test_a_login_without_a_length_is_read_no_further_than_a_token_is_long(locked: PageServer) -> None:
-    """A chunked body without an end: it is answered and cut off while the client still sends."""
+    """An endless chunked body is refused and the connection closed while the client still sends."""
     with socket.create_connection(("127.0.0.1", locked.port), timeout=20) as client:
         client.sendall(b"POST /login HTTP/1.1\r\nHost: 127.0.0.1\r\nTransfer-Encoding: chunked\r\n\r\n")
         chunk = b"1000\r\n" + b"x" * 0x1000 + b"\r\n"
@@ -72,7 +72,7 @@ def test_a_login_without_a_length_is_read_no_further_than_a_token_is_long(locked
 def test_a_login_that_is_never_finished_does_not_keep_its_connection(
     locked: PageServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A client that stops in the middle is answered after a while, and the connection is closed."""
+    """A client that stops half-way gets an answer after a time limit, and the connection is closed."""
     monkeypatch.setattr("cdc.monitoring.web.server._LOGIN_SECONDS", 0.2)
     with socket.create_connection(("127.0.0.1", locked.port), timeout=20) as client:
         client.sendall(b"POST /login HTTP/1.1\r\nHost: 127.0.0.1\r\nContent-Length: 50\r\n\r\ntoken=")
@@ -82,7 +82,7 @@ def test_a_login_that_is_never_finished_does_not_keep_its_connection(
 
 
 def test_a_body_where_none_is_wanted_is_not_read(locked: PageServer) -> None:
-    """Every other POST is answered before its body has come."""
+    """Every other POST is answered before its body has arrived."""
     for path, status in (("/logout", b"303"), ("/api/stores/nothing/pause", b"404")):
         with socket.create_connection(("127.0.0.1", locked.port), timeout=20) as client:
             head = f"POST {path} HTTP/1.1\r\nHost: 127.0.0.1\r\nAuthorization: Bearer {TOKEN}\r\n"
@@ -94,7 +94,7 @@ def test_a_body_where_none_is_wanted_is_not_read(locked: PageServer) -> None:
 
 
 def test_a_session_that_was_signed_out_is_over_on_the_server(locked: PageServer) -> None:
-    """A copy of the cookie opens nothing any more; another session of the same token goes on."""
+    """After a sign-out a copy of the cookie is refused, and another session of the same token continues."""
     mine, other = _sign_in(locked), _sign_in(locked)
     assert mine != other
     assert _sees(locked, mine)
@@ -105,7 +105,7 @@ def test_a_session_that_was_signed_out_is_over_on_the_server(locked: PageServer)
 
 
 def test_a_stream_of_events_ends_with_its_session(locked: PageServer) -> None:
-    """A page that was left open sees nothing more after the sign-out, wherever that was done."""
+    """An open event stream ends when its session is signed out anywhere."""
     cookie = _sign_in(locked)
     with Visitor(locked.url).stream("/api/events", Cookie=cookie) as lines:
         first = list(islice((line for line in lines if line.startswith("data: ")), 1))
@@ -115,7 +115,7 @@ def test_a_stream_of_events_ends_with_its_session(locked: PageServer) -> None:
 
 
 def test_a_session_survives_a_restart_of_the_dashboard_and_not_a_new_token(tmp_path: Path) -> None:
-    """A sign-out is remembered as well."""
+    """A session survives a restart but not a new token, and a sign-out is remembered."""
     with _served(tmp_path) as server:
         kept, left = _sign_in(server), _sign_in(server)
         Visitor(server.url).post("/logout", Cookie=left, Origin=server.url)
@@ -126,7 +126,7 @@ def test_a_session_survives_a_restart_of_the_dashboard_and_not_a_new_token(tmp_p
 
 
 def test_sessions_of_two_dashboards_of_one_config_are_the_same(tmp_path: Path) -> None:
-    """Signed out at the one, signed out at the other."""
+    """A sign-out at one dashboard also ends the session at the other."""
     with _served(tmp_path) as one, _served(tmp_path) as two:
         cookie = _sign_in(one)
         assert _sees(two, cookie)
@@ -135,7 +135,7 @@ def test_sessions_of_two_dashboards_of_one_config_are_the_same(tmp_path: Path) -
 
 
 def test_a_session_ends_by_itself(tmp_path: Path) -> None:
-    """After half a day, also on the server; what has ended is deleted at the next sign-in."""
+    """A session ends after half a day, also on the server, and is deleted at the next sign-in."""
     sessions = Sessions(tmp_path / "sessions", Secret(TOKEN))
     now = time.time()
     assert SESSION_SECONDS <= 12 * 3600
@@ -150,7 +150,7 @@ def test_a_session_ends_by_itself(tmp_path: Path) -> None:
 
 
 def test_what_is_kept_of_a_session_is_not_its_cookie(tmp_path: Path) -> None:
-    """Files that other users of the machine cannot list, and whose names open nothing."""
+    """The files of sessions cannot be listed by other users, and their names do not open a session."""
     folder = tmp_path / "sessions"
     sessions = Sessions(folder, Secret(TOKEN))
     value = sessions.begin()
@@ -167,7 +167,7 @@ def test_what_is_kept_of_a_session_is_not_its_cookie(tmp_path: Path) -> None:
     "value", ["", ".", "..", "/etc/passwd", "../x", "é", "\x00", "0" * 100_000, "1999999999.00", "²." + "a" * 43]
 )
 def test_a_cookie_that_no_sign_in_gave_opens_nothing(tmp_path: Path, value: str) -> None:
-    """Whatever it looks like: a path, something huge, a cookie of an older Tailrace."""
+    """A cookie with a path, a huge text or an older release's value is refused."""
     sessions = Sessions(tmp_path / "sessions", Secret(TOKEN))
     sessions.begin()
     assert not sessions.is_valid(value)
@@ -176,7 +176,7 @@ def test_a_cookie_that_no_sign_in_gave_opens_nothing(tmp_path: Path, value: str)
 
 
 def test_sessions_work_where_nothing_can_be_written(tmp_path: Path) -> None:
-    """They are in memory then: they end with the process, and at a sign-out."""
+    """On a read-only disk sessions are kept in memory, and end with the process or a sign-out."""
     (tmp_path / "file").write_text("not a folder", encoding="utf-8")
     sessions = Sessions(tmp_path / "file" / "sessions", Secret(TOKEN))
     value = sessions.begin()

@@ -1,4 +1,4 @@
-"""The decoder: every pgoutput message from hand-made bytes, and a clear refusal of everything else."""
+"""The decoder reads every pgoutput message from hand-made bytes, and refuses everything else with a clear error."""
 
 from __future__ import annotations
 
@@ -108,13 +108,13 @@ SAMPLES = pytest.mark.parametrize(("data", "message"), MESSAGES.values(), ids=ME
 
 @SAMPLES
 def test_every_kind_of_message_is_decoded(data: bytes, message: Message) -> None:
-    """The bytes of the manual give the facts of cdc.pgoutput.messages."""
+    """Each message of the manual decodes to its class in cdc.pgoutput.messages."""
     assert decode_message(data) == message
 
 
 @SAMPLES
 def test_every_truncation_is_refused(data: bytes, message: Message) -> None:
-    """A message that is cut anywhere is an error, never a shorter message."""
+    """A message cut at any byte is refused."""
     cuts = range(len(data)) if len(data) < 1000 else [*range(50), len(data) // 2, len(data) - 1]
     for cut in cuts:
         with pytest.raises(ProtocolError):
@@ -124,13 +124,13 @@ def test_every_truncation_is_refused(data: bytes, message: Message) -> None:
 @SAMPLES
 @pytest.mark.parametrize("rest", [b"\0", b"n", b"N\0\0", b"trailing"])
 def test_trailing_bytes_are_refused(data: bytes, message: Message, rest: bytes) -> None:
-    """A message that goes on after its end is one that we did not understand."""
+    """A message with trailing bytes is refused."""
     with pytest.raises(ProtocolError):
         decode_message(data + rest)
 
 
 def test_unknown_types_are_refused() -> None:
-    """Streamed and two-phase transactions (protocol 2 and up) among them: we never ask for them."""
+    """Unknown types are refused, including streamed and two-phase messages, which capture never requests."""
     for first in set(range(256)) - set(b"BCRYIUDTMO"):
         with pytest.raises(ProtocolError, match="unknown pgoutput message type"):
             decode_message(bytes([first]) + b"\0" * 40)
@@ -160,13 +160,13 @@ def test_unknown_types_are_refused() -> None:
     ],
 )
 def test_malformed_messages_are_refused(data: bytes) -> None:
-    """What the protocol does not know is an error, and no promised length is believed before it is there."""
+    """A malformed message is refused, and no length is trusted before its bytes are there."""
     with pytest.raises(ProtocolError):
         decode_message(data)
 
 
 def test_the_error_says_how_much_is_missing_and_shows_no_value() -> None:
-    """Whoever reads the log needs the size of the hole; row values do not belong there."""
+    """The error has the number of missing bytes and no row value."""
     data = pgoutput.insert(7, ["a-secret-value"])
     with pytest.raises(ProtocolError) as error:
         decode_message(data[:-6])
@@ -175,7 +175,7 @@ def test_the_error_says_how_much_is_missing_and_shows_no_value() -> None:
 
 
 def test_malformed_text_is_not_chained_into_the_report() -> None:
-    """A UnicodeDecodeError would carry the bytes into a traceback."""
+    """A UnicodeDecodeError, which has the bytes, is not chained into the report."""
     with pytest.raises(ProtocolError) as error:
         decode_message(b"Y" + pgoutput.number(1, 4) + b"\xff\0x\0")
     assert error.value.__cause__ is None
@@ -193,7 +193,7 @@ def _decodes_or_refuses(data: bytes) -> None:
 @given(st.binary(max_size=200))
 @settings(max_examples=500, deadline=None)
 def test_any_bytes_give_a_message_or_a_refusal(data: bytes) -> None:
-    """Garbage never raises anything else, and never hangs."""
+    """Any bytes give a message or a ProtocolError."""
     _decodes_or_refuses(data)
 
 
@@ -202,7 +202,7 @@ def test_any_bytes_give_a_message_or_a_refusal(data: bytes) -> None:
 @example(ord("T"), b"\xff\xff\xff\xff\x00")
 @example(ord("R"), b"\0\0\0\1\0\0d\xff\xff")
 def test_any_body_behind_a_known_type_gives_a_message_or_a_refusal(first: int, body: bytes) -> None:
-    """The same, past the first byte."""
+    """Any body after a known type byte gives a message or a ProtocolError."""
     _decodes_or_refuses(bytes([first]) + body)
 
 
@@ -212,7 +212,7 @@ def test_any_body_behind_a_known_type_gives_a_message_or_a_refusal(first: int, b
 )
 @settings(max_examples=800, deadline=None)
 def test_a_message_with_bytes_flipped_gives_a_message_or_a_refusal(data: bytes, flips: list[tuple[int, int]]) -> None:
-    """Almost right is the hardest kind of wrong."""
+    """A valid message with flipped bytes gives a message or a ProtocolError."""
     damaged = bytearray(data)
     for place, value in flips:
         damaged[place % len(damaged)] = value
@@ -229,7 +229,7 @@ def _cells(values: list[Value]) -> pgoutput.Cells:
 @given(st.integers(0, 2**32 - 1), _VALUES, _VALUES)
 @settings(max_examples=300, deadline=None)
 def test_rows_of_any_content_survive(oid: int, old: list[Value], new: list[Value]) -> None:
-    """Text, NULL and left-out values come back as they were sent, in every place of a row."""
+    """Text, NULL and left-out values are decoded unchanged at every place of a row."""
     assert decode_message(pgoutput.insert(oid, _cells(new))) == Insert(oid, new)
     assert decode_message(pgoutput.update(oid, _cells(new), old=_cells(old))) == Update(oid, old, True, new)
     assert decode_message(pgoutput.delete(oid, key=_cells(old))) == Delete(oid, old, False)

@@ -1,4 +1,4 @@
-"""Offsets stand for an LSN: the newest progress record whose end offsets are all reached."""
+"""Offsets are mapped to an LSN: the newest progress record whose end offsets are all reached."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ def _lsn(points: Points, **offsets: list[int]) -> int | None:
 
 
 def test_the_newest_record_that_is_reached_in_every_partition() -> None:
-    """One partition behind is enough not to have it."""
+    """A record is reached only when every partition has reached it."""
     points = Points()
     for number in range(1, 10):
         points.add(_point(number * 8, a=[number, 2 * number], b=[number]))
@@ -27,7 +27,7 @@ def test_the_newest_record_that_is_reached_in_every_partition() -> None:
 
 
 def test_a_topic_that_is_not_read_counts_once_it_has_records() -> None:
-    """A new table's rows are not in the store before it reads the topic; an empty topic holds up nothing."""
+    """A topic that the store does not read yet counts once it has records; an empty one delays nothing."""
     points = Points()
     points.add(_point(8, a=[1], new=[0, 0]))
     points.add(_point(16, a=[1], new=[1, 0]))
@@ -35,8 +35,8 @@ def test_a_topic_that_is_not_read_counts_once_it_has_records() -> None:
     assert _lsn(points, a=[1], new=[1, 0]) == 16
 
 
-def test_many_records_become_coarser_and_stay_true() -> None:
-    """A store that is far behind costs no more memory than so many points."""
+def test_many_records_become_coarser_and_stay_correct() -> None:
+    """At most 4096 points are kept: LSNs of old offsets become coarser, and are never beyond the offset."""
     points = Points()
     for number in range(1, 20_001):
         points.add(_point(number, a=[number]))
@@ -48,7 +48,7 @@ def test_many_records_become_coarser_and_stay_true() -> None:
 
 
 def test_a_table_that_was_removed_holds_up_nothing() -> None:
-    """Points from before ask for its topic, which nobody reads any more."""
+    """Points from before a table's removal, which need its topic, are discarded."""
     points = Points()
     for number in range(1, 9):
         points.add(_point(number, a=[number], removed=[number]))
@@ -58,7 +58,7 @@ def test_a_table_that_was_removed_holds_up_nothing() -> None:
 
 
 def test_a_server_with_lower_lsns_moves_on_by_version() -> None:
-    """After a recovery the LSNs start lower, the versions do not."""
+    """After a recovery to lower LSNs the points are ordered by version."""
     points = Points()
     points.add(Point(100, Version(100, 0), {"a": [1]}, 0, 0))
     points.add(Point(5, Version(205, 0), {"a": [2]}, 0, 0))

@@ -1,4 +1,4 @@
-"""The recovery record: what it carries over a restart, how it moves, and which records are refused."""
+"""The progress record: what it preserves over a restart, how it advances, and which records are refused."""
 
 from __future__ import annotations
 
@@ -37,12 +37,12 @@ def _with(progress: Progress, **changes: Any) -> bytes:
 
 
 def test_a_record_survives_the_topic(progress: Progress) -> None:
-    """What is read back is what was written, to the last field."""
+    """A record read back equals the one written, in every field."""
     assert decode_progress(progress.encode()) == progress
 
 
 def test_the_record_is_plain_json_with_its_format(progress: Progress) -> None:
-    """Whoever looks into the topic can read it; the format number is what later versions go by."""
+    """The record is readable JSON with a format number for later versions."""
     record = json.loads(progress.encode())
     assert record["format"] == FORMAT
     assert (record["position"], record["seq"]) == (0x5000, 7)
@@ -50,28 +50,28 @@ def test_the_record_is_plain_json_with_its_format(progress: Progress) -> None:
 
 
 def test_the_documented_record_is_a_record(progress: Progress) -> None:
-    """docs/reference/events.md shows every field, and nothing that is not one."""
+    """The record in docs/reference/events.md has exactly the fields of a real one."""
     documented = example("`<prefix>.__progress`")
     assert list(documented) == list(json.loads(progress.encode()))
     assert decode_progress(json.dumps(documented).encode()).confirmable == LSN(33715840)
 
 
 def test_a_newer_format_is_refused(progress: Progress) -> None:
-    """A record that a newer Tailrace wrote may mean something else: a person must decide, not we."""
+    """A record of a newer format is refused, since its meaning may have changed."""
     with pytest.raises(RefusedError, match=f"format {FORMAT + 1}") as refusal:
         decode_progress(_with(progress, format=FORMAT + 1))
     assert refusal.value.exit_code == 3
     assert refusal.value.remedy
 
 
-def test_a_newer_format_is_refused_before_its_fields_are_looked_at() -> None:
-    """The reason given is the format, whatever else has changed."""
+def test_a_newer_format_is_refused_before_its_fields_are_read() -> None:
+    """The reason is the format, also if other fields have changed."""
     with pytest.raises(RefusedError, match="format 99"):
         decode_progress(b'{"format": 99, "position": "no longer a number"}')
 
 
-def test_an_unknown_field_is_no_trouble(progress: Progress) -> None:
-    """A field may be added without a new format, as long as leaving it out is harmless."""
+def test_an_unknown_field_is_ignored(progress: Progress) -> None:
+    """An unknown field is ignored, since fields may be added without a new format."""
     assert decode_progress(_with(progress, note="added later")) == progress
 
 
@@ -88,7 +88,7 @@ def test_an_unknown_field_is_no_trouble(progress: Progress) -> None:
     ],
 )
 def test_a_record_that_cannot_be_read_is_refused(data: bytes) -> None:
-    """Guessing a place to go on from would lose or double changes."""
+    """An unreadable record is refused, since a guess would lose or duplicate changes."""
     with pytest.raises(RefusedError) as refusal:
         decode_progress(data)
     assert refusal.value.remedy
@@ -96,13 +96,13 @@ def test_a_record_that_cannot_be_read_is_refused(data: bytes) -> None:
 
 @pytest.mark.parametrize("field", ["position", "seq", "base", "confirm_lsn", "timeline"])
 def test_a_field_of_the_wrong_type_is_refused(progress: Progress, field: str) -> None:
-    """Each number that recovery hangs on is checked, not believed."""
+    """Each number that recovery depends on is checked for its type."""
     with pytest.raises(RefusedError, match="cannot be read"):
         decode_progress(_with(progress, **{field: "x"}))
 
 
 def test_streaming_starts_at_the_consistent_point(progress: Progress) -> None:
-    """Copied rows are (consistent point, 0); everything that commits from there on is larger."""
+    """Rows of the initial snapshot have the version (consistent point, 0), and every later commit a larger one."""
     raised = decode_progress(_with(progress, state="creating", base=0x8000, position=0, seq=0, confirm_lsn=0))
     started = raised.streaming_from(LSN(0x6000))
     assert started.state == "streaming"
@@ -111,7 +111,7 @@ def test_streaming_starts_at_the_consistent_point(progress: Progress) -> None:
 
 
 def test_advancing_moves_the_version_and_what_may_be_confirmed(progress: Progress) -> None:
-    """The rest of the record stays; it says when it was written."""
+    """Advancing changes the version, the confirmed LSN and the time, and nothing else."""
     moved = progress.advanced(Version(0x7000, 3), confirm_lsn=LSN(0x7030), commit=LastCommit(0x7000, 5))
     assert (moved.version, moved.confirmable, moved.commit_time_us) == (Version(0x7000, 3), LSN(0x7030), 5)
     assert moved.topic_ids == progress.topic_ids
@@ -120,7 +120,7 @@ def test_advancing_moves_the_version_and_what_may_be_confirmed(progress: Progres
 
 
 def test_what_may_be_confirmed_never_goes_back(progress: Progress) -> None:
-    """The slot has forgotten what is before it."""
+    """The LSN to confirm never decreases, since the slot cannot go back."""
     moved = progress.advanced(Version(0x5000, 9), confirm_lsn=LSN(0x100), inside_transaction=True)
     assert moved.confirm_lsn == progress.confirm_lsn
     assert moved.inside_transaction
@@ -128,7 +128,7 @@ def test_what_may_be_confirmed_never_goes_back(progress: Progress) -> None:
 
 
 def test_topics_offsets_and_schemas_are_added_without_touching_the_old_record(progress: Progress) -> None:
-    """A record that was handed to another thread does not change under it."""
+    """Adding to a record leaves the earlier one, which another thread may have, unchanged."""
     before = progress.encode()
     moved = (
         progress.with_topic("shop.public.items", "BBBB", 2)

@@ -1,4 +1,4 @@
-"""The worker thread: one call at a time, answers and errors to whoever waits, a descriptor to wake them."""
+"""The worker thread runs one call at a time, returns results and errors, and signals their end on a descriptor."""
 
 from __future__ import annotations
 
@@ -27,13 +27,13 @@ def _readable(worker: Worker, timeout_seconds: float = 0) -> bool:
 
 
 def test_a_call_runs_in_the_other_thread_and_answers(worker: Worker) -> None:
-    """The thread that asked is free meanwhile."""
+    """A call runs in the worker thread while the calling thread is free."""
     caller = threading.get_ident()
     assert worker.submit(threading.get_ident).result(10) != caller
 
 
 def test_calls_run_one_after_the_other_in_order(worker: Worker) -> None:
-    """The producer is not thread-safe: no two calls may overlap, none may overtake."""
+    """Calls run in order and never overlap, since the producer is not thread-safe."""
     running = threading.Lock()
     seen: list[int] = []
 
@@ -49,8 +49,8 @@ def test_calls_run_one_after_the_other_in_order(worker: Worker) -> None:
 
 
 @pytest.mark.parametrize("error", [ValueError("no"), SystemExit(3), KeyboardInterrupt()])
-def test_an_error_goes_to_whoever_waits_and_the_thread_lives_on(worker: Worker, error: BaseException) -> None:
-    """Whatever it is: an error that nobody sees would be a batch that nobody published."""
+def test_an_error_is_raised_to_the_caller_and_the_thread_continues(worker: Worker, error: BaseException) -> None:
+    """Any error of a call is raised to its caller, and the thread takes further calls."""
 
     def fail() -> None:
         raise error
@@ -62,7 +62,7 @@ def test_an_error_goes_to_whoever_waits_and_the_thread_lives_on(worker: Worker, 
 
 
 def test_the_descriptor_becomes_readable_when_a_call_ends(worker: Worker) -> None:
-    """So that one `select` waits for the server's bytes and for Kafka's answer at the same time."""
+    """The end of a call makes the descriptor readable, so that one `select` waits for the server and for Kafka."""
     release = threading.Event()
     worker.submit(release.wait)
     assert not _readable(worker)
@@ -71,13 +71,13 @@ def test_the_descriptor_becomes_readable_when_a_call_ends(worker: Worker) -> Non
 
 
 def test_a_failed_call_wakes_as_well(worker: Worker) -> None:
-    """Otherwise an error would be noticed only at the next keepalive."""
+    """A failed call makes the descriptor readable, so that its error is not noticed later."""
     worker.submit(lambda: 1 / 0)
     assert _readable(worker, 10)
 
 
 def test_draining_takes_the_wake_ups_back_and_never_blocks(worker: Worker) -> None:
-    """A wake-up that is seen twice would make the loop spin."""
+    """Draining empties the descriptor and does not block."""
     worker.submit(lambda: None)
     assert _readable(worker, 10)
     worker.drain()
@@ -86,7 +86,7 @@ def test_draining_takes_the_wake_ups_back_and_never_blocks(worker: Worker) -> No
 
 
 def test_more_wake_ups_than_the_pipe_holds_do_not_block_the_thread(worker: Worker) -> None:
-    """Nobody may be draining while a long batch goes on."""
+    """A full pipe does not block the worker when its descriptor is not drained."""
     with contextlib.suppress(BlockingIOError):
         while True:
             os.write(worker._write_fd, b"." * 4096)
@@ -95,13 +95,13 @@ def test_more_wake_ups_than_the_pipe_holds_do_not_block_the_thread(worker: Worke
 
 
 def test_it_knows_its_own_thread(worker: Worker) -> None:
-    """Backpressure must not touch the stream from the worker's side."""
+    """The worker recognises its own thread, from which backpressure must not use the stream."""
     assert not worker.is_current()
     assert worker.submit(worker.is_current).result(10)
 
 
 def test_closing_lets_the_call_under_way_finish() -> None:
-    """What was submitted before still runs; then the thread ends and the descriptors are given back."""
+    """Closing runs the submitted calls, ends the thread and closes the descriptors."""
     worker = Worker("closing-worker")
     release = threading.Event()
     under_way = worker.submit(lambda: release.wait(10))
@@ -114,7 +114,7 @@ def test_closing_lets_the_call_under_way_finish() -> None:
 
 
 def test_a_call_that_never_ends_does_not_keep_the_process_alive() -> None:
-    """A broker that never answers must not make `tailrace capture` unstoppable."""
+    """A process can exit while a call never ends."""
     worker = Worker("stuck-worker")
     release = threading.Event()
     worker.submit(release.wait)

@@ -28,7 +28,7 @@ def _version(number: int) -> bytes:
 
 
 def _rows(*records: Record | Parked) -> list[tuple[str, str]]:
-    """Store and key of what is parked after these."""
+    """Store and key of the rows that are parked after these entries."""
     rows = ParkedRows()
     for place, record in enumerate(records):
         rows.take(record if isinstance(record, Parked) else decode_parked(record.value or b"", place, "p.__parked"))
@@ -44,14 +44,14 @@ def _settle(key: str, version: int) -> Record:
 
 
 def test_a_row_is_parked_until_it_is_settled() -> None:
-    """By its topic and key; parked again, it is parked again."""
+    """A row, known by topic and key, is parked until it is settled, and can be parked again."""
     assert _rows(_park("a", 1), _park("b", 2), _park("a", 3)) == [("", "b"), ("", "a")]
     assert _rows(_park("a", 1), _park("a", 1, "p.s.other"), _settle("a", 2)) == [("", "a")]
     assert _rows(_park("a", 1), _settle("a", 2), _park("a", 3)) == [("", "a")]
 
 
 def test_a_marker_settles_what_is_older_and_capture_parked() -> None:
-    """A TRUNCATE, or the end of a whole copy. What a store could not take is the store's to settle."""
+    """A TRUNCATE or the end of a snapshot settles older rows parked by capture, and none parked by a store."""
     marker = every_settled_entry("p.__parked", "p.s.t", _version(3))
     of_store = Parked(topic="p.s.t", key="a", version=_version(1).decode(), store="cache")
     records = (_park("a", 1), _park("b", 2), _park("c", 3), _park("a", 1, "p.s.other"), of_store, marker)
@@ -59,7 +59,7 @@ def test_a_marker_settles_what_is_older_and_capture_parked() -> None:
 
 
 def test_stores_write_at_least_once() -> None:
-    """An entry that comes late does not park the row again, and does not settle a newer one."""
+    """A late entry neither parks a row again nor settles a newer entry."""
     parked = Parked(topic="p.s.t", key="a", version=_version(2).decode(), store="cache")
     settled = Parked(topic="p.s.t", key="a", version=_version(2).decode(), store="cache", settled=True)
     old = Parked(topic="p.s.t", key="a", version=_version(1).decode(), store="cache")
@@ -69,7 +69,7 @@ def test_stores_write_at_least_once() -> None:
 
 @pytest.mark.parametrize("length", [600, 2 * LARGEST], ids=["long", "too long for an entry"])
 def test_long_keys_are_told_apart(length: int) -> None:
-    """Also by what release 0.1 wrote of them, which had no digest, if the whole key is there."""
+    """Long keys are distinct, also in entries of release 0.1 that have the whole key and no digest."""
     one, other = "k" * length + "1", "k" * length + "2"
     assert len(_rows(_park(one, 1), _park(other, 2))) == 2
     assert len(_rows(_park(one, 1), _park(other, 2), _settle(one, 3))) == 1
@@ -83,13 +83,13 @@ def test_long_keys_are_told_apart(length: int) -> None:
 
 
 def test_an_old_entry_with_a_long_key_is_the_same_row() -> None:
-    """Of release 0.1: the key as a whole, and no digest."""
+    """An entry of release 0.1 with the whole key and no digest is the same row."""
     key = "k" * 600
     assert _rows(Parked(topic="p.s.t", key=key, version=_version(1).decode()), _settle(key, 2)) == []
 
 
 def test_what_is_left_of_an_event() -> None:
-    """The row goes, or its earlier state; everything else stays. Columns may have the envelope's names."""
+    """Only the row, or its earlier state, is removed from an event, also if columns have the envelope's names."""
     row = b'{"after":{"x":1},"source":"a,\\"source\\":{\\"version\\":\\""}'
     source = b',"source":{"version":"1","seq":7},"transaction":{"id":"1:2"},"op":"%b","ts_ms":1}'
     event = b'{"before":' + row + b',"after":' + row + source % b"u"

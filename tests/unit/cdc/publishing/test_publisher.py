@@ -1,4 +1,4 @@
-"""The producer without a broker: trouble that another try can mend."""
+"""The producer without a broker: transient errors."""
 
 from __future__ import annotations
 
@@ -8,8 +8,8 @@ from cdc.errors import TransientError
 from cdc.publishing.publisher import Publisher
 
 
-def test_a_broker_that_is_away_is_worth_another_try() -> None:
-    """Whichever of the client's calls is the one that waits in vain: capture must not end on it."""
+def test_an_unreachable_broker_is_a_transient_error() -> None:
+    """Each call of the client that times out on an unreachable broker raises a transient error."""
     publisher = Publisher(
         {"bootstrap.servers": "127.0.0.1:1"},
         transactional_id="t",

@@ -1,4 +1,4 @@
-"""What a recovery decides without asking anybody: the base, the care for each topic, settings that have changed."""
+"""Decisions of a recovery without a server: the base, the action for each topic, and changed settings."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ _POSITIONS = st.integers(0, 1 << 50)
 
 @given(_POSITIONS, st.integers(0, 1 << 20), _POSITIONS, _POSITIONS)
 def test_what_comes_after_a_recovery_is_above_everything_before(highest: int, seq: int, point: int, base: int) -> None:
-    """Whatever was published and wherever the new log begins; a base that is enough stays as it is."""
+    """Versions after a recovery are above all earlier ones for any new LSN; a sufficient base is kept."""
     base -= base % 8
     new = base_above(Version(highest, seq), LSN(point), base)
     assert Version(new + point, 0) > Version(highest, seq)
@@ -68,13 +68,13 @@ def _progress(**topics: list[int]) -> Progress:
     ],
 )
 def test_what_is_done_to_a_topic(facts: DamagedTopic | None, care: TopicAction) -> None:
-    """Kept where its offsets still mean what they did, made anew where they do not."""
+    """A topic is kept while its offsets are valid, and created again otherwise."""
     found = {} if facts is None else {"t": facts}
     assert action_for(_progress(t=[5, 5]), ["t"], found, 2).cares == {"t": care}
 
 
 def test_a_policy_is_set_back_and_other_topics_are_guarded_on_if_they_are_well() -> None:
-    """Topics of tables that were removed stay in the record only while nothing is wrong with them."""
+    """A changed policy is restored, and a removed table's topic stays in the record only if it is unchanged."""
     found = {"t": _facts(policy="delete"), "left": _facts(), "broken": _facts(policy="delete")}
     cares = action_for(_progress(t=[5, 5], left=[5, 5], broken=[5, 5], gone=[5, 5]), ["t"], found, 2)
     assert cares.policies == ("t",)
@@ -87,7 +87,7 @@ def _config(more: str = "") -> Config:
 
 
 def test_settings_of_a_table_that_change_make_it_incomplete() -> None:
-    """A mask that comes, changes or goes, a list, a salt where something is hashed; nothing else does."""
+    """A changed mask, column list or used salt makes the table incomplete; other settings do not."""
     state = TableState(schema="public", table="t", topic="p.public.t", key=["id"], storage="1", columns=[])
     states = TableStates(tables={"1": state})
     variants = [
@@ -110,8 +110,8 @@ def test_settings_of_a_table_that_change_make_it_incomplete() -> None:
     assert not apply_changed_settings(_config(elsewhere), record_settings(_config(), states), 8).pending
 
 
-def test_what_is_asked_of_copies() -> None:
-    """Paused or cancelled, `run` starts none; wanted again, it does."""
+def test_paused_and_cancelled_snapshots_are_not_started() -> None:
+    """`run` starts no paused or cancelled snapshot, and one that is requested again."""
     table = {"table": "public.t", "complete": False, "reason": "altered", "since": "0/8"}
     status = {"state": "streaming", "snapshots_paused": False, "tables": [table]}
     assert snapshots_due(status)

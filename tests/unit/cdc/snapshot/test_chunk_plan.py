@@ -1,4 +1,4 @@
-"""The plan of a copy: every block once, chunks of about one size, nothing for what is empty."""
+"""The plan of a snapshot covers every block once, in chunks of about one size, and no empty table."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ def blocks_read(chunks: Sequence[ChunkState], relation: int) -> list[int]:
     st.integers(1, 500),
 )
 def test_every_block_is_read_once(tables: list[tuple[int, int]], chunk_bytes: int, chunk_blocks: int) -> None:
-    """Whatever the sizes and the limits; and no chunk is much larger than asked for."""
+    """Every block is in exactly one chunk for any sizes and limits, and no chunk is much larger than the limit."""
     sizes = {oid: size(oid, blocks, toast) for oid, (blocks, toast) in enumerate(tables, start=1)}
     chunks = plan_chunks("c", [described(oid) for oid in sizes], sizes, limits(chunk_bytes, chunk_blocks))
     for oid, (blocks, _) in enumerate(tables, start=1):
@@ -67,8 +67,8 @@ def test_every_block_is_read_once(tables: list[tuple[int, int]], chunk_bytes: in
         assert blocks == 1 or chunk.size_bytes <= chunk_bytes
 
 
-def test_one_huge_table_beside_many_small_ones() -> None:
-    """The huge one is cut and comes first; the small ones share chunks."""
+def test_one_huge_table_with_many_small_ones() -> None:
+    """The huge table is cut and comes first, and the small ones share chunks."""
     tables = [described(oid) for oid in range(1, 52)]
     sizes = {oid: size(oid, 2) for oid in range(1, 51)} | {51: size(51, 1280)}
     chunks = plan_chunks("c", tables, sizes, limits())
@@ -77,32 +77,33 @@ def test_one_huge_table_beside_many_small_ones() -> None:
 
 
 def test_toast_counts() -> None:
-    """A table of few blocks with large values beside them is cut by all of its bytes."""
+    """A table with few blocks and large TOASTed values is cut by the sum of its bytes."""
     chunks = plan_chunks("c", [described(1)], {1: size(1, 100, 10 * MEGABYTE)}, limits())
     assert len(chunks) == 11
     assert sum(chunk.size_bytes for chunk in chunks) <= 100 * BLOCK + 10 * MEGABYTE
 
 
 def test_a_partitioned_table_is_read_by_its_partitions() -> None:
-    """Empty ones are left out, and all count as the table."""
+    """Partitions are read as pieces of their table, and empty ones are left out."""
     sizes = {2: size(2, 1), 3: size(3, 0), 4: size(4, 2)}
     (chunk,) = plan_chunks("c", [described(1, 2, 3, 4)], sizes, limits())
     assert [(piece.table, piece.relation) for piece in chunk.pieces] == [("1", 4), ("1", 2)]
 
 
-def test_what_was_emptied_since_the_snapshot_is_looked_at() -> None:
-    """TRUNCATE gives a table a new, empty file: the snapshot has rows of it that nobody can read any more."""
+def test_a_table_truncated_since_the_snapshot_is_in_the_plan() -> None:
+    """A table with a new, empty file is in the plan, since the snapshot has rows of it that cannot be read."""
     sizes = {1: size(1, 0), 2: size(2, 0, storage=99)}  # and 3 is gone altogether
     (chunk,) = plan_chunks("c", [described(1), described(2), described(3)], sizes, limits())
     assert [piece.relation for piece in chunk.pieces] == [2, 3]
 
 
 def test_nothing_to_copy_is_an_empty_plan() -> None:
+    """A table without blocks gives an empty plan."""
     assert plan_chunks("c", [described(1)], {1: size(1, 0)}, limits()) == []
 
 
 def test_chunks_suit_the_size_of_the_whole() -> None:
-    """Small enough that all connections have work, not more than `chunk_mb`, and never millions of them."""
+    """Chunks give work to all connections, are at most `chunk_mb` large, and never number millions."""
     wanted = SnapshotConfig(connections=4, chunk_mb=64)
     assert Limits.of(wanted, 400 * MEGABYTE, 8192).chunk_bytes == 400 * MEGABYTE // 16
     assert Limits.of(wanted, 2000 * MEGABYTE, 8192).chunk_bytes == 64 * MEGABYTE
@@ -111,7 +112,7 @@ def test_chunks_suit_the_size_of_the_whole() -> None:
 
 
 def test_a_slow_rate_makes_small_chunks() -> None:
-    """A chunk is a Kafka transaction, which must end before Kafka gives it up."""
+    """At a slow rate chunks are small, so that their Kafka transactions end before the timeout."""
     wanted = SnapshotConfig(connections=4, rows_per_second=1000)
     slow = Limits.of(wanted, 10_000 * MEGABYTE, 8192)
     assert slow.chunk_blocks * 291 / (1000 / readers(wanted)) <= 240

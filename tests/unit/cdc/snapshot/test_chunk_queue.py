@@ -1,4 +1,4 @@
-"""Chunks are run a few at a time, again where they fail, and not at all once asked to stop."""
+"""Chunks run a few at a time, are retried after a failure, and are not started after a stop."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ def quick(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_every_chunk_is_run_and_never_too_many_at_once() -> None:
-    """As many connections as the config allows, however many chunks there are."""
+    """Every chunk runs, and at most as many at once as the configured connections."""
     running = threading.Semaphore(3)
 
     def run(given: ChunkTask) -> Attempt:
@@ -63,7 +63,7 @@ def test_every_chunk_is_run_and_never_too_many_at_once() -> None:
 
 
 def test_what_fails_is_run_again() -> None:
-    """Whether the attempt says so itself, or Spark could not even run it."""
+    """A chunk is run again when its attempt fails or Spark cannot run it."""
     tries: dict[int, int] = {}
 
     def run(given: ChunkTask) -> Attempt:
@@ -81,7 +81,7 @@ def test_what_fails_is_run_again() -> None:
 
 
 def test_it_gives_up_when_nothing_works_for_long(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Whoever supervises the command learns of it, with the reason."""
+    """The command fails with the reason when no chunk succeeds for long."""
     monkeypatch.setattr(chunk_queue, "_PATIENCE_SECONDS", 0.05)
 
     def run(given: ChunkTask) -> Attempt:
@@ -92,7 +92,7 @@ def test_it_gives_up_when_nothing_works_for_long(monkeypatch: pytest.MonkeyPatch
 
 
 def test_the_other_endings_are_for_the_driver_to_judge() -> None:
-    """They are not tried again."""
+    """Other outcomes are returned to the driver and not retried."""
 
     def run(given: ChunkTask) -> Attempt:
         return Attempt(number=given.chunk.number, ending=AttemptOutcome.LOST)
@@ -101,7 +101,7 @@ def test_the_other_endings_are_for_the_driver_to_judge() -> None:
 
 
 def test_asked_to_stop_it_starts_nothing_more() -> None:
-    """What runs is cut off."""
+    """After a stop request no chunk starts and running ones are cancelled."""
     stop = threading.Event()
     cut_off = threading.Event()
 
@@ -115,7 +115,7 @@ def test_asked_to_stop_it_starts_nothing_more() -> None:
 
 
 def test_a_pace_is_kept() -> None:
-    """On average, whatever the size of the blocks; without a limit nobody waits."""
+    """The rate is kept on average for any block size, and without a limit nothing waits."""
     now = [0.0]
 
     def sleep(seconds: float) -> None:
@@ -131,7 +131,7 @@ def test_a_pace_is_kept() -> None:
 
 
 def test_progress_counts_what_an_earlier_run_has_done_but_not_as_speed() -> None:
-    """A resumed copy shows its true share, rate and time left."""
+    """A resumed snapshot shows its real share, rate and time left."""
     now = [0.0]
     meter = Meter(COPY, [chunk(0, done=True, rows=1000), chunk(1), chunk(2), chunk(3)], clock=lambda: now[0])
     first = meter.progress(None)

@@ -1,4 +1,4 @@
-"""Lines of COPY become the same keys and rows that the stream makes of the same values."""
+"""Lines of COPY become the same keys and rows as the same values from the stream."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ _values = st.tuples(
 
 @pytest.fixture(autouse=True, scope="module", params=["python", "native"])
 def _way(request: pytest.FixtureRequest) -> Iterator[None]:
-    """Everything here holds for both."""
+    """Each test runs for the compiled and the Python encoder."""
     if request.param == "native" and copy_rows.NativeLines is None:
         pytest.skip("not compiled here")
     with pytest.MonkeyPatch.context() as patch:
@@ -52,7 +52,7 @@ def _way(request: pytest.FixtureRequest) -> Iterator[None]:
 
 
 def line_of(values: tuple[bytes | None, ...]) -> bytes:
-    """As the server writes it."""
+    """The row as the server's COPY writes it."""
     fields = [
         rb"\N" if value is None else b"".join(_ESCAPES.get(byte, bytes([byte])) for byte in value) for value in values
     ]
@@ -60,7 +60,7 @@ def line_of(values: tuple[bytes | None, ...]) -> bytes:
 
 
 def tuple_of(values: Sequence[bytes | None]) -> bytes:
-    """The same in COPY's binary format."""
+    """The row in COPY's binary format."""
     fields = [b"\xff" * 4 if value is None else struct.pack(">i", len(value)) + value for value in values]
     return struct.pack(">h", len(values)) + b"".join(fields)
 
@@ -72,7 +72,7 @@ def encoder(table: TableEncoder) -> LineEncoder:
 @settings(deadline=None)
 @given(st.lists(_values, max_size=5))
 def test_a_line_gives_the_bytes_that_the_stream_gives(some: list[tuple[bytes | None, ...]]) -> None:
-    """Whatever is in it: one row has one key and one form."""
+    """For any values a COPY line has the key and the row of the stream."""
     table = make_table(columns=COLUMNS, key=("name", "id"))
     expected = [(table.encode_key(row), b"<" + table.encode_row(row) + b">") for row in some]
     assert encoder(table).encode([line_of(row) for row in some]) == expected
@@ -82,8 +82,8 @@ def test_a_line_gives_the_bytes_that_the_stream_gives(some: list[tuple[bytes | N
 
 @settings(deadline=None)
 @given(_values)
-def test_masks_and_chosen_columns_hold_for_copies(row: tuple[bytes | None, ...]) -> None:
-    """What must not leave the database is not even read, unless it is needed to make a hash of it."""
+def test_masks_and_chosen_columns_hold_for_snapshots(row: tuple[bytes | None, ...]) -> None:
+    """A snapshot does not read withheld columns, except those needed for a hash."""
     masks = {
         "id": Mask(MaskKind.HASH),
         "name": Mask(MaskKind.HASH),
@@ -99,7 +99,7 @@ def test_masks_and_chosen_columns_hold_for_copies(row: tuple[bytes | None, ...])
 
 @pytest.mark.parametrize("name", ["%", "%d", '"', "\\", "a\nb", "é", "{}", "x'; DROP TABLE t; --", "f0", "line"])
 def test_column_names_are_only_names(name: str) -> None:
-    """Whatever they hold, they neither format nor escape nor run."""
+    """Column names are neither formatted, escaped twice nor executed."""
     table = make_table(columns=[(name, INT8, True), ("other", TEXT, False)], key=(name,))
     ((key, event),) = encoder(table).encode([b"7\tx\n"])
     assert key == table.encode_key([b"7", b"x"])
@@ -107,13 +107,14 @@ def test_column_names_are_only_names(name: str) -> None:
 
 
 def test_a_table_may_have_a_single_column() -> None:
+    """A table with one column is encoded."""
     table = make_table(columns=[("id", INT8, True)])
     assert encoder(table).encode([b"7\n", b"8\n"]) == [(b'{"id":7}', b'<{"id":7}>'), (b'{"id":8}', b'<{"id":8}>')]
 
 
 @pytest.mark.parametrize("line", [b"1\n", b"1\ta\tb\n", b"1\t\xff\n"])
 def test_a_malformed_line_is_refused_without_showing_it(line: bytes) -> None:
-    """Never guessed, and no value of the row in the message."""
+    """A malformed line is refused, and the message has no value of the row."""
     with pytest.raises(ProtocolError) as caught:
         encoder(make_table()).encode([line])
     assert "public.orders" in str(caught.value)
@@ -124,7 +125,7 @@ def test_a_malformed_line_is_refused_without_showing_it(line: bytes) -> None:
 @settings(deadline=None)
 @given(st.integers(0, 20), st.binary(max_size=3))
 def test_a_malformed_tuple_is_refused(end: int, more: bytes) -> None:
-    """Cut anywhere, or with more behind it; nothing outside of it is ever read."""
+    """A tuple that is cut or has trailing bytes is refused, without a read outside of it."""
     whole = tuple_of([b"12", None])
     table = make_table(columns=[("id", INT8, True), ("note", TEXT, False)])
     data = whole[:end] + more
@@ -136,5 +137,5 @@ def test_a_malformed_tuple_is_refused(end: int, more: bytes) -> None:
 
 
 def test_what_copy_escapes_is_undone() -> None:
-    """All of it, and only once."""
+    """Every escape of COPY is undone exactly once."""
     assert unescape_copy(rb"\b\f\n\r\t\v\\N\\") == b"\b\f\n\r\t\v\\N\\"

@@ -1,4 +1,4 @@
-"""Rows read beside the stream: when they hold, which of them give way, when the chunk must be read again."""
+"""Rows of a chunk between its watermarks: which are published, which give way, when the chunk is read again."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ LSN = 1000  # of LOW marks
 
 
 def shows(*, below: int, in_progress: frozenset[int] = frozenset()) -> Snapshot:
-    """A snapshot that shows every transaction below this one but those in progress."""
+    """A snapshot that shows every transaction below this one except those in progress."""
     return Snapshot(min(in_progress, default=below), below, in_progress)
 
 
 def test_undisturbed_rows_hold() -> None:
-    """Nothing happened in between: every row is published."""
+    """Without a change between the watermarks every row is published."""
     windows = ChunkWindows()
     windows.low(CHUNK, (1, ""), [TOPIC], LSN)
     verdict = windows.high(CHUNK, (1, ""), shows(below=100))
@@ -30,7 +30,7 @@ def test_undisturbed_rows_hold() -> None:
 
 
 def test_newer_change_overtakes() -> None:
-    """A key that an invisible transaction touched in between gives way; one that a visible one touched does not."""
+    """A key changed meanwhile by an invisible transaction gives way, and one changed by a visible one does not."""
     windows = ChunkWindows()
     windows.low(CHUNK, (1, ""), [TOPIC], LSN)
     windows.touch(TOPIC, b"visible", 99)
@@ -44,7 +44,7 @@ def test_newer_change_overtakes() -> None:
 
 
 def test_commit_that_was_streamed_before_it_was_visible() -> None:
-    """What was published before the chunk may be newer than what its snapshot shows: read again."""
+    """A chunk is read again when a published transaction was not visible to its snapshot."""
     windows = ChunkWindows()
     windows.streamed(50)
     windows.low(CHUNK, (1, ""), [TOPIC], LSN)
@@ -53,14 +53,14 @@ def test_commit_that_was_streamed_before_it_was_visible() -> None:
     assert windows.high(CHUNK, (2, ""), shows(below=100)).repeat is None
 
 
-def test_commit_that_an_earlier_life_has_streamed_before_it_was_visible() -> None:
-    """It was in progress when this life began, and has the table locked: read again, until it is visible.
+def test_commit_that_an_earlier_session_has_streamed_before_it_was_visible() -> None:
+    """A chunk is read again until transactions that locked its table when this session began are visible.
 
-    Other transactions that are open for long hold up no copy.
+    Other transactions that stay open long do not delay a snapshot.
     """
     windows = ChunkWindows()
     windows.start({50, 60, (1 << 32) + 70}, LSN - 1)
-    windows.streamed(70)  # so nobody has published it before
+    windows.streamed(70)  # so no earlier session has published it
     hidden = shows(below=100, in_progress=frozenset({50, 60}))
     windows.low(CHUNK, (1, ""), [TOPIC], LSN)
     assert windows.high(CHUNK, (1, ""), hidden, [50, 999]).repeat is not None
@@ -73,8 +73,8 @@ def test_commit_that_an_earlier_life_has_streamed_before_it_was_visible() -> Non
     assert windows.high(CHUNK, (4, ""), shows(below=100), [50]).repeat is None
 
 
-def test_chunk_that_was_begun_before_this_life() -> None:
-    """It may have been read too early for what an earlier life had published by then."""
+def test_chunk_that_was_begun_before_this_session() -> None:
+    """A chunk from before this session is read again, since an earlier session may have published newer rows."""
     windows = ChunkWindows()
     windows.start((), LSN + 1)
     windows.low(CHUNK, (1, ""), [TOPIC], LSN)
@@ -82,7 +82,7 @@ def test_chunk_that_was_begun_before_this_life() -> None:
 
 
 def test_visible_transactions_are_forgotten() -> None:
-    """Only what some session may not see yet is remembered."""
+    """Only transactions that may be invisible to a session are remembered."""
     windows = ChunkWindows()
     for xid in range(1, 100):
         windows.streamed(xid)
@@ -94,7 +94,7 @@ def test_visible_transactions_are_forgotten() -> None:
 
 
 def test_truncate_and_new_columns_repeat() -> None:
-    """A TRUNCATE or another set of columns in between: none of the rows hold, but other tables' chunks do."""
+    """A TRUNCATE or a column change discards the rows of its table's chunks, and of no other table's."""
     windows = ChunkWindows()
     windows.low(CHUNK, (1, ""), [TOPIC], LSN)
     windows.low(("copy", 2), 1, ["p.public.other"], LSN)
@@ -104,7 +104,7 @@ def test_truncate_and_new_columns_repeat() -> None:
 
 
 def test_capture_that_restarted_in_between() -> None:
-    """Without its LOW nobody knows what happened in between; with that of another reading neither."""
+    """A chunk without its low watermark, or with another reading's, is read again."""
     windows = ChunkWindows()
     assert windows.high(CHUNK, (1, ""), shows(below=100)).repeat is not None
     windows.low(CHUNK, (1, ""), [TOPIC], LSN)
@@ -112,7 +112,7 @@ def test_capture_that_restarted_in_between() -> None:
 
 
 def test_memory_is_bounded() -> None:
-    """More changed keys than it is worth to remember: read again; chunks that never end are let go."""
+    """Too many changed keys make the chunk be read again, and chunks that never end are dropped."""
     windows = ChunkWindows()
     windows.low(CHUNK, (1, ""), [TOPIC], LSN)
     for key in range(windows_module.MOST_KEYS + 1):
@@ -126,10 +126,10 @@ def test_memory_is_bounded() -> None:
 
 @given(st.data())
 def test_topic_never_ends_with_an_older_row(data: st.DataObject) -> None:
-    """Whatever commits when and is visible when: after all events, the last version of a key is its newest value.
+    """For any order of commits and visibility, the last version of a key has its newest value.
 
     A model: transactions write a key in commit order and become visible some time after; a chunk is read at a random
-    moment. The topic is the stream with the chunk's row at HIGH, if it holds.
+    moment. The topic is the stream with the chunk's row at the high watermark, if it is valid.
     """
     commits = data.draw(st.integers(1, 6))
     order = data.draw(st.permutations(["low", "read", "high"] + [f"c{i}" for i in range(commits)]).filter(_in_order))
@@ -160,8 +160,8 @@ def _in_order(steps: list[str]) -> bool:
     return steps.index("low") < steps.index("read") < steps.index("high") and commits == sorted(commits)
 
 
-def test_what_cannot_be_remembered_is_not_guessed_at(monkeypatch: pytest.MonkeyPatch) -> None:
-    """More transactions than fit: it begins anew, and chunks that were read before that do not hold."""
+def test_chunks_are_read_again_after_the_memory_overflows(monkeypatch: pytest.MonkeyPatch) -> None:
+    """When more transactions are open than fit, tracking starts again and earlier chunks are read again."""
     monkeypatch.setattr(windows_module, "_TOO_MANY_STREAMED", 3)
     windows = ChunkWindows()
     for xid in range(4):

@@ -1,4 +1,4 @@
-"""What capture makes of a first copy's records."""
+"""How capture reads the records of an initial snapshot."""
 
 from __future__ import annotations
 
@@ -6,6 +6,6 @@ from cdc.startup.initial_snapshot import _furthest
 
 
 def test_topics_must_reach_as_far_as_any_chunk_says() -> None:
-    """Chunks run at the same time, in any order; a topic that has got more partitions meanwhile is refused later."""
+    """Each topic must reach the largest offset of any chunk; a topic with added partitions is refused later."""
     ends = [{"t": [5, 0]}, {"t": [3, 9], "u": [1]}, {}, {"u": [0, 4]}]
     assert _furthest(ends) == {"t": [5, 9], "u": [1, 4]}

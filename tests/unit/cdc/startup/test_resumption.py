@@ -1,4 +1,4 @@
-"""After a restart the server must send again what it has sent and the slot was not told of: nothing else, no less."""
+"""After a restart the server must send again exactly what it sent and the slot has not confirmed."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ _TIME_US = 7
 
 
 def _resumption(confirmed: int | None, *, commit: int = 100, through: int = 150) -> Resumption:
-    """Progress ends at a commit at 100; by keepalives it has moved on to 150."""
+    """Progress ends at a commit at 100, and keepalives have advanced it to 150."""
     progress = Progress(
         state="streaming",
         position=through,
@@ -40,17 +40,17 @@ def _begin(lsn: int, time_us: int = _TIME_US) -> Begin:
 
 @pytest.mark.parametrize("confirmed", [None, 150])
 def test_what_is_not_sent_again_is_not_waited_for(confirmed: int | None) -> None:
-    """A new slot, or one that was told everything."""
+    """A new slot, or one that confirmed everything, sends nothing again."""
     assert _resumption(confirmed).is_passed
 
 
 def test_a_record_without_a_last_commit_is_gone_on_from() -> None:
-    """An older Tailrace wrote none."""
+    """A record of an older release, which has no last commit, is accepted."""
     assert _resumption(20, commit=0).is_passed
 
 
 def test_a_slot_that_has_fallen_back_sends_the_same_again() -> None:
-    """As after a crash of the server: earlier transactions, the last one, and then something new, or nothing."""
+    """After a server crash the earlier transactions come again, then the last one, then new ones."""
     for end in ("begin", "keepalive"):
         found = _resumption(20)
         for lsn in (30, 90, 100):
@@ -65,7 +65,7 @@ def test_a_slot_that_has_fallen_back_sends_the_same_again() -> None:
 
 
 def test_a_transaction_that_was_half_published_comes_again() -> None:
-    """The slot stands before it, whatever else is in progress."""
+    """A half-published transaction comes again, since the slot is before it."""
     found = _resumption(20, through=20)
     found.on_begin(_begin(100))
     assert not found.is_passed
@@ -74,7 +74,7 @@ def test_a_transaction_that_was_half_published_comes_again() -> None:
 
 
 def test_a_last_commit_that_is_missing_is_refused() -> None:
-    """Another transaction comes, or the server says that it has passed the place, or another commits at that place."""
+    """Another transaction at or past the place of the last commit is refused."""
     for seen in (_begin(101), _begin(160), _begin(100, time_us=8)):
         with pytest.raises(RefusedError, match="rolled back") as refused:
             _resumption(20).on_begin(seen)
@@ -84,7 +84,7 @@ def test_a_last_commit_that_is_missing_is_refused() -> None:
 
 
 def test_a_transaction_where_there_was_none_is_refused() -> None:
-    """The slot is past the last commit. What comes now before the place that keepalives had led to is another log's."""
+    """A transaction where keepalives had shown none belongs to another log and is refused."""
     with pytest.raises(RefusedError, match="had not sent before"):
         _resumption(110).on_begin(_begin(120))
     found = _resumption(110)

@@ -1,4 +1,4 @@
-"""Row ids, schemas and positions: what all stores share."""
+"""Row ids, schemas and the registry, which all stores share."""
 
 from __future__ import annotations
 
@@ -42,19 +42,19 @@ RECORD = {
     ],
 )
 def test_an_id_is_the_keys_value(key: bytes, expected: str) -> None:
-    """A text as it is, anything else as JSON spells it, several as a JSON array of strings."""
+    """An id is the text of a key, JSON for another type, and a JSON array of strings for several columns."""
     assert row_id_of(key) == expected
 
 
 @given(values=st.lists(st.text(), min_size=1, max_size=3))
 def test_an_id_is_the_one_that_names_makes(values: list[str]) -> None:
-    """Whatever the texts: the same as from the values themselves."""
+    """An id made from JSON text equals the one made from the values."""
     key = json.dumps({f"c{place}": value for place, value in enumerate(values)}).encode("utf-8", "surrogatepass")
     assert row_id_of(key) == names.row_id(values)
 
 
 def test_a_schema_is_read_from_its_record() -> None:
-    """As it stands on `__schema`."""
+    """A table's schema is read from its record on `__schema`."""
     table = TableSchema.from_record(json.dumps(RECORD).encode())
     assert table == TableSchema(
         "public", "customers", "shop.public.customers", ("id",), (SchemaColumn("id", "int8", -1),)
@@ -63,13 +63,13 @@ def test_a_schema_is_read_from_its_record() -> None:
 
 
 def test_a_newer_record_is_refused() -> None:
-    """It may mean something that this Tailrace does not know."""
+    """A schema record of a newer format is refused."""
     with pytest.raises(RefusedError, match="format 2"):
         TableSchema.from_record(json.dumps({**RECORD, "format": 2}).encode())
 
 
 def test_every_registered_kind_opens_without_a_server() -> None:
-    """Opening connects to nothing; a kind that is not registered is wrong use."""
+    """Opening a store makes no connection, and an unregistered kind is wrong use."""
     for settings in (RedisConfig(url=Url("redis://127.0.0.1:1/0")), IcebergConfig(path=Location("x"))):
         store = open_store("cache", settings, "shop")
         assert is_store_kind(store.kind)

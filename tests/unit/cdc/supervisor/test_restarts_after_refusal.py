@@ -1,4 +1,4 @@
-"""Parts that refused get another try once the cause is gone, and only then."""
+"""Parts that refused are started again only once the cause is gone."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ class _Known:
 
 
 def test_a_recovery_is_noticed_once() -> None:
-    """Counted in the progress record, so it is seen wherever it was made."""
+    """A recovery, counted in the progress record, is noticed once on any host."""
     known = _Known()
     repairs = known.repairs()
     assert not repairs.poll(is_capture_refused=False, refused_stores=())
@@ -29,7 +29,7 @@ def test_a_recovery_is_noticed_once() -> None:
 
 
 def test_a_recovery_of_a_pipeline_that_runs_is_no_news() -> None:
-    """Only what refused is tried again."""
+    """A recovery restarts only parts that refused."""
     known = _Known()
     repairs = known.repairs()
     for known.recoveries in (0, 1):
@@ -38,7 +38,7 @@ def test_a_recovery_of_a_pipeline_that_runs_is_no_news() -> None:
 
 
 def test_a_store_whose_refusal_is_over_is_tried_again() -> None:
-    """A bootstrap ends the note; a note that has not been read yet says nothing."""
+    """A store is started again when its refusal note ends, and not while the notes are unread."""
     known = _Known()
     repairs = known.repairs()
     assert not repairs.poll(is_capture_refused=False, refused_stores=["cache"])

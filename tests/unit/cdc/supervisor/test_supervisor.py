@@ -1,4 +1,4 @@
-"""The supervisor's decisions, without processes: what is started, when, and what never again."""
+"""The supervisor's decisions without processes: what it starts, when, and what it leaves stopped."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from cdc.supervisor.parts.maintenance import MaintenancePart
 from cdc.supervisor.parts.part import PipelinePart, ProcessCondition
 from cdc.supervisor.parts.snapshots_due import SnapshotsDue, SnapshotWatch, snapshots_due
 from cdc.supervisor.parts.sync import SyncPart
-from tests.harness.pipeline.supervised_part import Bench, Life
+from tests.harness.pipeline.supervised_part import Bench, ScriptedProcess
 
 
 def _started(bench: Bench, **settings: Any) -> PipelinePart:
@@ -28,8 +28,8 @@ def _started(bench: Bench, **settings: Any) -> PipelinePart:
     return part
 
 
-def test_pauses_double_up_to_a_limit_and_begin_again_after_a_long_life() -> None:
-    """0.5 s, 1 s, 2 s … 30 s; whoever lived long is started again at once."""
+def test_pauses_double_up_to_a_limit_and_reset_after_a_long_run() -> None:
+    """Pauses are 0.5 s, 1 s, 2 s … 30 s; a part that ran long is restarted at once."""
     backoff = Backoff()
     pauses = [backoff.after(1.0) for _ in range(9)]
     assert pauses[:4] == [0.5, 1.0, 2.0, 4.0]
@@ -39,54 +39,54 @@ def test_pauses_double_up_to_a_limit_and_begin_again_after_a_long_life() -> None
 
 @pytest.mark.parametrize("code", [-signal.SIGKILL, 1, 0])
 def test_what_dies_is_started_again_after_its_pause(code: int) -> None:
-    """Killed, failed or ended for no reason: not before the pause is over, and then once."""
+    """A part that ended for any reason is started once, after the pause."""
     bench = Bench()
     part = _started(bench)
     bench.end(part, code)
     part.poll()
-    assert (len(bench.lives), part.state().condition) == (1, ProcessCondition.WAITING)
+    assert (len(bench.processes), part.state().condition) == (1, ProcessCondition.WAITING)
     bench.now += 0.6
     part.poll()
     part.poll()
-    assert (len(bench.lives), part.state().condition, part.restarts) == (2, ProcessCondition.RUNNING, 1)
+    assert (len(bench.processes), part.state().condition, part.restarts) == (2, ProcessCondition.RUNNING, 1)
 
 
-def test_upkeep_comes_due_every_so_often_and_a_death_does_not_use_up_its_turn() -> None:
-    """Not at the start; again after as many hours; killed, it is tried again after a pause, and not in a loop."""
+def test_maintenance_is_due_every_interval_and_is_retried_after_a_failure() -> None:
+    """Maintenance does not run at the start, runs after each interval, and is retried with a pause when killed."""
     bench = Bench()
     settings = bench.settings()
     del settings["is_due"]
     part = MaintenancePart("warehouse", 24, ["maintain"], **settings)
     part.poll()
-    assert (len(bench.lives), part.state().condition) == (0, ProcessCondition.IDLE)
+    assert (len(bench.processes), part.state().condition) == (0, ProcessCondition.IDLE)
     bench.now = 24 * 3600
     part.poll()
     bench.end(part, -signal.SIGKILL)
     bench.now += 60
     part.poll()
-    assert (len(bench.lives), part.state().condition) == (1, ProcessCondition.WAITING)
+    assert (len(bench.processes), part.state().condition) == (1, ProcessCondition.WAITING)
     bench.now += 900
     part.poll()
-    assert len(bench.lives) == 2
+    assert len(bench.processes) == 2
     bench.end(part, 0)
     bench.now += 23 * 3600
     part.poll()
-    assert (len(bench.lives), part.state().condition) == (2, ProcessCondition.IDLE)
+    assert (len(bench.processes), part.state().condition) == (2, ProcessCondition.IDLE)
     bench.now += 3600
     part.poll()
-    assert len(bench.lives) == 3
+    assert len(bench.processes) == 3
 
 
 @pytest.mark.parametrize("code", [2, 3])
 def test_what_refused_stays_down_until_a_person_says_otherwise(code: int) -> None:
-    """Exit codes 2 and 3: never started again by itself, shown with its reason; forgiven, it gets another try."""
+    """After exit code 2 or 3 a part stays down with its reason until its refusal is cleared."""
     bench = Bench()
     part = _started(bench)
     bench.end(part, code)
     bench.now += 10_000
     part.poll()
     state = part.state()
-    assert len(bench.lives) == 1
+    assert len(bench.processes) == 1
     assert (state.condition, state.note, state.remedy) == (ProcessCondition.REFUSED, "its reason", "its remedy")
     part.clear_refusal()
     part.poll()
@@ -94,10 +94,10 @@ def test_what_refused_stays_down_until_a_person_says_otherwise(code: int) -> Non
 
 
 def test_a_part_that_cannot_be_started_is_tried_again() -> None:
-    """A machine without memory for another process: the supervisor itself goes on."""
+    """The supervisor continues and retries when a process cannot be started, as without memory."""
     bench = Bench()
 
-    def start(arguments: Sequence[str], take_line: TakeLine) -> Life:
+    def start(arguments: Sequence[str], take_line: TakeLine) -> ScriptedProcess:
         if bench.now == 0.0:
             raise OSError(12, "Cannot allocate memory")
         return bench.start(arguments, take_line)
@@ -112,24 +112,24 @@ def test_a_part_that_cannot_be_started_is_tried_again() -> None:
 
 
 def test_nothing_is_started_while_stopping() -> None:
-    """A part that dies of the signal, or that was waiting to be started again, stays down."""
+    """While stopping, no part that ends or waits is started again."""
     bench = Bench()
     part = _started(bench)
     part.terminate()
     bench.end(part, -signal.SIGTERM)
     bench.now += 10_000
     part.poll()
-    assert (bench.lives[0].signals, len(bench.lives)) == (["terminate"], 1)
+    assert (bench.processes[0].signals, len(bench.processes)) == (["terminate"], 1)
     assert part.state().condition is ProcessCondition.STOPPED
 
 
 def test_an_occasional_part_runs_when_it_is_due_and_rests_when_it_is_done() -> None:
-    """Not due: no process. Exit code 0: done. Exit code 1: not done, so it is tried again."""
+    """An occasional part starts when due, rests after exit code 0, and is retried after exit code 1."""
     bench = Bench()
     ended: list[bool] = []
     bench.due = False
     part = _started(bench, ends_by_itself=True, when_ended=lambda: ended.append(True))
-    assert (bench.lives, part.state().condition) == ([], ProcessCondition.IDLE)
+    assert (bench.processes, part.state().condition) == ([], ProcessCondition.IDLE)
     bench.due = True
     part.poll()
     bench.end(part, 1)
@@ -141,50 +141,50 @@ def test_an_occasional_part_runs_when_it_is_due_and_rests_when_it_is_done() -> N
     assert (part.state().condition, len(ended)) == (ProcessCondition.IDLE, 2)
 
 
-def test_trouble_that_a_part_mends_itself_is_shown_while_it_lasts() -> None:
-    """Its own `retrying` lines, by store, until it says that it is well again; every line is passed on."""
+def test_errors_that_a_part_retries_are_shown_while_they_last() -> None:
+    """A part's `retrying` lines are shown by store until it recovers, and every line is passed on."""
     bench = Bench()
     part = _started(bench)
-    bench.lives[0].say(json.dumps({"event": "retrying", "store": "search", "reason": "no answer"}))
-    bench.lives[0].say("spark 12:00:00 WARN something")
+    bench.processes[0].say(json.dumps({"event": "retrying", "store": "search", "reason": "no answer"}))
+    bench.processes[0].say("spark 12:00:00 WARN something")
     assert part.state().note == "search: no answer"
-    bench.lives[0].say(json.dumps({"event": "syncing", "store": "search"}))
+    bench.processes[0].say(json.dumps({"event": "syncing", "store": "search"}))
     assert (part.state().note, len(bench.lines)) == ("", 3)
 
 
-def test_a_store_that_refused_is_left_out_of_the_next_life() -> None:
-    """The driver dies: it comes back with the other store alone. When the last one refuses, so has the part."""
+def test_a_store_that_refused_is_left_out_of_the_next_process() -> None:
+    """The next sync process has the other store alone; when the last store refuses, so does the part."""
     bench = Bench()
     part = SyncPart(["search", "cache"], ["sync"], **bench.settings())
     part.poll()
     refused = {"event": "refused", "reason": "topic gone", "remedy": "bootstrap"}
-    bench.lives[0].say(json.dumps({**refused, "store": "search"}))
+    bench.processes[0].say(json.dumps({**refused, "store": "search"}))
     assert part.state().condition is ProcessCondition.RUNNING
     bench.end(part, 3)
     bench.now += 0.6
     part.poll()
-    assert bench.lives[1].arguments == ["sync", "cache"]
-    bench.lives[1].say(json.dumps({**refused, "store": "cache"}))
+    assert bench.processes[1].arguments == ["sync", "cache"]
+    bench.processes[1].say(json.dumps({**refused, "store": "cache"}))
     bench.end(part, 3)
     state = part.state()
     assert (state.condition, state.note) == (ProcessCondition.REFUSED, "search: topic gone; cache: topic gone")
     part.clear_refusal()
     part.poll()
-    assert bench.lives[2].arguments == ["sync", "search", "cache"]
+    assert bench.processes[2].arguments == ["sync", "search", "cache"]
 
 
 def test_forgiving_one_store_restarts_the_driver_with_all() -> None:
-    """A driver that serves the others is asked to end, and begins again with everyone."""
+    """When a store's refusal is cleared, the sync is ended and started with all stores."""
     bench = Bench()
     part = SyncPart(["search", "cache"], ["sync"], **bench.settings())
     part.poll()
-    bench.lives[0].say(json.dumps({"event": "refused", "store": "search", "reason": "r"}))
+    bench.processes[0].say(json.dumps({"event": "refused", "store": "search", "reason": "r"}))
     part.clear_refusal()
-    assert bench.lives[0].signals == ["terminate"]
+    assert bench.processes[0].signals == ["terminate"]
     bench.end(part, 3)  # it had a store that refused
     bench.now += 0.6
     part.poll()
-    assert bench.lives[1].arguments == ["sync", "search", "cache"]
+    assert bench.processes[1].arguments == ["sync", "search", "cache"]
 
 
 _INCOMPLETE = {"table": "public.t", "complete": False, "reason": "rewritten"}
@@ -200,20 +200,20 @@ _INCOMPLETE = {"table": "public.t", "complete": False, "reason": "rewritten"}
         ({"state": "streaming", "tables": [_INCOMPLETE]}, SnapshotsDue(tables=(("public.t", "rewritten"),))),
     ],
 )
-def test_a_copy_is_due_when_capture_waits_or_a_table_is_incomplete(status: Any, due: SnapshotsDue) -> None:
-    """Before capture has begun there is nothing to copy; after that its own record decides."""
+def test_a_snapshot_is_due_when_capture_waits_or_a_table_is_incomplete(status: Any, due: SnapshotsDue) -> None:
+    """Before capture's first start no snapshot is due; afterwards capture's record decides."""
     assert snapshots_due(status) == due
 
 
 def test_rows_that_are_not_wanted_are_not_due() -> None:
-    """`[snapshot] first = false`: incomplete until a person copies them, or wants a first copy after all."""
+    """With `[snapshot] initial = false` tables stay incomplete until a snapshot is requested."""
     status = {"state": "streaming", "tables": [{**_INCOMPLETE, "by_choice": True}]}
     assert not snapshots_due(status, first=False)
     assert snapshots_due(status, first=True)
 
 
-def test_what_was_read_before_a_copy_ended_starts_no_other() -> None:
-    """A slow answer that arrives after the end is old; while Kafka is away, what was known stands."""
+def test_a_stale_reading_starts_no_second_snapshot() -> None:
+    """A reading that began before a snapshot ended is ignored; without Kafka the last reading counts."""
     config = parse_config(
         '[source]\ndsn = "postgresql:///x"\n[kafka]\nbootstrap = "k:1"\nprefix = "p"\n',
         file=Path("tailrace.toml"),
@@ -239,7 +239,7 @@ def test_what_was_read_before_a_copy_ended_starts_no_other() -> None:
 
 
 def test_lines_stay_json_on_stderr(capsys: pytest.CaptureFixture[str]) -> None:
-    """A structured line gets the part's name; another becomes one, with what looks like a secret masked."""
+    """A JSON line gets the part's name, another line becomes JSON, and secrets are masked."""
     lines = OnStderr()
     lines.write("sync", '{"event": "batch_applied", "rows": 3}')
     lines.write("sync", "spark WARN jdbc password=hunter2")
@@ -249,7 +249,7 @@ def test_lines_stay_json_on_stderr(capsys: pytest.CaptureFixture[str]) -> None:
 
 
 def test_log_files_do_not_grow_for_ever(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """One file per part; when it is full, it is put aside and the one before goes."""
+    """Each part's log file is rotated when full, and the one before is deleted."""
     monkeypatch.setattr("cdc.supervisor.child_output._FILE_BYTES", 100)
     lines = InFiles(tmp_path / "logs")
     for number in range(40):

@@ -1,4 +1,4 @@
-"""Two `tailrace run` of one config: who feeds the stores, decided without processes."""
+"""Two `tailrace run` of one config: which of them syncs the stores, decided without processes."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ from tests.harness.pipeline.supervised_part import Bench
 
 
 @pytest.mark.parametrize("word", ["streaming", "waiting_for_initial_snapshot", "retrying"])
-def test_the_stores_are_fed_once_capture_has_said_that_it_does_not_stand_by(word: str) -> None:
-    """Also where the source does not answer: what is in the topics reaches the stores all the same."""
+def test_the_stores_are_synced_once_capture_is_not_a_standby(word: str) -> None:
+    """Stores are synced once capture is not a standby, also while the source does not answer."""
     bench = Bench()
     capture = CapturePart(["capture"], **bench.settings())
     capture.poll()
@@ -21,8 +21,8 @@ def test_the_stores_are_fed_once_capture_has_said_that_it_does_not_stand_by(word
     assert (capture.may_lead(), capture.leads()) == (True, word != "retrying")
 
 
-def test_who_stands_by_does_so_until_it_leads() -> None:
-    """Interruptions while it stands by changes nothing, and is over when it stands by again."""
+def test_a_standby_stays_one_until_it_leads() -> None:
+    """Errors while it is a standby change nothing, and end when it is a standby again."""
     bench = Bench()
     capture = CapturePart(["capture"], **bench.settings())
     capture.poll()
@@ -37,7 +37,7 @@ def test_who_stands_by_does_so_until_it_leads() -> None:
 
 @pytest.mark.parametrize("led", [True, False])
 def test_a_capture_that_has_ended_holds_no_store_back_and_is_not_sure(led: bool) -> None:
-    """The stores are fed while it is down or has refused; another pipeline's capture may have the slot by now."""
+    """Stores are synced while capture is down or has refused, although another pipeline may have the slot."""
     bench = Bench()
     capture = CapturePart(["capture"], **bench.settings())
     capture.poll()
@@ -48,7 +48,7 @@ def test_a_capture_that_has_ended_holds_no_store_back_and_is_not_sure(led: bool)
 
 
 class _Lead:
-    """What a capture says of its place, as the test likes."""
+    """A capture's role, as the test sets it."""
 
     may = True
     sure = True
@@ -61,24 +61,24 @@ def _sync(bench: Bench, lead: _Lead, *stores: str) -> SyncPart:
 
 
 def test_a_sync_ends_when_another_pipeline_leads_and_begins_when_this_one_does() -> None:
-    """That is no refusal, and nothing is counted as a death."""
+    """A sync ends when another run leads and starts when this one does, without a refusal or a restart count."""
     bench, lead = Bench(), _Lead()
     part = _sync(bench, lead, "cache")
     lead.may = lead.sure = False
     part.poll()
     part.poll()
-    assert bench.lives[0].signals == ["terminate"]
+    assert bench.processes[0].signals == ["terminate"]
     bench.end(part, 3)
     bench.now += 100
     part.poll()
-    assert (len(bench.lives), part.state().condition, part.restarts) == (1, ProcessCondition.IDLE, 0)
+    assert (len(bench.processes), part.state().condition, part.restarts) == (1, ProcessCondition.IDLE, 0)
     lead.may = True
     part.poll()
-    assert (len(bench.lives), part.state().condition) == (2, ProcessCondition.RUNNING)
+    assert (len(bench.processes), part.state().condition) == (2, ProcessCondition.RUNNING)
 
 
 def test_a_store_that_another_sync_has_taken_is_taken_back_once_this_pipeline_leads() -> None:
-    """Not before, unless a person says so; and what was refused for another reason stays so."""
+    """A store is taken back only when this run leads or an operator asks; other refusals stay."""
     bench, lead = Bench(), _Lead()
     lead.sure = False
     part = _sync(bench, lead, "search", "cache")
@@ -88,31 +88,35 @@ def test_a_store_that_another_sync_has_taken_is_taken_back_once_this_pipeline_le
     bench.now += 1000
     part.poll()
     state = part.state()
-    assert (len(bench.lives), state.condition, state.note) == (1, ProcessCondition.IDLE, "another sync has taken cache")
+    assert (len(bench.processes), state.condition, state.note) == (
+        1,
+        ProcessCondition.IDLE,
+        "another sync has taken cache",
+    )
     lead.sure = True
     part.poll()
-    assert [life.arguments for life in bench.lives[1:]] == [["sync", "cache"]]
+    assert [process.arguments for process in bench.processes[1:]] == [["sync", "cache"]]
     lead.sure = False
     bench.said(part, "refused", store="cache", reason="taken over", taken_over=True)
     bench.end(part, 3)
     part.clear_refusal()
     bench.now += 1000
     part.poll()
-    assert [life.arguments for life in bench.lives[2:]] == [["sync", "search", "cache"]]
+    assert [process.arguments for process in bench.processes[2:]] == [["sync", "search", "cache"]]
 
 
 def test_who_leads_takes_a_store_back_at_growing_intervals() -> None:
-    """Whoever takes it again and again does not make it start Spark without end; the other stores pause for it."""
+    """Repeated takeovers make the intervals grow, so that Spark is not restarted without end."""
     bench, lead = Bench(), _Lead()
     part = _sync(bench, lead, "search", "cache")
     for pause_seconds in (0.5, 1.0, 2.0):
         bench.said(part, "refused", store="cache", reason="taken over", taken_over=True)
-        assert bench.lives[-1].signals == ["terminate"]
-        lives = len(bench.lives)
+        assert bench.processes[-1].signals == ["terminate"]
+        processes = len(bench.processes)
         bench.end(part, 3)
         bench.now += pause_seconds - 0.1
         part.poll()
-        assert len(bench.lives) == lives
+        assert len(bench.processes) == processes
         bench.now += 0.2
         part.poll()
-        assert [life.arguments for life in bench.lives[lives:]] == [["sync", "search", "cache"]]
+        assert [process.arguments for process in bench.processes[processes:]] == [["sync", "search", "cache"]]

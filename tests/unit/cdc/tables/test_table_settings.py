@@ -1,4 +1,4 @@
-"""The digest of a table's settings, and what may not be published without a line that says so."""
+"""The digest of a table's settings, and which changes need an explicit setting."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def _config(ending: str = "", kafka: str = "", source: str = "") -> Config:
 
 
 def _released(config: Config, table: TableName) -> str:
-    """As release 0.1.0 wrote it."""
+    """The record as release 0.1.0 wrote it."""
     masks = {name.column: str(mask) for name, mask in config.mask.items() if (name.schema, name.table) == table}
     key = config.capture.mask_salt.reveal().encode() if config.capture.mask_salt and "hash" in masks.values() else b""
     columns = config.columns.get(table)
@@ -48,7 +48,7 @@ def _released(config: Config, table: TableName) -> str:
 
 
 def test_the_digest_covers_what_decides_an_events_bytes() -> None:
-    """And nothing else: what only decides how quickly it gets there may differ between hosts."""
+    """The digest covers exactly the settings that decide an event's bytes; others may differ between hosts."""
     plain = settings_digest(_config(), T)
     different = [
         _config(MASK),
@@ -71,7 +71,7 @@ def test_the_digest_covers_what_decides_an_events_bytes() -> None:
 
 
 def test_the_digest_is_no_hash_that_a_masked_value_could_have() -> None:
-    """The salt is its key as it is that of the hashes; but under another name, so that neither tells of the other."""
+    """The digest uses the salt under another name than masked values, so that neither reveals the other."""
     config = _config(SALT + MASK)
     digest = settings_digest(config, T).removeprefix("2:")
     assert "pepper" not in digest
@@ -81,7 +81,7 @@ def test_the_digest_is_no_hash_that_a_masked_value_could_have() -> None:
 
 @pytest.mark.parametrize("ending", ["", MASK, SALT + MASK, LIST])
 def test_digests_of_the_first_release_are_understood(ending: str) -> None:
-    """After an upgrade no table is copied again for nothing, and the digest is that of today."""
+    """A digest of release 0.1.0 is accepted without a new snapshot and replaced by today's."""
     config = _config(ending)
     states = STATES.with_settings(STATE.topic, _released(config, T))
     assert is_same(config, T, states.settings[STATE.topic])
@@ -92,8 +92,8 @@ def test_digests_of_the_first_release_are_understood(ending: str) -> None:
     assert list(changed.pending) == [STATE.topic]
 
 
-def test_a_job_with_other_settings_is_told_which_table_it_is() -> None:
-    """By what capture has written down, by what a copy's record says, and by what a mark says."""
+def test_a_job_with_other_settings_gets_the_tables_name() -> None:
+    """A mismatch with capture's record, the snapshot's record or a watermark names the table."""
     ours, theirs = _config(SALT + MASK), _config(MASK)
     states = record_settings(ours, STATES)
     assert recorded_settings_mismatch(ours, states, {"1": T}) is None
@@ -135,7 +135,7 @@ def _is_refused(config: Config, states: TableStates, now: TableState) -> bool:
     ],
 )
 def test_what_was_kept_back_cannot_be_forgotten(before: str, now: str, is_refused: bool) -> None:
-    """Only a line in the config lets it out. A table or a column that is gone from the source needs none."""
+    """A withheld column is published only with an explicit setting; one that no longer exists needs none."""
     states = record_settings(_config(before), STATES)
     refuse_removed(_config(now), states, {})
     if is_refused:
@@ -149,7 +149,7 @@ def test_what_was_kept_back_cannot_be_forgotten(before: str, now: str, is_refuse
 
 
 def test_a_table_that_comes_back_has_the_settings_of_then() -> None:
-    """Removed from the pipeline, its masks changed, taken in again: what was before says nothing about it."""
+    """A table that was removed and is added again is not bound by its earlier settings."""
     away = record_settings(_config(MASK), record_settings(_config(MASK), STATES).with_tables({}))
     assert (away.settings, away.protected) == ({}, {})
     back = record_settings(_config(LIST), away.with_tables(STATES.tables))
@@ -157,7 +157,7 @@ def test_a_table_that_comes_back_has_the_settings_of_then() -> None:
 
 
 def test_a_masked_column_that_was_dropped_may_leave_the_config() -> None:
-    """Its number in the catalog is gone; while the column is there, or another one was dropped, this is refused."""
+    """A dropped masked column may leave the config; an existing one may not."""
     states = record_settings(_config(MASK), STATES)
     assert not _is_refused(_config(), states, _with_columns(COLUMNS[0], COLUMNS[2]))
     assert _is_refused(_config(), states, _with_columns(COLUMNS[0], COLUMNS[1]))
@@ -165,7 +165,7 @@ def test_a_masked_column_that_was_dropped_may_leave_the_config() -> None:
 
 
 def test_a_record_of_the_first_release_tells_only_that_there_was_something() -> None:
-    """All lines of the table gone: refused. Some of them are there: the digest alone cannot tell what is missing."""
+    """With a digest of release 0.1.0, removing all settings of a table is refused; removing some cannot be noticed."""
     old = STATES.with_settings(STATE.topic, _released(_config(MASK), T))
     with pytest.raises(RefusedError, match=r"public\.t"):
         refuse_removed(_config(), old, {"1": STATE})

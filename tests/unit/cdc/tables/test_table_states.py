@@ -1,4 +1,4 @@
-"""What a difference between two looks at the catalog means for a table's topic."""
+"""What a difference between two readings of the catalog means for a table's topic."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def table(name: str = "t", **changes: Any) -> TableState:
 
 @dataclass
 class Look:
-    """Advances states as a look at the catalog does."""
+    """Advances the states as a reading of the catalog does."""
 
     states: TableStates = field(default_factory=TableStates)
 
@@ -74,12 +74,12 @@ class Look:
     ],
 )
 def test_only_what_changes_rows_without_row_events_makes_incomplete(now: TableState, reason: str | None) -> None:
-    """A drop, a new column that is NULL everywhere and a mere rewrite leave the topic as good as it was."""
+    """Only changes of rows without row events make a table incomplete, not a drop, a NULL column or a rewrite."""
     assert why_incomplete(table(), now) == reason
 
 
 def test_a_generated_column_that_becomes_an_ordinary_one() -> None:
-    """It enters the stream; rows that are there have a value that was never sent. What it was before never counts."""
+    """A generated column that becomes ordinary makes the table incomplete, and changes before that do not."""
     hidden = table(columns=[column(1, "id"), column(2, "a", is_streamed=False)])
     renamed = table(columns=[column(1, "id"), column(2, "b", is_streamed=False)])
     assert why_incomplete(hidden, table()) == "column a is generated no longer"
@@ -96,12 +96,12 @@ def test_a_generated_column_that_becomes_an_ordinary_one() -> None:
     ],
 )
 def test_partitions_that_come_empty_change_nothing(leaves: dict[str, bool], reason: str | None) -> None:
-    """One that was attached may have rows, one that is gone had some; one that was made as a partition was empty."""
+    """Attached and detached partitions make the table incomplete, and newly created ones do not."""
     assert why_incomplete(table(leaves={"7": True, "8": False}), table(leaves=leaves)) == reason
 
 
 def test_a_partition_that_was_away_meanwhile_is_told_from_one_that_was_rewritten() -> None:
-    """Nobody streams what is written to it while it is detached. New partitions are no rewrite of those that stay."""
+    """A partition detached meanwhile makes the table incomplete, and new partitions are no rewrite of others."""
     before = table(leaves={"7": True}, parts={"7": TablePartition("/700", "70")})
     away = table(leaves={"7": False}, parts={"7": TablePartition("/701", "70")})
     assert why_incomplete(before, away) == "a partition was detached and attached again"
@@ -120,7 +120,7 @@ def test_a_partition_that_was_away_meanwhile_is_told_from_one_that_was_rewritten
 
 
 def test_the_text_of_values_that_a_type_decides() -> None:
-    """An enum's label under another name is in every row that has it; a new label is in none."""
+    """A renamed enum label makes the table incomplete, and a new label does not."""
     before = table(forms={"90": "good", "91": "1:23"})
     assert why_incomplete(before, table(forms={"90": "good", "91": "1:23", "92": "bad"})) is None
     assert why_incomplete(before, table()) is None
@@ -128,7 +128,7 @@ def test_the_text_of_values_that_a_type_decides() -> None:
 
 
 def test_a_dropped_column_is_remembered_until_it_comes_back() -> None:
-    """Rows in the topic may still have its values, under a name that means NULL for them now."""
+    """A dropped column added again makes the table incomplete, since the topic has its old values."""
     poll = Look(TableStates(tables={"1": table(columns=[column(1, "id"), column(2, "a"), column(3, "b")])}))
     poll.at(100, {"1": table(columns=[column(1, "id"), column(3, "b")])})
     states = poll.at(200, {"1": table(columns=[column(1, "id"), column(3, "b"), column(4, "c")])})
@@ -138,8 +138,8 @@ def test_a_dropped_column_is_remembered_until_it_comes_back() -> None:
     assert states.tables["1"].dropped == []
 
 
-def test_a_name_that_came_and_went_between_two_looks() -> None:
-    """Rows went to its topic, which nobody owns: it is emptied, and the table copied. A name that stays is a rename."""
+def test_a_name_that_came_and_went_between_two_readings() -> None:
+    """A topic of a name that existed only between two readings is emptied, and the table copied."""
     known = TableStates(tables={"1": table("t")})
     assert known.with_temporary_name(1, "public", "t", "shop.public.t", 90) is known
     assert known.with_temporary_name(2, "public", "x", "shop.public.x", 90) is known
@@ -153,8 +153,8 @@ def test_a_name_that_came_and_went_between_two_looks() -> None:
     assert set(renamed.emptying) == {"shop.public.t"}
 
 
-def test_a_column_that_had_another_name_between_two_looks() -> None:
-    """Rows that came in between lack it. One that is only dropped, added, or never published says nothing."""
+def test_a_column_that_had_another_name_between_two_readings() -> None:
+    """A column renamed there and back makes the table incomplete, and an added or dropped one does not."""
     known = TableStates(tables={"1": table()})
     for columns in (["id", "a"], ["id"], ["id", "a", "b"]):
         assert known.with_renamed_columns(1, columns) is known
@@ -168,7 +168,7 @@ def test_a_column_that_had_another_name_between_two_looks() -> None:
 
 
 def test_the_first_mark_stands() -> None:
-    """What is missing began with the first change, whatever follows."""
+    """The first reason for incompleteness is kept."""
     poll = Look(TableStates(tables={"1": table()}))
     poll.at(100, {"1": table(key=["a"])})
     states = poll.at(200, {"1": table(key=["a"], columns=[column(1, "id"), column(2, "b")])})
@@ -176,7 +176,7 @@ def test_the_first_mark_stands() -> None:
 
 
 def test_new_tables_are_complete_only_if_they_and_their_topics_were_empty() -> None:
-    """Also those that the operator has added: rows that were there are not in the stream."""
+    """A new or added table is complete only if it and its topic are empty."""
     found = {"1": table("empty"), "2": table("filled"), "3": table("again")}
     states = Look().at(100, found, added={"1": None, "3": "its topic has rows"})
     assert states.pending == {
@@ -186,7 +186,7 @@ def test_new_tables_are_complete_only_if_they_and_their_topics_were_empty() -> N
 
 
 def test_a_table_that_is_gone_is_emptied_behind_its_last_row() -> None:
-    """Its mark goes with it; the LSN is one behind everything that was seen of it."""
+    """A dropped table's marker has an LSN after all its rows, and its incomplete state is removed."""
     poll = Look(TableStates(tables={"1": table()}, pending={"shop.public.t": IncompleteMark(50, "x")}))
     states = poll.at(100, {})
     assert states.pending == {}
@@ -196,7 +196,7 @@ def test_a_table_that_is_gone_is_emptied_behind_its_last_row() -> None:
 
 
 def test_tables_that_swap_their_names_are_both_incomplete() -> None:
-    """Neither topic may be emptied: both are in use."""
+    """When two tables swap names, both are incomplete and neither topic is emptied."""
     poll = Look(TableStates(tables={"1": table("a"), "2": table("b")}))
     states = poll.at(100, {"1": table("b"), "2": table("a")})
     assert set(states.pending) == {"shop.public.a", "shop.public.b"}
@@ -204,7 +204,7 @@ def test_tables_that_swap_their_names_are_both_incomplete() -> None:
 
 
 def test_a_relation_belongs_to_the_table_above_it() -> None:
-    """A partition that the stream tells of first is remembered with its root."""
+    """A partition seen first in the stream belongs to its root."""
     states = TableStates(tables={"1": table("root", leaves={"7": True}), "2": table("plain")})
     assert [found.table if (found := states.root_of(oid)) else None for oid in (1, 2, 7, 8)] == [
         "root",
@@ -218,7 +218,7 @@ def test_a_relation_belongs_to_the_table_above_it() -> None:
 
 
 def test_the_record_survives_and_a_newer_one_is_refused() -> None:
-    """What an older version cannot understand it must not overwrite."""
+    """The record survives, and one of a newer format is refused and not overwritten."""
     states = TableStates(
         tables={"1": table(leaves={"7": True})},
         pending={"shop.public.t": IncompleteMark(5, "x")},
@@ -229,15 +229,15 @@ def test_the_record_survives_and_a_newer_one_is_refused() -> None:
         decode_states(msgspec.structs.replace(states, format=FORMAT + 1).encode())
 
 
-def test_copy_mends_what_was_marked_before_it_began() -> None:
-    """A copy that began after the last mark clears it; one that was under way when the table changed again does not."""
+def test_a_snapshot_completes_only_earlier_marks() -> None:
+    """A snapshot completes tables marked before it began, and not those that changed during it."""
     states = TableStates().with_pending("shop.public.t", 100, "why").with_pending("shop.public.t", 200, "again")
     assert states.copied("shop.public.t", 150) is states
     assert states.copied("shop.public.t", 200).pending == {}
 
 
 def test_a_table_that_was_never_copied_is_incomplete_and_not_due() -> None:
-    """Until something else makes it incomplete: then all of it is copied, and the mark goes."""
+    """A table that was never copied is not due until another change makes it incomplete."""
     states = TableStates().never_copied("t", 16)
     assert states.pending["t"].by_choice
     assert states.due(first=False) == set()

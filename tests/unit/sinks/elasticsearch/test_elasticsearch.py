@@ -1,4 +1,4 @@
-"""Mappings, documents and answers of Elasticsearch, without a server."""
+"""Mappings, documents and errors of Elasticsearch, without a server."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def test_the_servers_number_never_contradicts_the_version(one: Version, other: V
 
 @given(one=versions, other=versions, narrow_to=st.none() | positions)
 def test_a_number_of_0_1_0_is_never_the_larger_one(one: Version, other: Version, narrow_to: int | None) -> None:
-    """A late request of release 0.1.0 with the same or a smaller version never wins against what was written since."""
+    """A late request of release 0.1.0 with the same or a smaller version never replaces a newer row."""
     smaller, larger = sorted((one, other))
     old = NARROW.number(smaller)
     numbering = VersionScheme(narrow_to or 0)
@@ -74,7 +74,7 @@ identifiers = st.text(st.characters(exclude_characters="\0", codec="utf-8"), min
 
 @given(one=identifiers, other=identifiers)
 def test_field_names_are_told_apart(one: str, other: str) -> None:
-    """Two columns never share a field, and none is ours or one of the server's."""
+    """Two columns never share a field, and no field has a name of ours or of the server."""
     assert (field_name(one) == field_name(other)) == (one == other)
     for name in (field_name(one), field_name(other)):
         assert name.strip()
@@ -96,7 +96,7 @@ values = st.recursive(
 
 @given(columns=st.dictionaries(identifiers, values, max_size=5), version=versions)
 def test_a_document_gives_its_row_back(columns: dict[str, object], version: Version) -> None:
-    """Byte by byte where no column has an odd name; with the same values in any case."""
+    """A document gives its row back with the same values, and the same bytes if no column has an odd name."""
     table = TableSchema("s", "t", "x.s.t", (), tuple(SchemaColumn(name, "text", -1) for name in columns))
     row = json.dumps(columns, ensure_ascii=False).encode()
     action, document = Documents(table).lines(Change("1", b"{}", version, row), 0).splitlines()
@@ -110,7 +110,7 @@ def test_a_document_gives_its_row_back(columns: dict[str, object], version: Vers
 
 
 def test_columns_are_mapped_by_their_types() -> None:
-    """Types of the users' own are matched as a whole, even where they are called like a built-in one."""
+    """A user's type with a built-in type's name is not mapped as the built-in one."""
     kinds = {
         "int8": "long",
         "_int8": "long",
@@ -133,7 +133,7 @@ def test_columns_are_mapped_by_their_types() -> None:
 
 
 def test_an_override_stands_instead_of_the_derived_mapping() -> None:
-    """With nested tables as they were written in the config."""
+    """A configured mapping, nested tables included, replaces the derived one."""
     table = TableSchema(
         "public", "orders", "x.public.orders", (), (SchemaColumn("note", "text", -1), SchemaColumn("n", "int4", -1))
     )
@@ -144,7 +144,7 @@ def test_an_override_stands_instead_of_the_derived_mapping() -> None:
 
 
 def test_a_generations_indices_are_told_apart() -> None:
-    """From each other, and from a table whose name ends like one."""
+    """Indices of two generations are distinct, and so is a table whose name ends like a generation."""
     table = TableSchema("public", "orders-g1", "x", (), ())
     assert index_of("shop", table, 12) == "shop.public.orders-2dg1-g12"
     assert split_generation("shop.public.orders-2dg1-g12") == ("shop.public.orders-2dg1", 12)
@@ -167,12 +167,12 @@ def test_a_generations_indices_are_told_apart() -> None:
     ],
 )
 def test_answers_are_sorted_by_what_to_do(status: int, kind: str, expected: type[Exception]) -> None:
-    """A denied request stops the store, a busy or blocked server is asked again, a missing index is a lost one."""
+    """A denied request is refused, a busy server is retried, and a missing index is a loss."""
     assert type(problem(status, kind)) is expected
 
 
 def test_reasons_quote_no_values() -> None:
-    """The server's words do."""
+    """A reason quotes the server's words and no values."""
     error = bulk.BulkError(
         type="document_parsing_exception",
         reason="[1:9] failed to parse field [age] of type [long] in document with id '7'. Preview: 'Ada'",
@@ -192,7 +192,7 @@ def test_reasons_quote_no_values() -> None:
 
 @given(sizes=st.lists(st.integers(1, 50), max_size=30), limit=st.integers(10, 60))
 def test_requests_hold_everything_once_within_the_limit(sizes: list[int], limit: int) -> None:
-    """In order; only an item that is larger by itself makes a larger request."""
+    """Requests have every item once, in order; only a single large item exceeds the limit."""
     items = [bulk.BulkItem(b"x" * size, number) for number, size in enumerate(sizes)]
     portions = list(bulk.requests(items, limit))
     assert [item for portion in portions for item in portion] == items
@@ -227,7 +227,7 @@ WRITTEN = ["index", "history 0", "history 1"]
     ],
 )
 def test_an_index_is_known_by_its_uuid_and_histories(found: FoundIndices | None, lost: bool) -> None:
-    """Any of them another one, and the index is not the one that was written; the reason names it."""
+    """An index with another uuid or history is lost, and the reason names it."""
     reason = why_lost({} if found is None else {"t-g1": found}, ["t-g1"], {"t-g1": WRITTEN})
     assert (reason is not None) == lost
     assert reason is None or "t-g1" in reason
@@ -238,7 +238,7 @@ def test_an_index_is_known_by_its_uuid_and_histories(found: FoundIndices | None,
     [FoundIndices("index", True, {0: "history 0"}), FoundIndices("index", False, {0: "history 0", 1: "history 1"})],
 )
 def test_an_index_that_is_closed_or_not_all_there_is_not_lost(found: FoundIndices) -> None:
-    """A shard that is started later is not a loss."""
+    """A closed index, or one with an unstarted shard, is not lost."""
     with pytest.raises(TransientError) as raised:
         why_lost({"t-g1": found}, ["t-g1"], {"t-g1": WRITTEN})
     assert not isinstance(raised.value, PositionLostError)

@@ -1,4 +1,4 @@
-"""Names and types in the warehouse: reversible where they must be, never two of ours for one, exact or a string."""
+"""Names and types in the warehouse: reversible, never the same for two tables, exact or a string."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ def _table(schema: str, table: str, *columns: SchemaColumn) -> TableSchema:
 
 
 def test_no_schema_of_the_source_has_the_name_of_one_of_ours() -> None:
-    """A schema called like our namespaces gets an escape, and two tables never share a name."""
+    """A schema named like our namespaces is escaped, and two tables never share a name."""
     plain, posing = _table("public", "orders"), _table("public__history", "orders")
     assert naming.history_table(plain) == ("public__history", "orders")
     assert naming.current_table(posing) == ("public-5f_history", "orders")
@@ -29,7 +29,7 @@ def test_no_schema_of_the_source_has_the_name_of_one_of_ours() -> None:
 
 
 def test_columns_keep_their_names_unless_they_would_be_misread() -> None:
-    """Dots, quotes and blanks are escaped, names that differ only in case are told apart, ours are never taken."""
+    """Dots, quotes, blanks and our own names are escaped, and names that differ only in case stay distinct."""
     names = naming.column_names(["id", "ID", "a.b", 'a"b', "größe", "_tailrace_op", "__tailrace_op"])
     assert names == ["id", "ID_", "a-2eb", "a-22b", "größe", "__tailrace_op", "___tailrace_op"]
     assert len({name.lower() for name in names}) == len(names)
@@ -60,7 +60,7 @@ def test_columns_keep_their_names_unless_they_would_be_misread() -> None:
     ],
 )
 def test_a_type_has_a_column_that_holds_it_exactly_or_a_string(type_name: str, modifier: int, wanted: str) -> None:
-    """Also the way to Iceberg and back."""
+    """Each type has an exact column or a string, also after the way to Iceberg and back."""
     column = SchemaColumn("c", type_name, modifier)
     assert spark_type(column) == wanted
     columns = warehouse_columns(_table("public", "t", column))
@@ -71,7 +71,7 @@ def test_a_type_has_a_column_that_holds_it_exactly_or_a_string(type_name: str, m
 
 
 def test_only_what_changes_no_value_is_widened_in_place() -> None:
-    """Iceberg's rules: whole numbers, floats and digits before the point grow; nothing else, and nothing shrinks."""
+    """Only integers, floats and precision are widened in place, and nothing is narrowed."""
     assert widens("int", "bigint")
     assert widens("float", "double")
     assert widens("decimal(10,2)", "decimal(12,2)")
@@ -92,5 +92,5 @@ def test_only_what_changes_no_value_is_widened_in_place() -> None:
 def test_a_batch_asks_for_the_ranges_that_its_keys_lie_in(
     keys: list[int], most: int, ranges: list[tuple[int, int]]
 ) -> None:
-    """Every key is in one of them, and the widest gaps are in none."""
+    """Every key of a batch is in one of the ranges, and the widest gaps are in none."""
     assert key_ranges(keys, most) == ranges

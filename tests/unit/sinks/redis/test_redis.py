@@ -20,7 +20,7 @@ identifiers = st.text(st.characters(exclude_characters="\0", codec="utf-8"), min
 
 @given(schema=identifiers, table=identifiers, row=st.text(max_size=10))
 def test_no_row_has_a_key_of_ours(schema: str, table: str, row: str) -> None:
-    """Whatever the table is called, and whatever the row's id is."""
+    """For any table name and row id, a row's key is none of ours."""
     key = row_prefix("shop", TableSchema(schema, table, "", (), ())) + row
     ours = (name_key("shop"), markers_key("shop"), state_key("shop", "cache"))
     assert not any(key == own or key.startswith(f"{own}:") for own in ours)
@@ -28,7 +28,7 @@ def test_no_row_has_a_key_of_ours(schema: str, table: str, row: str) -> None:
 
 @given(schema=identifiers, table=identifiers)
 def test_a_tables_pattern_is_its_own_prefix(schema: str, table: str) -> None:
-    """Nothing in it but the star at its end is a pattern: the escapes hold only letters, digits, `_` and `-`."""
+    """Only the final star of a table's pattern is a wildcard."""
     what = TableSchema(schema, table, "", (), ())
     pattern = row_pattern("my-shop", what)
     plain = pattern.removesuffix("*").replace("\\", "")
@@ -61,7 +61,7 @@ SCRIPT = "Command # 3 (EVALSHA 1af7 101 shop:public.orders:SECRET) of pipeline c
     ],
 )
 def test_errors_are_sorted_by_what_to_do(error: Exception, expected: type[Exception]) -> None:
-    """What passes is retried, what a person must mend is refused; the command, which has a row's id, is not quoted."""
+    """Transient errors are retried, others are refused, and the command with the row's id is not quoted."""
     found = translate(error)
     assert type(found) is expected
     assert "SECRET" not in str(found)

@@ -1,4 +1,4 @@
-"""When a rebuilt store may call itself complete."""
+"""When a rebuilt store counts as complete."""
 
 from __future__ import annotations
 
@@ -30,12 +30,12 @@ def _facts(starts: list[int], partitions: int = 2) -> dict[str, TopicFacts]:
 
 
 def test_a_whole_topic_gives_no_reason() -> None:
-    """Log start 0, compacted, the recorded id and partitions, the initial snapshot complete."""
+    """A compacted topic from offset 0 with the recorded id and partitions and a complete snapshot is complete."""
     assert reasons_before(_progress(), _facts([0, 0]), {"t": "compact"}) == []
 
 
 def test_each_lack_is_named() -> None:
-    """Whatever makes the topic no whole copy of its table."""
+    """Each reason for which a topic is no whole copy of its table is named."""
     reasons = reasons_before(_progress("copying"), _facts([0, 0]), {"t": "compact"})
     assert reasons == ["the initial snapshot is not complete"]
     assert "deleted from the beginning of t" in reasons_before(_progress(), _facts([0, 1]), {"t": "compact"})[0]
@@ -45,7 +45,7 @@ def test_each_lack_is_named() -> None:
 
 
 def test_a_slow_build_is_never_complete() -> None:
-    """Deletes that were written meanwhile may have been forgotten before they were read."""
+    """A build longer than delete retention is incomplete, since deletes may have been removed unread."""
     assert why_too_slow(999, 1000) is None
     assert "set back" in (why_too_slow(-1, 1000) or "")
     reason = why_too_slow(1000, 1000)
@@ -56,7 +56,7 @@ def test_a_slow_build_is_never_complete() -> None:
 
 
 def test_pending_tables_and_wrong_counts_are_reasons() -> None:
-    """A row that is parked may be there in an earlier state, or not."""
+    """Pending tables, wrong counts and parked rows are reasons for incompleteness."""
     states = TableStates().with_pending("t", 16, "column x was renamed to y")
     reasons = reasons_after(
         states, too_slow=None, expected={"t": range(9, 11), "u": range(5, 6)}, found={"t": 9, "u": 4}
@@ -65,7 +65,7 @@ def test_pending_tables_and_wrong_counts_are_reasons() -> None:
 
 
 def test_parked_rows_are_an_exception_and_said() -> None:
-    """ "Complete except N" is not complete."""
+    """A build with parked rows reports "complete except N"."""
     verdict = Completeness(lsn=8, rows=1000, parked=2)
     assert str(verdict) == "complete as of 0/8, 1,000 rows except 2 parked"
     assert not verdict.complete

@@ -1,4 +1,4 @@
-"""A row in a store's shape: bytes that are kept stay as they are."""
+"""A row in a store's shape keeps the bytes of its unchanged values."""
 
 from __future__ import annotations
 
@@ -22,13 +22,13 @@ _AFTER = b'{"id":1,"n":1.0e+20,"t":"a\\u00e9b","total":"5.00"}'
 def test_kept_values_are_not_touched(
     kept: tuple[str, ...] | None, replaced: tuple[str, ...], computed: str | None, row: bytes
 ) -> None:
-    """No number is spelled anew, no text is escaped differently; computed fields stand behind."""
+    """Numbers and text keep their spelling, and computed fields come last."""
     shape = RowShape(None if kept is None else frozenset(kept), frozenset(replaced), evaluated=True)
     assert shape.row(_AFTER, computed) == row
 
 
 def test_what_spark_says_decides() -> None:
-    """Kept, left out, or failed: a row that nobody has looked at is never taken as good."""
+    """A row is kept, left out or failed as Spark says, and an unevaluated row is not kept."""
     shape = RowShape(None, frozenset(), evaluated=True)
     assert shaped_row(shape, _AFTER, {"kept": True, "computed": None, "failure": None}) == _AFTER
     assert shaped_row(shape, _AFTER, {"kept": False, "computed": None, "failure": None}) is None

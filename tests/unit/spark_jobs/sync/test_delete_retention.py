@@ -1,4 +1,4 @@
-"""When a running store counts as caught up, and when a delete may have been forgotten before it was read."""
+"""When a running store counts as caught up, and when a delete may have been removed before it was read."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ HOUR_MS = 3_600_000
 
 
 class _Broker:
-    """Its time, and where its topic ends; `clock` is our own."""
+    """A broker's time and end offsets; `clock` is our own time."""
 
     def __init__(self) -> None:
         self.now_ms = 100 * HOUR_MS
@@ -32,7 +32,7 @@ class _Broker:
         )
 
     def passes(self, hours: float, ours: float | None = None) -> None:
-        """By the broker's clock, and by ours."""
+        """Advance the broker's clock, and ours."""
         self.now_ms += round(hours * HOUR_MS)
         self.clock += (hours if ours is None else ours) * 3600
 
@@ -52,7 +52,7 @@ def _point(broker_ms: int) -> Point:
 
 
 def test_a_store_that_has_read_to_the_end_is_caught_up_now(broker: _Broker) -> None:
-    """The ends are the broker's own answer."""
+    """A store at the broker's end offsets is caught up now."""
     retention = broker.retention()
     broker.passes(1)
     assert retention.poll({"t": [5]}, None)
@@ -60,7 +60,7 @@ def test_a_store_that_has_read_to_the_end_is_caught_up_now(broker: _Broker) -> N
 
 
 def test_silence_is_not_the_end(broker: _Broker) -> None:
-    """However often it looks: a store that does not read what is there is not caught up, and refuses in the end."""
+    """A store that does not read existing records is not caught up, and refuses in the end."""
     retention = broker.retention()
     for _ in range(9):
         broker.passes(1)
@@ -71,7 +71,7 @@ def test_silence_is_not_the_end(broker: _Broker) -> None:
 
 
 def test_a_store_that_is_always_a_little_behind_goes_on(broker: _Broker) -> None:
-    """It is caught up as of the progress record that it covers."""
+    """A store with constant lag is caught up as of the progress record that it covers."""
     retention = broker.retention()
     for _ in range(50):
         broker.passes(1)
@@ -80,7 +80,7 @@ def test_a_store_that_is_always_a_little_behind_goes_on(broker: _Broker) -> None
 
 
 def test_a_clock_that_stood_still_hides_nothing(broker: _Broker) -> None:
-    """A suspended host: our clock counts a minute, the broker's a month."""
+    """After a suspend, in which our clock counts a minute and the broker's a month, the store refuses."""
     retention = broker.retention()
     broker.passes(30 * 24, ours=1 / 30)
     with pytest.raises(RefusedError, match="720"):
@@ -88,7 +88,7 @@ def test_a_clock_that_stood_still_hides_nothing(broker: _Broker) -> None:
 
 
 def test_the_broker_is_asked_now_and_then_only(broker: _Broker) -> None:
-    """By our clock; and not being answered proves nothing."""
+    """The broker is queried at intervals of our clock, and a missing answer proves nothing."""
     retention = broker.retention()
     broker.passes(1, ours=0.001)
     assert not retention.poll({"t": [5]}, None)
@@ -101,7 +101,7 @@ def test_the_broker_is_asked_now_and_then_only(broker: _Broker) -> None:
 
 
 def test_a_brokers_clock_that_is_set_back_leaves_no_time_in_the_future(broker: _Broker) -> None:
-    """What was written under the wrong time must not count for longer than it is worth."""
+    """After the broker's clock is set back, a time in the future does not count for longer."""
     retention = broker.retention()
     broker.passes(-24, ours=1)
     assert retention.poll({"t": [4]}, _point(broker.now_ms + 24 * HOUR_MS))
@@ -113,5 +113,5 @@ def test_a_brokers_clock_that_is_set_back_leaves_no_time_in_the_future(broker: _
     [(0, False), (9 * HOUR_MS, False), (10 * HOUR_MS, True), (-60_000, False), (-2 * HOUR_MS, True)],
 )
 def test_a_time_in_the_future_is_no_evidence(age: int, expected: bool) -> None:
-    """A few seconds are the difference between two brokers."""
+    """A time in the future proves nothing, except for a few seconds between two brokers."""
     assert is_too_old(100 * HOUR_MS - age, 100 * HOUR_MS, 10 * HOUR_MS) is expected

@@ -1,4 +1,4 @@
-"""Where a store's reading begins, and when it must not."""
+"""The offsets at which a store starts to read, and when it must not start."""
 
 from __future__ import annotations
 
@@ -51,14 +51,14 @@ def _position(*offsets: int, caught_up_ms: int = 0, pipeline_id: str = "mine", p
 
 
 def test_a_new_store_begins_at_the_beginning() -> None:
-    """And counts as caught up from now on: an empty store has no ghosts."""
+    """A new store starts at offset 0 and counts as caught up."""
     found = starting_position("s", Position(owner="me"), _facts(ends=[5, 5]), _progress(), now_ms=7)
     assert found.topics == {"t": TopicPosition("id", (0, 0))}
     assert found.caught_up_broker_ms == 7
 
 
-def test_a_known_position_is_gone_on_from() -> None:
-    """Topics that are gone are left out."""
+def test_a_known_position_is_continued() -> None:
+    """Reading continues from the position, without topics that no longer exist."""
     position = _position(3, 4, caught_up_ms=10)
     position.topics["gone"] = TopicPosition("x", (1,))
     found = starting_position("s", position, _facts(ends=[5, 5]), _progress(), now_ms=11)
@@ -78,23 +78,23 @@ def test_a_known_position_is_gone_on_from() -> None:
         (msgspec.structs.replace(_position(3), caught_up_ms=2 * HOUR_MS), _facts(ends=[5]), "Nothing proves"),
     ],
 )
-def test_what_could_leave_ghosts_or_holes_is_refused(
+def test_a_position_that_could_miss_records_is_refused(
     position: Position, facts: dict[str, TopicFacts], words: str
 ) -> None:
-    """With the reason, and with the command that mends it."""
+    """A position that could miss changes or deletes is refused with the reason and the bootstrap command."""
     with pytest.raises(RefusedError, match=words) as refused:
         starting_position("search", position, facts, _progress(), now_ms=2 * HOUR_MS)
     assert "tailrace bootstrap search" in str(refused.value)
 
 
-def test_who_has_read_everything_is_never_too_old() -> None:
-    """Nothing was written while it was away, so nothing was missed: it counts as caught up now."""
+def test_a_store_that_has_read_everything_is_never_too_old() -> None:
+    """A store at the end of every topic is caught up now, whatever its time."""
     found = starting_position("s", _position(5, caught_up_ms=1), _facts(ends=[5]), _progress(), now_ms=9 * HOUR_MS)
     assert found.caught_up_broker_ms == 9 * HOUR_MS
 
 
-def test_a_topic_that_a_recovery_has_made_anew_is_read_from_its_beginning() -> None:
-    """It holds a whole copy; one that anybody else has made anew is refused as ever."""
+def test_a_topic_that_a_recovery_has_created_again_is_read_from_its_beginning() -> None:
+    """A topic created again by a recovery is read from offset 0, and any other is refused."""
     position, facts = _position(3, 3), _facts(ends=[5, 5], topic_id="new")
     name = next(iter(facts))
     found = starting_position("s", position, facts, _progress({name: "new"}), now_ms=7)
@@ -105,7 +105,7 @@ def test_a_topic_that_a_recovery_has_made_anew_is_read_from_its_beginning() -> N
 
 @pytest.mark.parametrize("theirs", ["theirs", ""])
 def test_a_store_of_another_pipeline_is_refused(theirs: str) -> None:
-    """Also where topics of the same names were made again by a recovery of this one."""
+    """A store of another pipeline is refused, also if a recovery created the topics again."""
     found, facts = _position(3, pipeline_id=theirs), _facts(ends=[5], topic_id="new")
     for remade in ({}, {"t": "new"}):
         with pytest.raises(RefusedError, match="another pipeline") as refused:
@@ -116,8 +116,11 @@ def test_a_store_of_another_pipeline_is_refused(theirs: str) -> None:
 
 
 def test_a_store_of_an_older_release_is_gone_on_with_if_it_has_read_these_topics() -> None:
-    """Release 0.1.0 wrote no id. A store that has read one of these very topics, and is not ahead, is this pipeline's;
-    an empty one belongs to the first that takes it."""
+    """A store of release 0.1.0, which wrote no pipeline id, is accepted if it has read one of these topics and is not
+    ahead.
+
+    An empty store belongs to the first pipeline that takes it.
+    """
     facts = _facts(ends=[5])
     found = starting_position("s", _position(3, pipeline_id=""), facts, _progress(), now_ms=7)
     assert (found.pipeline_id, found.topics["t"].next_offsets) == ("mine", (3,))

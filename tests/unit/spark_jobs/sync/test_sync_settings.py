@@ -1,4 +1,4 @@
-"""What `tailrace sync` tells Spark, beside what the user does."""
+"""The Spark options of `tailrace sync`, and the user's own."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def _config(folder: Path, rest: str = "") -> Config:
 
 
 def test_java_compiles_quickly_where_only_small_batches_run(tmp_path: Path) -> None:
-    """Not in a driver that merges into a warehouse; and what the user says comes last, so it wins."""
+    """Fast JVM compilation is set except for a driver that merges into a warehouse; the user's option wins."""
     user = '[spark.options]\n"spark.driver.extraJavaOptions" = "-XX:TieredStopAtLevel=4"\n'
     name = "spark.driver.extraJavaOptions"
     assert driver_config(_config(tmp_path), ["cache"]).spark.options[name] == "-XX:TieredStopAtLevel=1"
@@ -31,7 +31,7 @@ def test_java_compiles_quickly_where_only_small_batches_run(tmp_path: Path) -> N
 
 
 def test_every_store_has_a_place_for_its_tasks(tmp_path: Path) -> None:
-    """Also on a machine with fewer cores; a master that the user names is left alone."""
+    """Every store has a task slot on machines with few cores; a master that the user names is kept."""
     config = _config(tmp_path)
     places = sum(config.stores[name].parallelism for name in _STORES)
     master = driver_config(config, list(_STORES)).spark.master

@@ -1,4 +1,6 @@
-"""Records in offset order become the last change of each key; TRUNCATE and versions decide what is dead."""
+"""Records in offset order are reduced to the last change of each key; TRUNCATE and versions decide which rows
+remain.
+"""
 
 from __future__ import annotations
 
@@ -32,7 +34,7 @@ def _rows(reduction: Reduction) -> dict[str, Any]:
 
 
 def test_the_last_record_of_a_key_stands_and_keeps_its_bytes() -> None:
-    """`after` is not parsed: spaces, digits and the order of its members stay."""
+    """The last record keeps the bytes of `after`: spaces, digits and member order."""
     reduction = Reduction({})
     _feed(
         reduction,
@@ -44,11 +46,11 @@ def test_the_last_record_of_a_key_stands_and_keeps_its_bytes() -> None:
     )
     assert _rows(reduction) == {"a": b'{"id": 1, "n": 1.100}', "b": None}
     assert reduction.events == {TOPIC: 5}
-    assert _rows(reduction) == {}, "it starts anew after it was taken"
+    assert _rows(reduction) == {}, "it is empty after it was taken"
 
 
 def test_a_tombstone_alone_is_a_delete() -> None:
-    """After compaction it may be all that is left."""
+    """A tombstone alone, as compaction may leave it, is a delete."""
     reduction = Reduction({})
     _feed(reduction, (0, "a", None, 7))
     assert _rows(reduction) == {"a": None}
@@ -61,8 +63,8 @@ def test_an_older_version_does_not_replace_a_newer_one() -> None:
     assert _rows(reduction) == {"a": b'{"n":2}'}
 
 
-def test_a_marker_is_found_and_kills_what_is_older() -> None:
-    """Rows below it are deletes at its version, wherever they stand; a marker is never a row."""
+def test_a_marker_is_found_and_removes_what_is_older() -> None:
+    """Rows below a marker become deletes at its version at any place, and a marker is never a row."""
     reduction = Reduction({})
     _feed(
         reduction,
@@ -81,7 +83,7 @@ def test_a_marker_is_found_and_kills_what_is_older() -> None:
 
 
 def test_a_marker_that_was_swept_for_is_not_found_again() -> None:
-    """Each partition has its own marker of one TRUNCATE: one sweep is enough."""
+    """The markers of one TRUNCATE in several partitions cause one sweep."""
     reduction = Reduction({TOPIC: _stamp(5)}, leave_out_dead=True)
     _feed(reduction, (0, "a", _event("c", '{"n":1}'), 4), (0, "marker", _event("t"), 5), (0, "b", None, 6))
     assert reduction.found == {}
@@ -89,7 +91,7 @@ def test_a_marker_that_was_swept_for_is_not_found_again() -> None:
 
 
 def test_a_change_carries_what_the_store_needs() -> None:
-    """Id, key, version and the row's bytes."""
+    """A change has the id, the key, the version and the row's bytes."""
     (change,) = changes_of({b'{"a":1,"b":"x"}': Held(_stamp(3), b'{"a":1}', 0, 9)})
     assert change.id == '["1","x"]'
     assert (change.version.position, change.version.seq) == (24, 1)
@@ -97,8 +99,8 @@ def test_a_change_carries_what_the_store_needs() -> None:
 
 
 @pytest.mark.parametrize("value", [0, 42, -7, 10**30, "42", "", "a:1", 'x":5', 'say "', True])
-def test_the_short_way_to_an_id_gives_the_same(value: object) -> None:
-    """Whatever the column is called, and whatever is in it."""
+def test_the_fast_path_to_an_id_gives_the_same(value: object) -> None:
+    """The fast path gives the same id for any column name and value."""
     for name in ("id", 'odd":7', "a:b"):
         key = json.dumps({name: value}, separators=(",", ":")).encode()
         held = Held(_stamp(3), None, 0, 0)

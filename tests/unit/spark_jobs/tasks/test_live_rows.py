@@ -1,4 +1,4 @@
-"""The rows that a store must have, counted from what tasks saw; and how topics are cut into their ranges."""
+"""The rows that a store must have, counted by tasks; and topics cut into ranges."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ def _stamp(number: int) -> bytes:
 
 
 def _groups(states: list[tuple[bytes, int, int, int, bool]], groups: int) -> dict[int, list[bytes]]:
-    """Each state by itself, as from tasks of their own: key, partition, offset, version, live."""
+    """Each state in a group of its own, as from separate tasks: key, partition, offset, version, live."""
     found: dict[int, list[bytes]] = {}
     for key, partition, offset, version, live in states:
         for group, data in packed([key], [partition], [offset], [_stamp(version)], [live], groups):
@@ -26,7 +26,7 @@ def _groups(states: list[tuple[bytes, int, int, int, bool]], groups: int) -> dic
 
 
 def test_the_last_state_of_each_key_counts_once() -> None:
-    """By offset, whichever task came first; a delete counts nothing; another partition's key is another."""
+    """The state with the largest offset counts in any task order; a delete counts as none."""
     states = [(b"a", 0, 5, 5, True), (b"a", 0, 2, 2, False), (b"b", 0, 3, 3, True), (b"b", 0, 9, 9, False)]
     states += [(b"c", 1, 1, 1, True), (b"a", 1, 1, 1, True)]
     for groups in (1, 3):
@@ -34,7 +34,7 @@ def test_the_last_state_of_each_key_counts_once() -> None:
 
 
 def test_rows_below_a_marker_do_not_count() -> None:
-    """Its own version is not below it; position and number decide, in this order."""
+    """Rows with a smaller position or sequence than the marker do not count; its own version does."""
     states = [(b"a", 0, 1, 4, True), (b"b", 0, 2, 5, True), (b"c", 0, 3, 6, True)]
     (group,) = _groups(states, 1).values()
     assert [live_rows(group, _stamp(each)) for each in (4, 5, 6, 7)] == [3, 2, 1, 0]
@@ -42,8 +42,8 @@ def test_rows_below_a_marker_do_not_count() -> None:
     assert live_rows(group, same_commit) == 1
 
 
-def test_it_agrees_with_a_plain_count() -> None:
-    """Of many random states in many groups, with keys of any length."""
+def test_the_count_agrees_with_a_plain_count() -> None:
+    """For many random states and keys of any length the count equals a plain one."""
     generator = random.Random(7)
     states = [
         (b"k" * (each % 40) + b"%d" % generator.randrange(500), each % 3, each, each, generator.random() < 0.7)
@@ -56,7 +56,7 @@ def test_it_agrees_with_a_plain_count() -> None:
 
 
 def test_a_marker_reaches_every_group_and_the_rest_goes_through() -> None:
-    """Counting changes nothing of what tasks say; keys are left out."""
+    """Each group gets the marker, and other task messages pass unchanged, without keys."""
     groups = 3
     keys = _groups([(b"%d" % number, 0, number, number, True) for number in range(40)], groups)
     answers: list[Answer] = [
@@ -71,7 +71,7 @@ def test_a_marker_reaches_every_group_and_the_rest_goes_through() -> None:
 
 
 def test_topics_are_cut_without_gaps() -> None:
-    """Every offset is in one range, in order; what is empty has none."""
+    """Every offset is in exactly one range, in order, and an empty topic has no range."""
     start, end = {"a": [0, 7, 5], "b": [0]}, {"a": [250, 7, 6], "b": [100]}
     found = cut(start, end, 100)
     assert found[:3] == [TopicRange("a", 0, 0, 83), TopicRange("a", 0, 83, 166), TopicRange("a", 0, 166, 250)]

@@ -1,4 +1,4 @@
-"""From messages to records: numbers, versions, deletes, key changes, TRUNCATE, and what is left out after a restart."""
+"""From messages to records: numbers, versions, deletes, key changes, TRUNCATE, and skipping after a restart."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ ITEMS = 16_400
 
 
 def test_changes_of_a_transaction_are_numbered_from_one() -> None:
-    """The version is the commit's LSN and the number of the change in its transaction; the next one starts again."""
+    """The version is the commit's LSN and the change's number, which starts again with each transaction."""
     feed = Feed(make_table())
     feed.transaction(0x5000, insert(ORDERS, ["1", "a"]), update(ORDERS, ["1", "b"]))
     feed.transaction(0x6000, insert(ORDERS, ["2", "c"]))
@@ -49,7 +49,7 @@ def test_changes_of_a_transaction_are_numbered_from_one() -> None:
 
 
 def test_the_numbers_run_through_all_tables_of_a_transaction() -> None:
-    """One order for everything; Debezium's two counts are per transaction and per table."""
+    """Numbers give one order over all tables; Debezium's two counts are per transaction and per table."""
     feed = Feed(make_table(), make_table(ITEMS, "items"))
     feed.transaction(0x5000, insert(ORDERS, ["1", "a"]), insert(ITEMS, ["1", "x"]), insert(ORDERS, ["2", "b"]))
     counted = [value_of(record)["transaction"] for record in feed.records]
@@ -60,7 +60,7 @@ def test_the_numbers_run_through_all_tables_of_a_transaction() -> None:
 
 
 def test_the_base_raises_every_position() -> None:
-    """After a recovery onto a server whose LSNs start lower, new changes must still win; the LSNs stay the server's."""
+    """After a recovery onto a server with lower LSNs, the base makes new versions larger; LSNs stay the server's."""
     feed = Feed(make_table(), base=0x10_0000)
     feed.transaction(0x5000, insert(ORDERS, ["1", "a"]))
     (record,) = feed.records
@@ -70,7 +70,7 @@ def test_the_base_raises_every_position() -> None:
 
 
 def test_the_version_in_the_header_is_the_one_in_the_value() -> None:
-    """A reader may take either."""
+    """The version in the header equals the one in the value."""
     feed = Feed(make_table())
     feed.transaction(0x5000, insert(ORDERS, ["1", "a"]), delete(ORDERS, key=["1", None]))
     events = [record for record in feed.records if record.value is not None]
@@ -81,7 +81,7 @@ def test_the_version_in_the_header_is_the_one_in_the_value() -> None:
 
 
 def test_the_sequence_names_the_end_of_the_last_commit() -> None:
-    """As Debezium does: null before the first, then the last commit's end and the change's own LSN."""
+    """As in Debezium, the sequence is null before the first commit, then the last commit's end and the change's LSN."""
     feed = Feed(make_table())
     feed.transaction(0x5000, insert(ORDERS, ["1", "a"]))
     feed.transaction(0x6000, insert(ORDERS, ["2", "a"]))
@@ -90,8 +90,8 @@ def test_the_sequence_names_the_end_of_the_last_commit() -> None:
     assert sequences == [[None, lsns[0]], [str(0x5000 + 48), lsns[1]]]
 
 
-def test_the_origin_of_a_replicated_transaction_is_told() -> None:
-    """A transaction that this server itself got by replication says from where; the next one does not inherit it."""
+def test_the_origin_of_a_replicated_transaction_is_published() -> None:
+    """A replicated transaction has its origin, and the next transaction does not inherit it."""
     feed = Feed(make_table())
     feed.transaction(0x5000, origin(0x99, 'node "b" 100%'), insert(ORDERS, ["1", "a"]))
     feed.transaction(0x6000, insert(ORDERS, ["2", "a"]))
@@ -100,7 +100,7 @@ def test_the_origin_of_a_replicated_transaction_is_told() -> None:
 
 
 def test_names_with_percent_signs_and_quotes_do_not_break_the_envelope() -> None:
-    """The envelope is a template that is formatted twice; names are data."""
+    """Names with percent signs and quotes are data, although the envelope is a format template."""
     table = make_table(name='%d "100%%" %b', columns=[('%(id)s"', INT8, True), ("%", TEXT, False)], key=['%(id)s"'])
     feed = Feed(table)
     feed.transaction(0x5000, insert(ORDERS, ["1", "%s %b"]))
@@ -115,7 +115,7 @@ def test_names_with_percent_signs_and_quotes_do_not_break_the_envelope() -> None
 
 
 def test_a_delete_is_followed_by_a_tombstone_of_the_same_version() -> None:
-    """After compaction the tombstone may be all that is left, so it carries the version too."""
+    """The tombstone has the delete's version, since compaction may leave the tombstone alone."""
     feed = Feed(make_table())
     feed.transaction(0x5000, delete(ORDERS, key=["1", None]))
     assert outline(feed.records) == [("d", '{"id":1}', Version(0x5000, 1)), (None, '{"id":1}', Version(0x5000, 1))]
@@ -123,8 +123,8 @@ def test_a_delete_is_followed_by_a_tombstone_of_the_same_version() -> None:
     assert (value["before"], value["after"]) == ({"id": 1, "name": None}, None)
 
 
-def test_old_rows_are_told_where_the_replica_identity_gives_them() -> None:
-    """Under FULL `before` is the whole row, also of an update."""
+def test_old_rows_are_published_where_the_replica_identity_gives_them() -> None:
+    """Under FULL `before` is the whole old row, also for an update."""
     feed = Feed(make_table(columns=full(), identity="f"))
     feed.transaction(0x5000, update(ORDERS, ["1", "b"], old=["1", "a"]), delete(ORDERS, old=["1", "b"]))
     befores = [value_of(record)["before"] for record in feed.records if record.value is not None]
@@ -133,7 +133,7 @@ def test_old_rows_are_told_where_the_replica_identity_gives_them() -> None:
 
 @pytest.mark.parametrize("quick", [True, False], ids=["quick", "decoded"])
 def test_a_key_change_deletes_the_old_key_and_inserts_the_new_one(quick: bool) -> None:
-    """Both halves share the version and name each other in Debezium's headers, on the tombstone too."""
+    """Both events share the version and name each other in Debezium's headers, the tombstone included."""
     feed = Feed(make_table(), quick=quick)
     feed.transaction(0x5000, update(ORDERS, ["2", "a"], key=["1", None]), update(ORDERS, ["3", "a"]))
     assert outline(feed.records) == [
@@ -153,7 +153,7 @@ def test_a_key_change_deletes_the_old_key_and_inserts_the_new_one(quick: bool) -
 
 @pytest.mark.parametrize("quick", [True, False], ids=["quick", "decoded"])
 def test_a_key_change_under_full_identity_has_the_whole_old_row(quick: bool) -> None:
-    """The delete shows the row as it was; the insert has no `before`."""
+    """The delete has the whole old row, and the insert has no `before`."""
     feed = Feed(make_table(columns=full(), identity="f"), quick=quick)
     feed.transaction(0x5000, update(ORDERS, ["2", "b"], old=["1", "a"]))
     gone, tombstone, new = feed.records
@@ -163,14 +163,14 @@ def test_a_key_change_under_full_identity_has_the_whole_old_row(quick: bool) -> 
 
 
 def test_an_old_key_that_equals_the_new_one_is_no_key_change() -> None:
-    """Postgres sends the old key also when it is stored out of line and did not change."""
+    """An old key equal to the new one, which Postgres sends for a TOASTed key, is no key change."""
     feed = Feed(make_table())
     feed.transaction(0x5000, update(ORDERS, ["1", "b"], key=["1", None]))
     assert outline(feed.records) == [("u", '{"id":1}', Version(0x5000, 1))]
 
 
 def test_a_key_that_is_stored_out_of_line_is_taken_from_the_old_key() -> None:
-    """The new row then says "unchanged" even for the key; it is neither a key change nor a row to ask for."""
+    """An unchanged TOASTed key is taken from the old key, without a key change or a re-select."""
     table = make_table(columns=[("id", TEXT, True), ("name", TEXT, False)])
     feed = Feed(table)
     feed.transaction(0x5000, update(ORDERS, [LEFT_OUT, "b"], key=["long", None]))
@@ -181,7 +181,7 @@ def test_a_key_that_is_stored_out_of_line_is_taken_from_the_old_key() -> None:
 
 
 def test_composite_keys_keep_the_order_of_the_key() -> None:
-    """The primary key's order, not the table's: the key bytes decide the partition."""
+    """Key columns have the primary key's order and not the table's, since the bytes decide the partition."""
     columns = [("line", INT8, True), ("order_id", INT8, True), ("paid", BOOL, False)]
     feed = Feed(make_table(columns=columns, key=("order_id", "line")))
     feed.transaction(
@@ -199,7 +199,7 @@ def test_composite_keys_keep_the_order_of_the_key() -> None:
 
 
 def test_a_left_out_value_comes_from_the_old_row_where_there_is_one() -> None:
-    """Under FULL nothing needs to be asked: the old row has it."""
+    """Under FULL the old row supplies a left-out value without a query."""
     feed = Feed(make_table(columns=full(), identity="f"))
     feed.transaction(0x5000, update(ORDERS, ["1", LEFT_OUT], old=["1", "kept"]))
     (record,) = feed.records
@@ -208,7 +208,7 @@ def test_a_left_out_value_comes_from_the_old_row_where_there_is_one() -> None:
 
 
 def test_an_update_that_left_a_value_out_waits_for_a_query() -> None:
-    """No placeholder ever leaves capture."""
+    """An update without a TOASTed value waits for the re-select, and no placeholder is published."""
     feed = Feed(make_table())
     feed.transaction(0x5000, update(ORDERS, ["1", LEFT_OUT]), xid=812)
     assert feed.records == []
@@ -223,7 +223,7 @@ def test_an_update_that_left_a_value_out_waits_for_a_query() -> None:
 
 @pytest.mark.parametrize("quick", [True, False], ids=["quick", "decoded"])
 def test_everything_after_a_waiting_event_waits_behind_it(quick: bool) -> None:
-    """Compaction keeps the last record of a key, so the topic's own order must be right."""
+    """Later events wait behind an event that waits for a query, so that the topic keeps its order."""
     feed = Feed(make_table(), quick=quick)
     feed(
         begin(0x5000),
@@ -249,7 +249,7 @@ def test_everything_after_a_waiting_event_waits_behind_it(quick: bool) -> None:
 
 
 def test_once_the_waiting_events_are_taken_the_stream_flows_again() -> None:
-    """Capture takes the list away, completes it and publishes it before it goes on."""
+    """After capture takes the waiting events, new events are published directly again."""
     feed = Feed(make_table())
     feed(begin(0x5000), update(ORDERS, ["1", LEFT_OUT]))
     assert len(feed.queue.take_held()) == 1
@@ -260,7 +260,7 @@ def test_once_the_waiting_events_are_taken_the_stream_flows_again() -> None:
 
 @pytest.mark.parametrize("quick", [True, False], ids=["quick", "decoded"])
 def test_the_size_of_what_waits_is_known(quick: bool) -> None:
-    """Wide rows behind one hole, or with a hole of their own, soon take up much: their values count, old and new."""
+    """The size of waiting events counts old and new values."""
     wide = "x" * 10_000
     columns = [("id", INT8, True), ("name", TEXT, False), ("other", TEXT, False)]
     feed = Feed(make_table(columns=columns), quick=quick)
@@ -277,7 +277,7 @@ def test_the_size_of_what_waits_is_known(quick: bool) -> None:
 
 
 def test_truncate_leaves_a_marker_in_every_partition_of_every_table() -> None:
-    """Each reader of one partition learns it; all markers of one TRUNCATE have one version."""
+    """A TRUNCATE writes a marker of one version into each partition of each table."""
     feed = Feed(make_table(), make_table(ITEMS, "items"), partitions=3)
     feed.transaction(
         0x5000, insert(ORDERS, ["1", "a"]), truncate(ORDERS, ITEMS, cascade=True), insert(ORDERS, ["1", "b"])
@@ -299,7 +299,7 @@ def test_truncate_leaves_a_marker_in_every_partition_of_every_table() -> None:
 
 
 def test_keys_that_several_rows_passed_through_are_asked_for_at_the_commit() -> None:
-    """`SET id = id + 1`: who holds 2 in the end cannot be told from the stream; the answer beats all of its events."""
+    """After `SET id = id + 1` shared keys are queried at the commit, and the answers have the largest versions."""
     feed = Feed(make_table(columns=full(), identity="f", deferrable_key=True))
     feed.transaction(
         0x5000, update(ORDERS, ["2", "a"], old=["1", "a"]), update(ORDERS, ["3", "b"], old=["2", "b"]), xid=900
@@ -317,7 +317,7 @@ def _shift(oid: int, count: int) -> list[bytes]:
 
 
 def _shifting(*, resume_after: Version = NOTHING_PUBLISHED, gone: bool = False) -> Feed:
-    """Two tables by turns, and an insert between; with `gone` the first of them exists no more."""
+    """Two tables in turn with an insert between; with `gone` the first table no longer exists."""
     columns = full()
     feed = Feed(
         make_table(columns=columns, identity="f", deferrable_key=True),
@@ -361,14 +361,14 @@ def test_a_restart_between_two_corrections_asks_for_the_rest(seq: int, gone: boo
 
 
 def test_a_swap_asks_for_both_keys() -> None:
-    """Each is entered and left."""
+    """Both keys of a swap are queried, since each is entered and left."""
     feed = Feed(make_table(columns=full(), identity="f", deferrable_key=True))
     feed.transaction(0x5000, update(ORDERS, ["2", "a"], old=["1", "a"]), update(ORDERS, ["1", "b"], old=["2", "b"]))
     assert {item.key for item in feed.queue.held} == {b'{"id":1}', b'{"id":2}'}
 
 
 def test_plain_changes_under_a_deferrable_key_ask_nothing() -> None:
-    """Keys that were only entered, or only left, are certain."""
+    """A key that was only entered or only left needs no query."""
     feed = Feed(make_table(columns=full(), identity="f", deferrable_key=True))
     feed.transaction(0x5000, insert(ORDERS, ["1", "a"]), delete(ORDERS, old=["2", "b"]))
     feed.transaction(0x6000, delete(ORDERS, old=["1", "a"]))
@@ -377,7 +377,7 @@ def test_plain_changes_under_a_deferrable_key_ask_nothing() -> None:
 
 
 def test_a_table_described_again_in_the_middle_of_a_transaction_loses_nothing() -> None:
-    """Any invalidation makes the server repeat the Relation message: counts and the watch over keys go on."""
+    """A repeated Relation message keeps the transaction's counts and key tracking."""
     columns = full()
     feed = Feed(make_table(columns=columns, identity="f", deferrable_key=True))
     feed(begin(0x5000), update(ORDERS, ["2", "a"], old=["1", "a"]))
@@ -390,7 +390,7 @@ def test_a_table_described_again_in_the_middle_of_a_transaction_loses_nothing() 
 
 @pytest.mark.parametrize("quick", [True, False], ids=["quick", "decoded"])
 def test_a_table_that_changed_is_read_by_its_new_columns(quick: bool) -> None:
-    """Rows before the Relation message have the old columns, rows after it the new ones."""
+    """Rows after a Relation message have its columns, and rows before it the earlier ones."""
     feed = Feed(make_table(), quick=quick)
     feed(begin(0x5000), insert(ORDERS, ["1", "a"]))
     feed.rules.on_table(make_table(columns=[*ID_AND_NAME, ("paid", BOOL, False)]))
@@ -450,13 +450,13 @@ def _replayed(resume_after: Version, *, quick: bool = True) -> Feed:
     ids=str,
 )
 def test_what_was_published_is_left_out_and_everything_else_is_not(resume_after: Version, quick: bool) -> None:
-    """Also where a restart falls into the middle of a transaction: exactly the versions above progress come out."""
+    """After a restart exactly the versions above progress are published, also within a transaction."""
     everything = _versions(_replayed(Version(0, 0)))
     assert _versions(_replayed(resume_after, quick=quick)) == [v for v in everything if v > resume_after]
 
 
 def test_events_after_a_restart_are_the_same_as_without_it() -> None:
-    """Counts and versions go on as if nothing had happened, so a reader cannot tell."""
+    """Counts and versions are the same with and without a restart."""
     whole, resumed = _replayed(Version(0, 0)), _replayed(Version(0x6000, 2))
     expected = [item for item in [*whole.records, *whole.queue.held] if _is_after(item, Version(0x6000, 2))]
     found = [*resumed.records, *resumed.queue.held]
@@ -471,7 +471,7 @@ def _is_after(item: Record | Incomplete, version: Version) -> bool:
 
 
 def test_progress_never_falls_while_transactions_are_replayed() -> None:
-    """A progress record written during a replay must not say less than the one before it."""
+    """Progress recorded during a replay is never below the earlier one."""
     feed = Feed(make_table(), resume_after=Version(0x6000, 2))
     assert feed.numbering.version == Version(0x6000, 2)
     feed.transaction(0x5000, insert(ORDERS, ["1", "a"]))
@@ -486,7 +486,7 @@ def test_progress_never_falls_while_transactions_are_replayed() -> None:
 
 
 def test_key_changes_seen_before_a_restart_still_count() -> None:
-    """The part of a transaction that is skipped may have entered a key that the rest of it leaves."""
+    """Keys entered in the skipped part of a transaction count when the rest leaves them."""
     feed = Feed(make_table(columns=full(), identity="f", deferrable_key=True), resume_after=Version(0x5000, 1))
     feed.transaction(0x5000, update(ORDERS, ["2", "a"], old=["1", "a"]), update(ORDERS, ["3", "b"], old=["2", "b"]))
     assert [item.key for item in feed.queue.held] == [b'{"id":2}']
@@ -514,7 +514,7 @@ def test_key_changes_seen_before_a_restart_still_count() -> None:
     ],
 )
 def test_a_broken_stream_is_refused(messages: list[bytes], quick: bool) -> None:
-    """Skipping ahead would lose rows, and guessing would publish wrong ones."""
+    """An inconsistent stream is refused, since skipping would lose rows."""
     feed = Feed(make_table(), quick=quick)
     with pytest.raises(ProtocolError):
         feed(*messages)
@@ -534,7 +534,7 @@ def test_a_broken_stream_is_refused(messages: list[bytes], quick: bool) -> None:
     ],
 )
 def test_a_change_after_the_commit_is_refused(late: bytes, quick: bool) -> None:
-    """It belongs to no transaction; under the version of the last one it would be left out after a restart."""
+    """A change outside a transaction is refused, since the last version would hide it after a restart."""
     feed = Feed(make_table(), quick=quick)
     feed.transaction(0x5000, insert(ORDERS, ["1", "a"]))
     with pytest.raises(ProtocolError):
@@ -543,7 +543,7 @@ def test_a_change_after_the_commit_is_refused(late: bytes, quick: bool) -> None:
 
 
 def test_a_refusal_shows_no_row_values() -> None:
-    """Errors are logged; rows do not belong into logs."""
+    """A refusal has no row values, since errors are logged."""
     feed = Feed(make_table())
     with pytest.raises(ProtocolError) as refusal:
         feed(begin(0x5000), insert(ORDERS, ["1", b"secret\xff"]))
@@ -574,8 +574,8 @@ _TRANSACTIONS = st.lists(st.lists(st.one_of(_DEFAULT_IDENTITY, _FULL_IDENTITY), 
 
 @given(_TRANSACTIONS, st.integers(0, 4), st.integers(0, 6))
 @settings(max_examples=150, deadline=None)
-def test_the_quick_way_gives_the_same_records(transactions: list[list[bytes]], position: int, seq: int) -> None:
-    """Rows straight from their bytes, or decoded first: nobody can tell, wherever the stream was resumed."""
+def test_the_fast_path_gives_the_same_records(transactions: list[list[bytes]], position: int, seq: int) -> None:
+    """The fast path and the decoder give the same records, wherever the stream resumes."""
     feeds = [
         Feed(
             make_table(),
@@ -603,7 +603,7 @@ def _comparable(item: Record | Incomplete) -> tuple[object, ...]:
 )
 @settings(max_examples=250, deadline=None)
 def test_damaged_rows_are_published_or_refused(row: bytes, data: st.DataObject) -> None:
-    """Bytes flipped or cut on the quick way too: never another error, and nothing published of what is refused."""
+    """Damaged bytes on the fast path raise only ProtocolError, and then nothing is published."""
     damaged = bytearray(row[: data.draw(st.integers(6, len(row)))])
     for _ in range(data.draw(st.integers(0, 3))):
         damaged[data.draw(st.integers(0, len(damaged) - 1))] = data.draw(st.integers(0, 255))

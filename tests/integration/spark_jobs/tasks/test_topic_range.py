@@ -51,7 +51,7 @@ def test_what_is_committed_is_read_to_the_end(kafka_bootstrap: str, topic: str) 
     assert read((0, 0, 15), (1, 0, 3)) == everything
     assert read((0, 0, 15)) == everything[:7], "the consumer is used again, for one of them"
     assert read((0, 3, 13)) == ["a3", "a4", "b0"]
-    assert read((0, 5, 12)) == [], "nothing but what nobody is to see"
+    assert read((0, 5, 12)) == [], "only aborted records are in this range"
     assert read((0, 1, 2), (1, 1, 2)) == ["a1", "c1"]
 
 

@@ -1,4 +1,4 @@
-"""A position that is not the one a driver saved last: another driver's, or one of before."""
+"""A position that differs from the one the driver saved last: another driver's, or a restored one."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _MINE = Position(owner="me", version=Version(100, 2), lsn=100)
     ],
 )
 def test_another_driver_only_gets_further(found: Position) -> None:
-    """So this one stops, and says that a person must decide which of them it is to be."""
+    """A position further ahead is another driver's: this one stops with a refusal."""
     assert isinstance(displaced(found, _MINE), TakenOverError)
 
 
@@ -34,5 +34,5 @@ def test_another_driver_only_gets_further(found: Position) -> None:
     ],
 )
 def test_a_store_that_is_not_as_far_was_restored(found: Position) -> None:
-    """Whoever owned it when the backup was made: the driver starts over from what the store says now."""
+    """A position further back comes from a restored backup: the driver starts from the store's position."""
     assert isinstance(displaced(found, _MINE), PositionLostError)

@@ -1,4 +1,4 @@
-"""Which transactions a snapshot shows; the stream's 32-bit ids are widened to the snapshot's 64 bits."""
+"""Which transactions a snapshot shows; the stream's 32-bit ids are extended to the snapshot's 64 bits."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ EPOCH = 1 << 32
     ],
 )
 def test_the_text_of_pg_current_snapshot_is_read(text: str, expected: Snapshot) -> None:
-    """xmin, xmax and those in progress between them, as the server prints them."""
+    """xmin, xmax and the transactions in progress are parsed from the server's text."""
     assert Snapshot.parse(text) == expected
 
 
@@ -37,7 +37,7 @@ def test_the_text_of_pg_current_snapshot_is_read(text: str, expected: Snapshot) 
     ],
 )
 def test_a_committed_transaction_is_shown_only_if_it_had_ended(xid: int, shown: bool) -> None:
-    """A commit that is streamed, but still in progress for others, is not visible to a re-select."""
+    """A streamed commit that is still in progress for other sessions is not visible."""
     assert Snapshot.parse("700:705:700,703").shows(xid) is shown
 
 
@@ -53,7 +53,7 @@ def test_a_committed_transaction_is_shown_only_if_it_had_ended(xid: int, shown: 
     ],
 )
 def test_transaction_ids_that_wrap_around_are_told_apart(xid: int, shown: bool) -> None:
-    """Around 2^32 the low bits start again, the snapshot's own ids do not."""
+    """Ids around 2^32 are distinguished by the snapshot's 64-bit ids."""
     snapshot = Snapshot(3 * EPOCH - 3, 3 * EPOCH + 5, frozenset({3 * EPOCH - 3, 3 * EPOCH + 4}))
     assert snapshot.shows(xid) is shown
 
@@ -63,7 +63,7 @@ def test_transaction_ids_that_wrap_around_are_told_apart(xid: int, shown: bool) 
     distance=st.integers(-(EPOCH // 2) + 1, EPOCH // 2 - 1),
 )
 def test_the_nearest_id_with_the_same_low_bits_is_meant(xmax: int, distance: int) -> None:
-    """Postgres keeps all live transactions within 2^31 of each other, so the nearest is the only candidate."""
+    """The nearest id with the same low bits is meant, since live transactions are within 2^31 of each other."""
     wide = xmax + distance
     snapshot = Snapshot(xmax, xmax, frozenset())
     assert snapshot.shows(wide % EPOCH) is (wide < xmax)
@@ -75,7 +75,7 @@ def test_the_nearest_id_with_the_same_low_bits_is_meant(xmax: int, distance: int
     place=st.integers(-1000, 2000),
 )
 def test_the_answer_is_the_same_as_with_whole_ids(xmin: int, in_progress: frozenset[int], place: int) -> None:
-    """Cutting an id to 32 bits and widening it again changes no answer."""
+    """Cutting an id to 32 bits and extending it again changes no answer."""
     snapshot = Snapshot(xmin, xmin + 1001, frozenset(xmin + offset for offset in in_progress))
     wide = max(0, xmin + place)
     expected = wide < snapshot.xmin or (wide < snapshot.xmax and wide not in snapshot.in_progress)
