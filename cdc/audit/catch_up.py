@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Sequence
 
-from cdc.config import Config, IcebergConfig
+from cdc.config import Config
 from cdc.errors import TransientError
 from cdc.lsn import LSN
 from cdc.names import Control, control_topic
@@ -37,14 +37,12 @@ def wait_for_topics(config: Config, lsn: int, timeout_seconds: float) -> Progres
 def wait_for_stores(config: Config, names: Sequence[str], lsn: int, timeout_seconds: float) -> None:
     """Wait until each of these stores has applied everything up to the LSN. Raises TransientError after the timeout.
 
-    The trigger interval of an Iceberg store is added to the timeout, because its next batch starts only after it.
+    The stores' longest trigger interval is added to the timeout, because a store's next batch starts only after it.
     """
     if not names:
         return
     stores = [config.stores[name] for name in names]
-    timeout_seconds += (
-        max((each.trigger_milliseconds for each in stores if isinstance(each, IcebergConfig)), default=0) / 1000
-    )
+    timeout_seconds += max(each.trigger_milliseconds for each in stores) / 1000
     waited = wait_for(config, names, LSN(lsn), timeout_seconds=timeout_seconds)
     if not waited:
         behind = [each for each in waited.stores if each.lsn < lsn]

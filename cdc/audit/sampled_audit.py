@@ -26,7 +26,6 @@ from cdc.audit.row_content import Content
 from cdc.audit.source_rows import SourceRead, fence, read_source_rows
 from cdc.clock import now_ms
 from cdc.config import Config
-from cdc.config.stores import RedisConfig
 from cdc.errors import TransientError
 from cdc.logs import get_logger
 from cdc.lsn import LSN
@@ -224,7 +223,7 @@ class ContinuousAudit:
         settings = self._config.stores[name]
         kind, fields = "content", list[str]()
         if stored is None:
-            if isinstance(settings, RedisConfig) and settings.eviction:
+            if settings.evicts_rows:
                 return None
             kind = "missing"
         elif row is None:

@@ -37,6 +37,11 @@ class SyncedStoreConfig(Shaped):
         default=2, metadata=about("Most tasks that write to the store in parallel", between(1, 1000))
     )
 
+    @property
+    def evicts_rows(self) -> bool:
+        """Whether the store may drop rows by itself, so that a missing row is no difference."""
+        return False
+
     @classmethod
     def kinds(cls) -> list[str]:
         """Return the names of all kinds, including those of installed packages."""
@@ -120,6 +125,10 @@ class RedisConfig(SyncedStoreConfig):
         default=24, metadata=about("How long the store keeps the version of a deleted row", at_least(1))
     )
     eviction: bool = field(default=False, metadata=about("Accept a server that evicts keys: evicted rows stay missing"))
+
+    @property
+    def evicts_rows(self) -> bool:
+        return self.eviction
 
     def problems(self) -> Iterator[Problem]:
         yield from shape_problems(self)

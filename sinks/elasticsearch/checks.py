@@ -10,8 +10,8 @@ from elasticsearch import ApiError
 from cdc.errors import RefusedError, TransientError
 from cdc.stores.contract import StoreCheck
 from sinks.elasticsearch.client import error_type, translated_errors
+from sinks.elasticsearch.clients import SearchClient
 from sinks.elasticsearch.generations import Generations
-from sinks.elasticsearch.search_client import SearchClient
 
 _NEEDED: Final = (
     "create_index",

@@ -21,7 +21,7 @@ from cdc.config.stores import SearchConfig as Settings
 from cdc.errors import RefusedError, TailraceError, TransientError
 from cdc.secrets import redact
 from cdc.stores.contract import PositionLostError
-from sinks.elasticsearch.search_client import OpenSearchClient, SearchClient
+from sinks.elasticsearch.clients import OpenSearchClient, SearchClient
 
 REQUEST_SECONDS: Final = 60
 _PORTS: Final = {"http": 80, "https": 443}

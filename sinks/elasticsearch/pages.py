@@ -8,7 +8,7 @@ from typing import Any, Final
 import msgspec
 
 from sinks.elasticsearch.client import translated_errors
-from sinks.elasticsearch.search_client import SearchClient
+from sinks.elasticsearch.clients import SearchClient
 
 _KEEP_ALIVE: Final = "5m"
 

@@ -22,9 +22,9 @@ from cdc.lsn import Version
 from cdc.stores.contract import Generation, StoredRow, TableSchema
 from cdc.stores.scan import Forced, ReadSlice, RowScan
 from sinks.elasticsearch.client import open_elasticsearch, translated_errors
+from sinks.elasticsearch.clients import SearchClient
 from sinks.elasticsearch.generations import Generations
 from sinks.elasticsearch.naming import index_of, writer_alias
-from sinks.elasticsearch.search_client import SearchClient
 from sinks.elasticsearch.writing import bulk
 from sinks.elasticsearch.writing.documents import Documents, live
 from sinks.elasticsearch.writing.external_versions import VersionScheme

@@ -1,4 +1,4 @@
-"""OpenSearch as a store. It shares Elasticsearch's code: `sinks.elasticsearch.search_client` holds what differs."""
+"""OpenSearch as a store. It shares Elasticsearch's code: `sinks.elasticsearch.clients` holds what differs."""
 
 from __future__ import annotations
 

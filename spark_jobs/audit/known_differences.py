@@ -9,7 +9,6 @@ from cdc.audit.audit_records import TOPIC
 from cdc.audit.difference_rules import Kind, RowCase
 from cdc.audit.recheck import Audited, RecheckOutcome, RowVerdict
 from cdc.config import Config
-from cdc.config.stores import RedisConfig
 from cdc.publishing.parked import RowName, names_of
 from spark_jobs.tasks.parked_rows import read_parked
 
@@ -54,7 +53,7 @@ class KnownDifferences:
             self._parked.setdefault(side, set()).add(case.id)
             return True
         settings = self._config.stores.get(side)
-        if isinstance(settings, RedisConfig) and settings.eviction and kind is Kind.MISSING:
+        if settings is not None and settings.evicts_rows and kind is Kind.MISSING:
             self.evicted[side] = self.evicted.get(side, 0) + 1
             return True
         return False

@@ -110,7 +110,7 @@ class GenerationBuild:
             self._writing.before_switch(
                 self._store,
                 self.generation,
-                self._batches(),
+                self._applier(),
                 self._store_tables,
                 before=before,
                 point=self._sources.point,
@@ -159,16 +159,16 @@ class GenerationBuild:
         log.info("loaded", store=self._name, lsn=str(LSN(point.lsn)), rows=sum(rows.values()))
         return rows
 
-    def _batches(self) -> Any:
-        return self._writing.batches(self._config, self._name, self._store, self.generation, self._store_tables)
+    def _applier(self) -> Any:
+        return self._writing.applier(self._config, self._name, self._store, self.generation, self._store_tables)
 
     def _load(self, start: dict[str, list[int]], end: dict[str, list[int]], *, count: bool) -> dict[str, int]:
-        batches = self._batches()
-        loaded = self._loading.load(batches, start, end, self._markers, count=count)
+        applier = self._applier()
+        loaded = self._loading.load(applier, start, end, self._markers, count=count)
         for topic, each in loaded.answers.counts.items():
             self._parked[topic] = self._parked.get(topic, 0) + each.parked
         if loaded.answers.markers:  # a task may have written rows below a TRUNCATE before another read its marker
-            batches.truncate(loaded.answers.markers)
+            applier.truncate(loaded.answers.markers)
             self._markers |= loaded.answers.markers
         return {topic: loaded.rows.get(topic, 0) for topic in start}
 

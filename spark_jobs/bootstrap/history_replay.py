@@ -21,7 +21,7 @@ from cdc.errors import RefusedError, TailraceError, UsageError
 from cdc.logs import get_logger
 from cdc.lsn import Version
 from cdc.stores.contract import Change, Position, TableSchema, TopicPosition, WriterFactory
-from cdc.stores.registry import open_row_store
+from cdc.stores.registry import is_table_kind, open_row_store
 from cdc.stores.row_ids import row_id_of
 from sinks.iceberg import naming, statements
 from sinks.iceberg.contents import json_row
@@ -99,7 +99,7 @@ def run_replay(
     """
     began = time.monotonic()
     settings = config.stores[warehouse]
-    if not isinstance(settings, IcebergConfig) or isinstance(config.stores[name], IcebergConfig):
+    if not isinstance(settings, IcebergConfig) or is_table_kind(config.stores[name].kind):
         raise UsageError("A history can be replayed only from a warehouse, and only into a store of another kind.")
     with Ledger(config) as ledger:
         ledger.catch_up()

@@ -16,9 +16,10 @@ from cdc.stores.contract import Generation, Position, RowStore, TableSchema
 from spark_jobs.bootstrap.bulk_load import RowBulkLoad
 from spark_jobs.kinds.row_retry import retry_rows
 from spark_jobs.shape.store_tables import StoreTables
+from spark_jobs.sync.batches import RowReading
 from spark_jobs.tasks.apply_tasks import Applying
 from spark_jobs.tasks.parked_rows import Parked
-from spark_jobs.writing.contract import Loading, LoadProgress, Retried, StoreWriting
+from spark_jobs.writing.contract import BatchReading, Loading, LoadProgress, Retried, StoreWriting
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -32,7 +33,7 @@ class RowWriting(StoreWriting[RowStore, Applying]):
     def session(self, spark: SparkSession, settings: SyncedStoreConfig) -> SparkSession:  # noqa: ARG002 - all share one
         return spark
 
-    def batches(
+    def applier(
         self, config: Config, name: str, store: RowStore, generation: Generation, store_tables: StoreTables
     ) -> Applying:
         return Applying(
@@ -45,6 +46,9 @@ class RowWriting(StoreWriting[RowStore, Applying]):
             kafka_options=config.kafka.client_options(),
             parked_topic=control_topic(config.kafka.prefix, Control.PARKED),
         )
+
+    def reading(self, config: Config, store_tables: StoreTables, applying: Applying, parallelism: int) -> BatchReading:
+        return RowReading(config, store_tables, applying, parallelism)
 
     def loading(
         self, store_tables: StoreTables, config: Config, between: Callable[[LoadProgress], None]

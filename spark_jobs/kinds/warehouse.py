@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar, cast
 
 from cdc.audit.recheck import Audited
@@ -19,14 +20,42 @@ from spark_jobs.bootstrap.history_continuation import continue_history
 from spark_jobs.bootstrap.warehouse_load import WarehouseBulkLoad
 from spark_jobs.session.spark_session import use_warehouse, warehouse_session
 from spark_jobs.shape.store_tables import StoreTables
+from spark_jobs.sync.batches import FrameReading
 from spark_jobs.tasks.parked_rows import Parked
 from spark_jobs.tasks.parking import Parking
+from spark_jobs.tasks.task_results import Answers
 from spark_jobs.warehouse.apply import WarehouseBatches
 from spark_jobs.warehouse.retry import retry_in_warehouse
-from spark_jobs.writing.contract import Loading, LoadProgress, Retried, StoreWriting
+from spark_jobs.writing.contract import (
+    BatchReading,
+    Loading,
+    LoadProgress,
+    Offsets,
+    Retried,
+    StoreBatch,
+    StoreWriting,
+)
 
 if TYPE_CHECKING:
-    from pyspark.sql import SparkSession
+    from pyspark.sql import DataFrame, SparkSession
+
+
+@dataclass(frozen=True, slots=True)
+class _WarehouseBatch:
+    frame: DataFrame
+    applying: WarehouseBatches
+
+    def apply(self, markers: Mapping[str, bytes]) -> Answers:  # noqa: ARG002 - a warehouse deletes truncated rows itself
+        return self.applying.apply(self.frame)
+
+
+@dataclass(frozen=True, slots=True)
+class _WarehouseReading:
+    frames: FrameReading
+    applying: WarehouseBatches
+
+    def batch(self, start: Offsets, end: Offsets) -> StoreBatch:
+        return _WarehouseBatch(self.frames.frame(start, end), self.applying)
 
 
 class WarehouseWriting(StoreWriting[IcebergStore, WarehouseBatches]):
@@ -40,7 +69,7 @@ class WarehouseWriting(StoreWriting[IcebergStore, WarehouseBatches]):
     def session(self, spark: SparkSession, settings: SyncedStoreConfig) -> SparkSession:
         return warehouse_session(spark, cast("IcebergConfig", settings))
 
-    def batches(
+    def applier(
         self,
         config: Config,
         name: str,  # noqa: ARG002 - the store knows its name
@@ -51,6 +80,15 @@ class WarehouseWriting(StoreWriting[IcebergStore, WarehouseBatches]):
         use_warehouse(store_tables.spark, store.settings)
         parking = Parking(config.kafka.client_options(), control_topic(config.kafka.prefix, Control.PARKED))
         return WarehouseBatches(store, generation, store_tables, parking)
+
+    def reading(
+        self,
+        config: Config,
+        store_tables: StoreTables,
+        applying: WarehouseBatches,
+        parallelism: int,  # noqa: ARG002 - Spark decides
+    ) -> BatchReading:
+        return _WarehouseReading(FrameReading(config, store_tables), applying)
 
     def loading(
         self, store_tables: StoreTables, config: Config, between: Callable[[LoadProgress], None]

@@ -13,8 +13,8 @@ from typing import Final
 
 from cdc.errors import TailraceError, TransientError
 from cdc.positions.progress import Progress
-from spark_jobs.sync.batches import Ends
 from spark_jobs.tasks.task_errors import error_line
+from spark_jobs.writing.contract import Offsets
 
 # While there is nothing to read, the driver asks Kafka after each of these waits, the last one again and again. A
 # progress record ends a wait, and the waits start over: its transaction becomes visible partition by partition.
@@ -22,7 +22,7 @@ _IDLE_WAITS_SECONDS: Final = (0.005, 0.01, 0.02, 0.04, 0.1)
 _LONGEST_STEP_SECONDS: Final = 0.5
 
 #: Applies the records between two offsets of each partition, and saves the second ones as the store's position.
-ApplyBatch = Callable[[Ends, Ends], None]
+ApplyBatch = Callable[[Offsets, Offsets], None]
 #: Waits, at most so many seconds, until the newest progress record is another than this one; returns the newest one.
 WaitForProgress = Callable[[Progress | None, float], Progress | None]
 
@@ -33,8 +33,8 @@ class BatchDriver:
     def __init__(
         self,
         *,
-        starting: Ends,
-        end_offsets: Callable[[], Ends],
+        starting: Offsets,
+        end_offsets: Callable[[], Offsets],
         apply_batch: ApplyBatch,
         wait_for_progress: WaitForProgress,
         events_per_batch: int,
@@ -45,7 +45,7 @@ class BatchDriver:
 
         `interval_seconds` is the shortest time between the starts of two batches.
         """
-        self._applied: Ends = {topic: list(offsets) for topic, offsets in starting.items()}
+        self._applied: Offsets = {topic: list(offsets) for topic, offsets in starting.items()}
         self._end_offsets = end_offsets
         self._apply_batch = apply_batch
         self._wait_for_progress = wait_for_progress
@@ -70,7 +70,7 @@ class BatchDriver:
         self._waits = 0
         self._run(ends)
 
-    def _run(self, ends: Ends) -> None:
+    def _run(self, ends: Offsets) -> None:
         try:
             self._apply_batch(self._applied, ends)
         except TailraceError:
@@ -85,7 +85,7 @@ class BatchDriver:
         self._waits = self._waits + 1 if self._progress is before else 0
 
 
-def next_ends(applied: Ends, ends: Mapping[str, Sequence[int]], most: int) -> Ends:
+def next_ends(applied: Offsets, ends: Mapping[str, Sequence[int]], most: int) -> Offsets:
     """Return the end offsets of the next batch: of about `most` offsets, and equal to `applied` if there are none.
 
     Each partition gets a share in proportion to its backlog, and at least one offset if it has a backlog.
@@ -99,7 +99,7 @@ def next_ends(applied: Ends, ends: Mapping[str, Sequence[int]], most: int) -> En
     return found
 
 
-def _pairs(topic: str, applied: Ends, ends: Ends) -> list[tuple[int, int]]:
+def _pairs(topic: str, applied: Offsets, ends: Offsets) -> list[tuple[int, int]]:
     found = list(zip(applied[topic], ends[topic], strict=True))
     if any(end < start for start, end in found):
         raise TransientError(f"Topic {topic} ends before the offset that was read: it was created again.")

@@ -1,7 +1,8 @@
-"""One batch of a store, read in one of three ways and then applied.
+"""One batch of a store: which way it is read, and then applied.
 
 Tasks read from Kafka themselves where possible: a small batch is mostly overhead, and Spark's own reading is most of
-it. Spark reads the batch where it evaluates the rows: for shapes with expressions, and for warehouses.
+it. Spark reads the batch where it evaluates the rows: for shapes with expressions, and for stores whose tables it
+writes.
 """
 
 from __future__ import annotations
@@ -9,7 +10,7 @@ from __future__ import annotations
 import uuid
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Final, Protocol
+from typing import TYPE_CHECKING, Final
 
 from cdc.config import Config
 from spark_jobs.shape.store_tables import StoreTables
@@ -18,61 +19,53 @@ from spark_jobs.tasks.apply_tasks import ANSWER, MARKERS_PROPERTY, Applying, mar
 from spark_jobs.tasks.range_tasks import RangeTask, shared
 from spark_jobs.tasks.task_results import Answers, read_answers
 from spark_jobs.tasks.topic_range import TopicRange, cut
-from spark_jobs.warehouse.apply import WarehouseBatches
+from spark_jobs.writing.contract import Offsets, StoreBatch
 
 if TYPE_CHECKING:
     from pyspark import RDD
     from pyspark.sql import DataFrame
 
-#: An offset for each partition of each topic.
-Ends = Mapping[str, Sequence[int]]
 # One more task pays off for each so many records.
 _TASK_RECORDS: Final = 5_000
 _ANY_SIZE: Final = 1 << 62
 
 
-class StoreBatch(Protocol):
-    """A batch that can be applied to its store."""
+class FrameReading:
+    """Has Spark read batches, and evaluate their shapes."""
 
-    def apply(self, markers: Mapping[str, bytes]) -> Answers:
-        """Apply the batch. `markers` are the TRUNCATEs whose rows have been deleted from the store.
-
-        May be called again, with more markers.
-        """
-
-
-class Reading:
-    """Decides how batches are read. At most `parallelism` tasks run, so that a slow store leaves slots for others."""
-
-    def __init__(
-        self, config: Config, store_tables: StoreTables, applying: Applying | WarehouseBatches, parallelism: int
-    ) -> None:
+    def __init__(self, config: Config, store_tables: StoreTables) -> None:
         self._config = config
         self._store_tables = store_tables
-        self._applying = applying
-        self._parallelism = parallelism
         # Spark keeps consumers for the next batch only under a group id that stays the same. By default each batch has
         # its own. No group is joined. Sessions do not share consumers, since a topic may be created again in between.
         self._kafka_options = {"kafka.group.id": f"tailrace-unused-{uuid.uuid4().hex}"}
-        if isinstance(applying, WarehouseBatches) or has_expressions(store_tables):
-            # These batches have a session of their own. Spark would plan each stage of a small batch again.
-            store_tables.spark.conf.set("spark.sql.adaptive.enabled", "false")
+
+    def frame(self, start: Offsets, end: Offsets) -> DataFrame:
+        """Return the records between these offsets, with what their shapes compute."""
+        # Spark would plan each stage of a small batch again. Stores that read frames have a session of their own.
+        self._store_tables.spark.conf.set("spark.sql.adaptive.enabled", "false")
+        records = read_topic_frame(self._store_tables.spark, self._config, start, end, **self._kafka_options)
+        return self._store_tables.evaluated(records)
+
+
+class RowReading:
+    """Reads batches of a row store. At most `parallelism` tasks run, so that a slow store leaves slots for others."""
+
+    def __init__(self, config: Config, store_tables: StoreTables, applying: Applying, parallelism: int) -> None:
+        self._store_tables = store_tables
+        self._applying = applying
+        self._parallelism = parallelism
+        self._frames = FrameReading(config, store_tables)
         # By the number of tasks. Cached, since creating an RDD takes as long as a small batch.
         self._numbers: dict[int, RDD[int]] = {}
 
-    def batch(self, start: Ends, end: Ends) -> StoreBatch:
+    def batch(self, start: Offsets, end: Offsets) -> StoreBatch:
         """Return the batch between these offsets."""
-        if isinstance(self._applying, WarehouseBatches):
-            return _OfWarehouse(self._evaluated(start, end), self._applying)
         if not has_expressions(self._store_tables):
             return _ReadByTasks(self, self._applying, start, end)
         # Spark gives a topic partition to one task, in order. `coalesce` gives several partitions to one task.
-        shaped = self._evaluated(start, end).coalesce(self._parallelism)
+        shaped = self._frames.frame(start, end).coalesce(self._parallelism)
         return _ReadBySpark(shaped.mapInArrow(self._applying, ANSWER))  # type: ignore[arg-type]
-
-    def _evaluated(self, start: Ends, end: Ends) -> DataFrame:
-        records = read_topic_frame(self._store_tables.spark, self._config, start, end, **self._kafka_options)
-        return self._store_tables.evaluated(records)
 
     def share_out(self, records: int, ranges: Sequence[TopicRange]) -> tuple[RDD[int], list[list[TopicRange]]]:
         """Return an RDD of task numbers, and the ranges that each task reads."""
@@ -89,15 +82,6 @@ def has_expressions(store_tables: StoreTables) -> bool:
 
 
 @dataclass(frozen=True, slots=True)
-class _OfWarehouse:
-    frame: DataFrame
-    applying: WarehouseBatches
-
-    def apply(self, markers: Mapping[str, bytes]) -> Answers:  # noqa: ARG002 - a warehouse deletes truncated rows itself
-        return self.applying.apply(self.frame)
-
-
-@dataclass(frozen=True, slots=True)
 class _ReadBySpark:
     frame: DataFrame
 
@@ -108,10 +92,10 @@ class _ReadBySpark:
 
 @dataclass(frozen=True, slots=True)
 class _ReadByTasks:
-    reading: Reading
+    reading: RowReading
     applying: Applying
-    start: Ends
-    end: Ends
+    start: Offsets
+    end: Offsets
 
     def apply(self, markers: Mapping[str, bytes]) -> Answers:
         ranges = cut(self.start, self.end, _ANY_SIZE)

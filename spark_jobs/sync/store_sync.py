@@ -35,7 +35,6 @@ from cdc.stores.contract import (
 from cdc.stores.registry import open_store
 from spark_jobs.shape.store_tables import StoreTables, build_store_tables, chosen_tables
 from spark_jobs.sync.batch_driver import BatchDriver
-from spark_jobs.sync.batches import Reading
 from spark_jobs.sync.past_points import appended_ms
 from spark_jobs.sync.progress_follower import Ledger
 from spark_jobs.sync.start_position import starting_position
@@ -220,7 +219,7 @@ class StoreSync:
         now_ms = self._ledger.broker_ms()
         facts = read_topic_facts(self._config, store_tables.source)
         position = starting_position(self.name, self._with_evidence(taken), facts, progress, now_ms=now_ms)
-        applying = self._writing.batches(self._config, self.name, store, generation, store_tables)
+        applying = self._writing.applier(self._config, self.name, store, generation, store_tables)
         starting = {topic: place.next_offsets for topic, place in position.topics.items()}
         with CommittedEnds(self._config, {topic: len(offsets) for topic, offsets in starting.items()}) as ends:
             feeding = Feeding(
@@ -232,7 +231,7 @@ class StoreSync:
                 ledger=self._ledger,
                 store_tables=store_tables,
                 applying=applying,
-                reading=Reading(self._config, store_tables, applying, self._settings.parallelism),
+                reading=self._writing.reading(self._config, store_tables, applying, self._settings.parallelism),
                 retention_ms=min(each.delete_retention_ms for each in facts.values()),
                 end_offsets=ends.read,
             )

@@ -18,11 +18,10 @@ from cdc.logs import get_logger
 from cdc.lsn import LSN
 from cdc.stores.contract import Fit, Generation, Position, PositionLostError, Store, caught_up_at, displaced
 from spark_jobs.shape.store_tables import StoreTables, chosen_tables
-from spark_jobs.sync.batches import Ends, Reading, StoreBatch
 from spark_jobs.sync.delete_retention import DeleteRetention
 from spark_jobs.sync.progress_follower import Ledger
 from spark_jobs.tasks.task_results import Answers
-from spark_jobs.writing.contract import BatchApplier
+from spark_jobs.writing.contract import BatchApplier, BatchReading, Offsets, StoreBatch
 
 # When heartbeats have moved the LSN, the driver saves an idle store's position, at most this often.
 _IDLE_SAVE_SECONDS = 0.5
@@ -43,9 +42,9 @@ class Feeding:
         ledger: Ledger,
         store_tables: StoreTables,
         applying: BatchApplier,
-        reading: Reading,
+        reading: BatchReading,
         retention_ms: int,
-        end_offsets: Callable[[], Ends],
+        end_offsets: Callable[[], Offsets],
     ) -> None:
         self._name = name
         self._config = config
@@ -79,7 +78,7 @@ class Feeding:
                 self._log.warning("table_needs_generation", table=str(table), remedy=f"tailrace bootstrap {self._name}")
         self._save(self.position)
 
-    def batch(self, start: Ends, ends: Ends) -> None:
+    def batch(self, start: Offsets, ends: Offsets) -> None:
         """Apply the records from `start` up to `ends`, then save the position `ends`."""
         began = time.monotonic()
         self.compare()
@@ -161,7 +160,7 @@ class Feeding:
             self._log.info("truncate_applied", table=str(self.tables[topic]), rows=rows)
         self._markers |= markers
 
-    def _moved(self, ends: Ends) -> Position:
+    def _moved(self, ends: Offsets) -> Position:
         point = self._ledger.covered(ends, self._left_out())
         topics = {
             topic: msgspec.structs.replace(place, next_offsets=tuple(ends[topic]))

@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from cdc.audit.recheck import Audited
     from cdc.audit.repair import Wrong
 
+#: An offset for each partition of each topic.
 Offsets = Mapping[str, Sequence[int]]
 
 UNREPAIRED: Final = (
@@ -74,16 +75,33 @@ class BatchApplier(Protocol):
         """
 
 
+class StoreBatch(Protocol):
+    """A batch that can be applied to its store."""
+
+    def apply(self, markers: Mapping[str, bytes]) -> Answers:
+        """Apply the batch. `markers` are the TRUNCATEs whose rows have been deleted from the store.
+
+        May be called again, with more markers.
+        """
+
+
+class BatchReading(Protocol):
+    """Decides how the batches of one sync session are read."""
+
+    def batch(self, start: Offsets, end: Offsets) -> StoreBatch:
+        """Return the batch between these offsets."""
+
+
 StoreT = TypeVar("StoreT", bound=Store)
 ApplierT = TypeVar("ApplierT", bound=BatchApplier)
-_LoadedT_contra = TypeVar("_LoadedT_contra", bound=BatchApplier, contravariant=True)
+_ApplierT_contra = TypeVar("_ApplierT_contra", bound=BatchApplier, contravariant=True)
 
 
-class Loading(Protocol[_LoadedT_contra]):
+class Loading(Protocol[_ApplierT_contra]):
     """Loads offset ranges into one generation."""
 
     def load(
-        self, applying: _LoadedT_contra, start: Offsets, end: Offsets, markers: Mapping[str, bytes], *, count: bool
+        self, applying: _ApplierT_contra, start: Offsets, end: Offsets, markers: Mapping[str, bytes], *, count: bool
     ) -> Loaded:
         """Write everything from `start` up to `end`, and count the resulting rows if `count`.
 
@@ -104,10 +122,14 @@ class StoreWriting(ABC, Generic[StoreT, ApplierT]):
         """Return the session in which the store's jobs run."""
 
     @abstractmethod
-    def batches(
+    def applier(
         self, config: Config, name: str, store: StoreT, generation: Generation, store_tables: StoreTables
     ) -> ApplierT:
         """Return what applies batches to the generation."""
+
+    @abstractmethod
+    def reading(self, config: Config, store_tables: StoreTables, applying: ApplierT, parallelism: int) -> BatchReading:
+        """Return how a sync session reads its batches, in at most `parallelism` tasks."""
 
     @abstractmethod
     def loading(

@@ -16,10 +16,10 @@ from cdc.config.stores import SearchConfig as Settings
 from cdc.lsn import Version
 from cdc.stores.contract import Change, Generation, Rejected, TableSchema
 from sinks.elasticsearch.client import open_elasticsearch
+from sinks.elasticsearch.clients import SearchClient
 from sinks.elasticsearch.markers import read_marker, write_marker
 from sinks.elasticsearch.naming import index_of, writer_alias
 from sinks.elasticsearch.pages import pages
-from sinks.elasticsearch.search_client import SearchClient
 from sinks.elasticsearch.writing import bulk
 from sinks.elasticsearch.writing.documents import Documents, live, older_than, tombstone_lines
 from sinks.elasticsearch.writing.external_versions import VersionScheme

@@ -13,8 +13,8 @@ from cdc.errors import RefusedError, TransientError
 from cdc.lsn import Version
 from cdc.stores.contract import Generation, RowStore, TableSchema
 from cdc.stores.registry import open_store as open_configured
-from cdc.stores.testing.any_store import SOME, OpenStore, StoreContract
-from cdc.stores.testing.row_store import RowStoreContract
+from cdc.stores.testing.row_store_contract import RowStoreContract
+from cdc.stores.testing.store_contract import SOME, OpenStore, StoreContract
 from tests.harness.network.proxy import Proxy
 from tests.harness.stores.opened_stores import KINDS, apply, change, rows, store_of, table, truncate
 

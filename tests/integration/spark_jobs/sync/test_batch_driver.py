@@ -13,8 +13,8 @@ from cdc.config import load_config
 from cdc.errors import TransientError
 from cdc.positions.progress import Progress
 from spark_jobs.sync.batch_driver import BatchDriver
-from spark_jobs.sync.batches import Ends
 from spark_jobs.sync.topic_facts import CommittedEnds
+from spark_jobs.writing.contract import Offsets
 from tests.harness.kafka.topics import create_topic, delete_topics
 from tests.harness.processes.waiting import eventually
 
@@ -47,7 +47,7 @@ def producer(kafka_bootstrap: str, topic: str) -> Producer:
 
 def test_a_batch_ends_at_the_first_open_transaction(topic: str, ends: CommittedEnds, producer: Producer) -> None:
     """What is committed is applied at once, what is open is not; an aborted transaction only moves the offsets."""
-    batches: list[tuple[Ends, Ends]] = []
+    batches: list[tuple[Offsets, Offsets]] = []
 
     def wait(known: Progress | None, _seconds: float) -> Progress | None:
         return known
@@ -77,7 +77,7 @@ def test_a_batch_ends_at_the_first_open_transaction(topic: str, ends: CommittedE
     assert batches[1:] == [({topic: [2, 0]}, {topic: [2, 2]})]
 
 
-def _step_until(driver: BatchDriver, batches: list[tuple[Ends, Ends]], count: int) -> None:
+def _step_until(driver: BatchDriver, batches: list[tuple[Offsets, Offsets]], count: int) -> None:
     """The broker ends a transaction in each partition shortly after the producer has its answer."""
 
     def has_run() -> bool:

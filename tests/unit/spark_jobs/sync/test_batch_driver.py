@@ -10,7 +10,7 @@ import pytest
 from cdc.errors import RefusedError, TransientError
 from cdc.positions.progress import Progress
 from spark_jobs.sync.batch_driver import BatchDriver, next_ends
-from spark_jobs.sync.batches import Ends
+from spark_jobs.writing.contract import Offsets
 
 
 def test_a_batch_takes_everything_if_it_is_small_enough() -> None:
@@ -43,10 +43,10 @@ class _Kafka:
         self.waits: list[float] = []
         self.when_waiting: Callable[[], None] = lambda: None
 
-    def ends(self) -> Ends:
+    def ends(self) -> Offsets:
         return {"a": [self.end]}
 
-    def apply(self, start: Ends, end: Ends) -> None:
+    def apply(self, start: Offsets, end: Offsets) -> None:
         self.batches.append((start["a"][0], end["a"][0]))
 
     def wait(self, known: Progress | None, seconds: float) -> Progress | None:
@@ -54,7 +54,9 @@ class _Kafka:
         self.when_waiting()
         return known
 
-    def driver(self, apply: Callable[[Ends, Ends], None] | None = None, interval_seconds: float = 0.0) -> BatchDriver:
+    def driver(
+        self, apply: Callable[[Offsets, Offsets], None] | None = None, interval_seconds: float = 0.0
+    ) -> BatchDriver:
         return BatchDriver(
             starting={"a": [0]},
             end_offsets=self.ends,
@@ -108,7 +110,7 @@ def test_a_batch_that_fails_is_not_applied() -> None:
     kafka = _Kafka(5)
     errors: list[Exception] = [RefusedError("the store is full"), ValueError("first line\nsecond line")]
 
-    def fail(start: Ends, end: Ends) -> None:
+    def fail(start: Offsets, end: Offsets) -> None:
         kafka.apply(start, end)
         if errors:
             raise errors.pop(0)

@@ -11,7 +11,6 @@ import pytest
 from cdc.errors import RefusedError
 from cdc.lsn import Version
 from cdc.stores.contract import (
-    Fit,
     Generation,
     Position,
     PositionLostError,
@@ -64,7 +63,7 @@ class StoreContract:
         assert "fail" not in {each.level for each in found}  # a cluster is red while somebody makes an index
 
     def test_a_position_is_kept_and_given_back(self, store: Store, generation: Generation) -> None:
-        """What was saved is what any reader sees, with the owner and the time."""
+        """Every reader sees the saved position with its owner and time."""
         assert store.take(generation, "one").topics == {}
         saved = store.save_position(generation, SOME)
         assert saved == store.position(generation)
@@ -74,7 +73,7 @@ class StoreContract:
     def test_two_drivers_on_one_store_and_one_stops(
         self, open_store: OpenStore, store: Store, generation: Generation
     ) -> None:
-        """The last one to take the generation has it; the other cannot move the position any more."""
+        """The last driver that takes a generation has it; the other cannot save a position."""
         store.take(generation, "one")
         store.save_position(generation, SOME)
         second = open_store()
@@ -87,7 +86,9 @@ class StoreContract:
         second.close()
 
     def test_generations_come_serve_and_go(self, store: Store, generation: Generation, orders: TableSchema) -> None:
-        """Nothing serves before the first switch; the serving one cannot be dropped; a dropped one has no position."""
+        """No generation serves before the first switch, the serving one cannot be dropped, and a dropped one has no
+        position.
+        """
         assert store.serving() is None
         store.switch(generation)
         serving = store.serving()
@@ -107,11 +108,3 @@ class StoreContract:
             store.take(generation, "one")
         with pytest.raises(PositionLostError):
             store.save_position(generation, SOME)
-
-    def test_a_changed_key_needs_a_new_generation(
-        self, store: Store, generation: Generation, orders: TableSchema
-    ) -> None:
-        """Under another primary key the rows have other ids, and the old ones would stay."""
-        assert store.ensure_table(generation, orders) is Fit.READY
-        assert store.ensure_table(generation, orders._replace(key=("note",))) is Fit.NEEDS_GENERATION
-        assert store.ensure_table(generation, orders) is Fit.READY

@@ -12,8 +12,8 @@ import pytest
 
 from cdc.lsn import Version
 from cdc.stores.contract import Change, Fit, Generation, PositionLostError, RowStore, SchemaColumn, TableSchema
-from cdc.stores.testing.any_store import TOPICS, OpenStore, StoreContract
 from cdc.stores.testing.rows import apply, change, rows, table, truncate
+from cdc.stores.testing.store_contract import TOPICS, OpenStore, StoreContract
 
 __all__ = ["OpenStore", "RowStoreContract"]
 
@@ -41,7 +41,7 @@ class RowStoreContract(StoreContract):
     """The tests for a row store. A subclass defines the fixture `open_store`."""
 
     def test_rows_come_back_as_they_went_in(self, store: RowStore, generation: Generation, orders: TableSchema) -> None:
-        """A stored row has the event's bytes; a deleted one is not among the live ones, but its version is kept."""
+        """A stored row has the event's bytes; a deleted row is not returned, but its version is kept."""
         one = change(1, 5, {"note": 'é " \\ \n 😀'})
         assert apply(store, generation, orders, [one, change(2, 6, gone=True)]) == []
         assert [(each.id, each.version) for each in store.contents(generation, orders)] == [("1", one.version)]
@@ -51,15 +51,17 @@ class RowStoreContract(StoreContract):
         assert everything["2"].row is None
         assert store.count(generation, orders) == 1
 
-    def test_a_writer_factory_travels(self, store: RowStore, generation: Generation, orders: TableSchema) -> None:
-        """It can be sent to another process, and its writer works there."""
+    def test_a_writer_factory_works_in_another_process(
+        self, store: RowStore, generation: Generation, orders: TableSchema
+    ) -> None:
+        """A writer factory can be sent to another process, and its writer works there."""
         writer = pickle.loads(pickle.dumps(store.writer_factory(generation)))()
         assert writer.apply(orders, [change(1, 5)]) == []
         writer.close()
         assert set(rows(store, generation, orders)) == {"1"}
 
     def test_an_older_version_never_wins(self, store: RowStore, generation: Generation, orders: TableSchema) -> None:
-        """v5, v4, a delete at v6, v5 again: the row is gone, and stays so."""
+        """After v5, v4, a delete at v6 and v5 again, the row is absent."""
         for each in (change(1, 5), change(1, 4), change(1, 6, gone=True), change(1, 5)):
             apply(store, generation, orders, [each])
         assert rows(store, generation, orders) == {}
@@ -76,7 +78,7 @@ class RowStoreContract(StoreContract):
     def test_a_row_comes_back_after_its_delete(
         self, store: RowStore, generation: Generation, orders: TableSchema
     ) -> None:
-        """Deleted and inserted again under one key: the row is there for good, without the tombstone's end of life."""
+        """A row inserted again after its delete stays, without the tombstone's expiry."""
         for each in (change(1, 5), change(1, 6, gone=True), change(1, 7, {"note": "again"})):
             apply(store, generation, orders, [each])
         assert rows(store, generation, orders) == {"1": {"id": 1, "note": "again"}}
@@ -85,7 +87,7 @@ class RowStoreContract(StoreContract):
     def test_any_order_and_any_repetition_converge(
         self, seed: int, store: RowStore, generation: Generation, orders: TableSchema
     ) -> None:
-        """However changes are reordered and repeated, the largest version of each key is what stays."""
+        """However changes are reordered and repeated, the largest version of each key remains."""
         chance = random.Random(seed)
         versions = sorted({(chance.randrange(4), chance.randint(1, 6), chance.randrange(4)) for _ in range(25)})
         changes = [
@@ -104,10 +106,10 @@ class RowStoreContract(StoreContract):
         found = {each.id: (each.version, each.row) for each in store.contents(generation, orders, tombstones=True)}
         assert found == {key: (each.version, each.row) for key, each in expected.items()}
 
-    def test_a_truncate_kills_what_is_older_and_nothing_else(
+    def test_a_truncate_removes_older_rows_of_its_table_only(
         self, store: RowStore, generation: Generation, orders: TableSchema
     ) -> None:
-        """Rows below the marker are dead, later ones and other tables' live; older ones that come late stay out."""
+        """A marker removes its table's rows below its version, and keeps late older ones out."""
         other = table(TOPICS, name="orders2")
         store.ensure_table(generation, other)
         apply(
@@ -132,7 +134,7 @@ class RowStoreContract(StoreContract):
     def test_truncates_among_changes_converge(
         self, seed: int, store: RowStore, generation: Generation, orders: TableSchema
     ) -> None:
-        """In whatever order they come: a row lives if its last change is a row, and no marker is above it."""
+        """In any order, a row exists if its last change is a row and no marker is above it."""
         chance = random.Random(seed)
         marker, last = Version(0, 0), dict[str, Change]()
         for key, position, seq in sorted(
@@ -153,13 +155,13 @@ class RowStoreContract(StoreContract):
         assert {each.id: each.row for each in store.contents(generation, orders)} == alive
 
     def test_a_truncate_reaches_every_row(self, store: RowStore, generation: Generation, orders: TableSchema) -> None:
-        """Also when they fill many pages."""
+        """A TRUNCATE removes rows that fill many pages."""
         apply(store, generation, orders, [change(key, 5) for key in range(6_000)])
         assert truncate(store, generation, orders, Version(48, 1)) == 6_000
         assert store.count(generation, orders) == 0
 
     def test_every_key_is_a_row_of_its_own(self, store: RowStore, generation: Generation, orders: TableSchema) -> None:
-        """Empty, blank, 512 bytes and longer, with letters that mean something to servers: all are told apart."""
+        """Empty, blank and long keys and keys with special characters are distinct rows."""
         changes = [change(key, 5, {"note": str(place)}) for place, key in enumerate(ODD_KEYS)]
         assert apply(store, generation, orders, changes) == []
         expected = {each.id: json.loads(each.row or b"") for each in changes}
@@ -169,7 +171,7 @@ class RowStoreContract(StoreContract):
         assert set(rows(store, generation, orders)) == {each.id for each in changes[7:]}
 
     def test_tables_with_odd_names_do_not_mix(self, store: RowStore, generation: Generation) -> None:
-        """Names that differ by case or dots only, or hold letters of a search pattern."""
+        """Tables whose names differ only by case or dots, or have wildcard characters, do not share rows."""
         names = ["Orders", "orders", "or.ders", "or-ders", "or*", "or?ers", "x" * 63, '"; drop table t;--']
         tables = [
             TableSchema("public", name, f"{TOPICS}.{name}", ("id",), (SchemaColumn("id", "int8", -1),))
@@ -207,3 +209,11 @@ class RowStoreContract(StoreContract):
         assert rows(store, second, orders) == {"1": {"id": 1, "note": "new"}, "3": {"id": 3}, "4": {"id": 4}}
         apply(store, second, orders, [change(1, 7, gone=True), change(4, 4, {"note": "late"})])
         assert rows(store, second, orders) == {"3": {"id": 3}, "4": {"id": 4}}
+
+    def test_a_changed_key_needs_a_new_generation(
+        self, store: RowStore, generation: Generation, orders: TableSchema
+    ) -> None:
+        """Under another primary key the rows have other ids, so a new generation is required."""
+        assert store.ensure_table(generation, orders) is Fit.READY
+        assert store.ensure_table(generation, orders._replace(key=("note",))) is Fit.NEEDS_GENERATION
+        assert store.ensure_table(generation, orders) is Fit.READY
