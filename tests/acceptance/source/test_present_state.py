@@ -7,6 +7,7 @@ import random
 from typing import TYPE_CHECKING, Any
 
 import pytest
+from pyspark.sql import functions as f
 
 from cdc.names import topic
 from spark_jobs.shape.typed_rows import events_of, with_typed_rows
@@ -116,17 +117,18 @@ def test_the_types_are_the_warehouses(make_pipeline: MakePipeline, spark: SparkS
         .selectExpr("topic", "partition", "offset", "key", "value", "headers[0].value AS stamp", "timestamp")
     )
     typed = with_typed_rows(events_of(records), table)
-    expected = {row["key"]: row["row"] for row in typed.select("key", "row").collect()}
-    found = {row["_key"]: row for row in frame.collect()}
-    assert len(found) == 3
+    # As texts: Python has no datetime for the first and last timestamps of Spark.
+    expected = dict(map(tuple, typed.select("key", f.col("row").cast("string")).collect()))
+    row = f.struct(*(f.col(f"`{name}`") for name in frame.columns[:-3]))
+    found = dict(map(tuple, frame.select("_key", row.cast("string")).collect()))
+    assert found.keys() == expected.keys() == {'{"id":1}', '{"id":2}', '{"id":3}'}
+    for key in ('{"id":1}', '{"id":2}'):  # the third has values that do not fit: the warehouse parks it
+        assert found[key] == expected[key]
     types = typed.schema["row"].dataType.fields
     assert [each.dataType for each in frame.schema.fields][:-3] == [each.dataType for each in types]
-    for key, row in found.items():
-        for place, name in enumerate(frame.columns[:-3]):
-            assert str(row[place]) == str(expected[key][place]), f"{key} {name}"
     assert [column.name for column in source_columns(table)[-6:-3]] == ["ID_", "__op", "row"]
-    third = found['{"id":3}']
-    assert [third[name] for name in ("d", "ts", "tz", "ia", "ta", "da", "na", "fa")] == [None] * 8
+    third = frame.where("id = 3").select("d", "ts", "tz", "ia", "ta", "da", "na", "fa").collect()[0]
+    assert tuple(third) == (None,) * 8
     exact = _read(spark, pipeline, "wide", types="text").where("id = '3'").collect()[0]
     assert (exact["d"], exact["ta"], exact["ia"]) == ("-infinity", "[0:1]={a,b}", "[[1,2],[3,null]]")
     chosen = (
