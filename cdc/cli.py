@@ -6,8 +6,10 @@ database driver nor Spark.
 
 from __future__ import annotations
 
+import difflib
 import importlib
 import textwrap
+import traceback
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
@@ -143,8 +145,6 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def _suggestion(name: str) -> str:
-    import difflib  # noqa: PLC0415 - only when something is wrong
-
     near = difflib.get_close_matches(name, COMMANDS, n=1)
     return f" Did you mean {near[0]}?" if near else f" Commands: {', '.join(COMMANDS)}."
 
@@ -170,6 +170,4 @@ def _complain(message: str) -> None:
 
 def _traceback(error: Exception, invocation: Invocation) -> None:
     if invocation.log_level == "debug":
-        import traceback  # noqa: PLC0415 - only when something is wrong
-
         click.echo(redact("".join(traceback.format_exception(error))), err=True, nl=False)

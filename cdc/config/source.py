@@ -7,17 +7,14 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal
 
+from psycopg.conninfo import make_conninfo
+
+from cdc.config.dsn import dsn_parameters, dsn_problem
 from cdc.config.settings import Problem, about, between, matching, not_empty
 from cdc.config.tables import TableSelector
 from cdc.secrets import Dsn, Secret
 
 SslMode = Literal["disable", "allow", "prefer", "require", "verify-ca", "verify-full"]
-
-
-def _dsn_problem(dsn: Dsn) -> str | None:
-    from cdc.config.dsn import dsn_problem  # noqa: PLC0415 - psycopg takes 0.2 s to import; only a load needs it
-
-    return dsn_problem(dsn)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -41,7 +38,7 @@ class SourceTlsConfig:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SourceConfig:
-    dsn: Dsn = field(metadata=about("Connection string of the primary, as URL or `key=value` pairs", _dsn_problem))
+    dsn: Dsn = field(metadata=about("Connection string of the primary, as URL or `key=value` pairs", dsn_problem))
     password: Secret | None = field(
         default=None, metadata=about("Password, if the DSN has none; not percent-encoded here")
     )
@@ -89,8 +86,6 @@ class SourceConfig:
     tls: SourceTlsConfig | None = field(default=None, metadata=about("TLS settings, instead of ssl… in the DSN"))
 
     def problems(self) -> Iterator[Problem]:
-        from cdc.config.dsn import dsn_parameters  # noqa: PLC0415 - as above
-
         given = dsn_parameters(self.dsn)
         if self.password is not None and "password" in given:
             yield "password", "is in the DSN as well; set it in one place"
@@ -102,8 +97,6 @@ class SourceConfig:
 
     def conninfo(self, **extra: Any) -> str:
         """Return the connection string for psycopg, with the password and `extra` libpq parameters."""
-        from psycopg.conninfo import make_conninfo  # noqa: PLC0415 - as above
-
         own: dict[str, Any] = self.tls.parameters() if self.tls else {}
         if self.password is not None:
             own["password"] = self.password.reveal()

@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import psycopg
 
+from cdc.check.findings import Level
+from cdc.check.publication import judge_content, read_publication
+from cdc.check.tables import read_tables
 from cdc.config import Config
 from cdc.config.source import SourceConfig
 from cdc.errors import RefusedError
@@ -73,10 +76,6 @@ def ensure_publication(
 
 def _refuse_unfit_publication(source: SourceConfig, connection: psycopg.Connection, chosen: list[SourceTable]) -> None:
     """Raise RefusedError if an existing publication does not send all changes: the topics would silently lack some."""
-    from cdc.check.findings import Level  # noqa: PLC0415 - imports all of `check`, which most starts do not need
-    from cdc.check.publication import judge_content, read_publication  # noqa: PLC0415 - as above
-    from cdc.check.tables import read_tables  # noqa: PLC0415 - as above
-
     facts = read_publication(connection, source.publication)
     row = connection.execute("select quote_ident(%s)", [source.publication]).fetchone()
     if facts is None or row is None:

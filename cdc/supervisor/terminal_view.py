@@ -6,16 +6,18 @@ import json
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Protocol
+from typing import Protocol
 
 import click
+from rich.box import SIMPLE_HEAD
+from rich.console import Group
+from rich.live import Live
+from rich.table import Column, Table
+from rich.text import Text
 
 from cdc.monitoring.store_lag import StoreLag
 from cdc.supervisor.parts.part import ProcessCondition
 from cdc.supervisor.process_report import RunReport, SnapshotFigures
-
-if TYPE_CHECKING:
-    from rich.live import Live
 
 _COLOURS = {ProcessCondition.RUNNING: "green", ProcessCondition.WAITING: "yellow", ProcessCondition.REFUSED: "red"}
 _OLD_SECONDS = 10.0
@@ -37,8 +39,6 @@ def view_for(*, as_json: bool, is_terminal: bool) -> Iterator[RunView]:
     elif not is_terminal:
         yield PlainRunView()
     else:
-        from rich.live import Live  # noqa: PLC0415 - only for a terminal
-
         with Live(auto_refresh=False, transient=False) as live:
             yield LiveRunView(live)
 
@@ -73,11 +73,6 @@ class LiveRunView:
         self._live = live
 
     def show(self, report: RunReport) -> None:
-        from rich.box import SIMPLE_HEAD  # noqa: PLC0415 - as above
-        from rich.console import Group  # noqa: PLC0415
-        from rich.table import Column, Table  # noqa: PLC0415
-        from rich.text import Text  # noqa: PLC0415
-
         table = Table("part", "state", "pid", "restarts", Column("", overflow="fold"), box=SIMPLE_HEAD)
         for part in report.parts:
             colour = _COLOURS.get(part.condition, "dim")

@@ -7,12 +7,17 @@ one named volume per server. Not exercised where the tests run without Docker: w
 from __future__ import annotations
 
 import hashlib
-import os
 import signal
 import time
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
+
+import docker  # type: ignore[import-untyped]
+from docker.errors import DockerException, NotFound  # type: ignore[import-untyped]
+from testcontainers.core.config import testcontainers_config
+from testcontainers.core.container import DockerContainer
+from testcontainers.core.docker_client import DockerClient
 
 from cdc.errors import TailraceError, UsageError
 from deploy import versions
@@ -20,29 +25,23 @@ from deploy.progress import ProgressDisplay
 from deploy.stack.choices import Wishes, checked, in_parallel, known, settle
 from deploy.stack.health import probe
 from deploy.stack.images import images
-from deploy.stack.model import HOST, NAMES, OPTIONAL_NAMES, Server, address_of
+from deploy.stack.model import CONTAINERS, HOST, NAMES, OPTIONAL_NAMES, Server, address_of
 from deploy.stack.ports import check_free
 from deploy.stack.state import StackState, load_state, locked, save_state
 
-KIND = "containers"
 HEALTH_SECONDS = 180.0
 STOP_SECONDS = 60
 
 
-def engine_answers() -> bool:
-    """Whether a Docker engine on this very machine answers; a remote one's ports would not be on loopback."""
-    address = os.environ.get("DOCKER_HOST", "unix:///var/run/docker.sock")
-    if not address.startswith("unix://") or not Path(address.removeprefix("unix://")).exists():
-        return False
-    import docker  # type: ignore[import-untyped]  # noqa: PLC0415  # slow, and most machines come this far only with Docker
-
+def engine_answers(address: str) -> bool:
+    """Whether the Docker engine at this address answers."""
     try:
         client = docker.DockerClient(base_url=address, timeout=5)
         try:
             return bool(client.ping())
         finally:
             client.close()
-    except docker.errors.DockerException:
+    except DockerException:
         return False
 
 
@@ -50,9 +49,6 @@ class ContainerStack:
     """See `model.Stack`."""
 
     def __init__(self, folder: Path, wishes: Wishes, progress: ProgressDisplay) -> None:
-        from testcontainers.core.config import testcontainers_config  # noqa: PLC0415  # only where Docker is used
-        from testcontainers.core.docker_client import DockerClient  # noqa: PLC0415
-
         # testcontainers would remove everything when this process ends; the stack outlives the command.
         testcontainers_config.ryuk_disabled = True
         self.folder = folder
@@ -67,7 +63,7 @@ class ContainerStack:
             if name in OPTIONAL_NAMES:
                 raise UsageError(f"There is no container of {name} here.", remedy="Run with --kind processes.")
         with locked(self.folder):
-            state = load_state(self.folder) or StackState(kind=KIND)
+            state = load_state(self.folder) or StackState(kind=CONTAINERS)
             settle(state, self._wishes, wanted, running=self._running, folder=self.folder)
             save_state(self.folder, state)
             in_parallel(lambda name: self._launch(name, state), wanted)
@@ -143,9 +139,6 @@ class ContainerStack:
             self._create(name, state)
 
     def _create(self, name: str, state: StackState) -> None:
-        from docker.errors import DockerException  # type: ignore[import-untyped]  # noqa: PLC0415
-        from testcontainers.core.container import DockerContainer  # noqa: PLC0415
-
         image = images(self._wishes.major(state), self._wishes.settings(state), state.ports["kafka"])[name]
         self._progress.show(name, f"fetching and starting {image.name}")
         container = DockerContainer(image.name, name=self._title(name), env=dict(image.environ))
@@ -207,8 +200,6 @@ class ContainerStack:
         return container is not None and container.status in {"running", "paused"}
 
     def _find(self, name: str) -> Any:
-        from docker.errors import NotFound  # noqa: PLC0415
-
         try:
             return self._engine.containers.get(self._title(name))
         except NotFound:

@@ -23,7 +23,7 @@ from deploy.stack import process
 from deploy.stack.account import Account, unprivileged_account
 from deploy.stack.choices import Wishes, checked, in_parallel, known, settle
 from deploy.stack.health import probe
-from deploy.stack.model import ALL_NAMES, HOST, NAMES, Server, address_of
+from deploy.stack.model import ALL_NAMES, HOST, NAMES, PROCESSES, Server, address_of
 from deploy.stack.ports import check_free
 from deploy.stack.servers.elasticsearch import Elasticsearch
 from deploy.stack.servers.kafka import Kafka
@@ -33,7 +33,6 @@ from deploy.stack.servers.program import Program, Site
 from deploy.stack.servers.redis import Redis
 from deploy.stack.state import StackRecord, StackState, load_record, load_state, locked, record_path, save_state
 
-KIND = "processes"
 HEALTH_SECONDS = 180.0
 STOP_SECONDS = 60.0
 LOG_KEPT_BYTES = 20_000_000
@@ -126,7 +125,7 @@ class LocalStack:
 
     def _settle(self, names: Sequence[str], account: Account | None) -> StackState:
         """Decides what is not decided yet, and writes it down before anything starts."""
-        state = self._load() or StackState(kind=KIND)
+        state = self._load() or StackState(kind=PROCESSES)
         settle(state, self._wishes, names, running=self._alive, folder=self.folder)
         programs = self._programs(state)
         for name in names:

@@ -13,6 +13,9 @@ NAMES: Final = ("postgres", "kafka", "elasticsearch", "redis")
 OPTIONAL_NAMES: Final = ("opensearch",)
 ALL_NAMES: Final = (*NAMES, *OPTIONAL_NAMES)
 HOST: Final = "127.0.0.1"
+# The kinds of stacks.
+PROCESSES: Final = "processes"
+CONTAINERS: Final = "containers"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -9,8 +9,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Final
 from urllib.parse import parse_qsl, quote, unquote, urlencode, urlsplit
 
+from pyiceberg import exceptions as theirs
+
 from cdc.config import IcebergConfig
 from cdc.errors import RefusedError, TransientError
+from sinks.iceberg import library
 from sinks.iceberg.naming import CATALOG
 
 if TYPE_CHECKING:
@@ -45,17 +48,14 @@ def sqlite_file(warehouse: IcebergConfig) -> Path | None:
 
 def open_catalog(warehouse: IcebergConfig) -> Catalog:
     """Open the catalog. Creates the directory and the SQLite file if they do not exist."""
-    from pyiceberg.catalog import load_catalog  # noqa: PLC0415 - takes a second; only warehouse commands need it
-    from sqlalchemy.exc import SQLAlchemyError  # noqa: PLC0415 - as above
-
     file = sqlite_file(warehouse)
     if file is not None:
         prepare_sqlite(file)
     for _ in range(_TRIES):
         with iceberg_errors():
             try:
-                return load_catalog(CATALOG, **_properties(warehouse))
-            except SQLAlchemyError as error:
+                return library.load_catalog(CATALOG, **_properties(warehouse))
+            except library.SQLAlchemyError as error:
                 if "already exists" not in str(error):
                     raise
     raise TransientError("Another process is creating the catalog.")
@@ -77,16 +77,13 @@ def prepare_sqlite(file: Path) -> None:
 @contextmanager
 def iceberg_errors() -> Iterator[None]:
     """Raise library errors of the `with` block as TransientError, or as RefusedError if the catalog denies access."""
-    from pyiceberg import exceptions as theirs  # noqa: PLC0415 - as above
-    from sqlalchemy.exc import SQLAlchemyError  # noqa: PLC0415 - as above
-
     try:
         yield
     except (theirs.UnauthorizedError, theirs.ForbiddenError) as error:
         raise RefusedError(
             "The catalog denies access.", remedy="Check `catalog_username` and `catalog_password` of the store."
         ) from error
-    except (theirs.RESTError, SQLAlchemyError, OSError) as error:
+    except (theirs.RESTError, library.SQLAlchemyError, OSError) as error:
         raise TransientError(f"The warehouse does not answer: {_first_line(error)}") from error
 
 

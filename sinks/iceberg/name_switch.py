@@ -12,7 +12,10 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
+from pyiceberg.exceptions import NoSuchTableError, TableAlreadyExistsError
+
 from cdc.errors import TransientError
+from sinks.iceberg import library
 from sinks.iceberg.catalog import iceberg_errors
 from sinks.iceberg.naming import Identifier
 
@@ -47,28 +50,25 @@ def exchange_tables(
 def _update(
     engine: Any, catalog_name: str, pairs: Sequence[tuple[Identifier, Identifier]], aside: Aside | None
 ) -> None:
-    from pyiceberg.catalog.sql import IcebergTables as Names  # noqa: PLC0415 - see catalog.py
-    from sqlalchemy import delete, update  # noqa: PLC0415 - see catalog.py
+    names, delete, update = library.IcebergTables, library.delete, library.update
 
     def at(name: Identifier) -> Any:
-        return (Names.catalog_name == catalog_name) & (Names.table_namespace == name[0]) & (Names.table_name == name[1])
+        return (names.catalog_name == catalog_name) & (names.table_namespace == name[0]) & (names.table_name == name[1])
 
     with engine.begin() as connection:
         for source, target in pairs:
             # This update changes nothing. It locks the row, so that no other client moves the table.
-            found = connection.execute(update(Names).where(at(source)).values(table_namespace=source[0]))
+            found = connection.execute(update(names).where(at(source)).values(table_namespace=source[0]))
             if found.rowcount != 1:
                 raise _moved(source)
             if aside is None:
-                connection.execute(delete(Names).where(at(target)))
+                connection.execute(delete(names).where(at(target)))
             else:
-                connection.execute(update(Names).where(at(target)).values(table_namespace=aside(target[0])))
-            connection.execute(update(Names).where(at(source)).values(table_namespace=target[0]))
+                connection.execute(update(names).where(at(target)).values(table_namespace=aside(target[0])))
+            connection.execute(update(names).where(at(source)).values(table_namespace=target[0]))
 
 
 def _rename(catalog: Catalog, pairs: Sequence[tuple[Identifier, Identifier]], aside: Aside | None) -> None:
-    from pyiceberg.exceptions import NoSuchTableError, TableAlreadyExistsError  # noqa: PLC0415 - see catalog.py
-
     for source, target in pairs:
         try:
             if catalog.table_exists(target):

@@ -23,7 +23,7 @@ from cdc.lsn import Version
 from cdc.stores.contract import Generation, StoredRow, TableSchema
 from cdc.stores.row_ids import row_id_of
 from cdc.stores.scan import ReadSlice, StoreScan
-from sinks.iceberg import naming
+from sinks.iceberg import library, naming
 from sinks.iceberg.catalog import iceberg_errors
 from sinks.iceberg.contents import json_row
 from sinks.iceberg.schemas import WarehouseColumn, key_columns
@@ -111,10 +111,7 @@ class IcebergSlice:
 
     def batches(self, row_filter: BooleanExpression | None = None) -> Iterator[pa.RecordBatch]:
         """Yield Arrow batches, one file after another. Given all files, pyiceberg would hold all in memory at once."""
-        from pyiceberg.expressions import AlwaysTrue  # noqa: PLC0415 - see catalog.py
-        from pyiceberg.io.pyarrow import ArrowScan  # noqa: PLC0415 - see catalog.py
-
-        scan = ArrowScan(self.metadata, self.io, self.projection, row_filter or AlwaysTrue())
+        scan = library.ArrowScan(self.metadata, self.io, self.projection, row_filter or library.AlwaysTrue())
         with iceberg_errors():
             for task in self.tasks:
                 yield from scan.to_record_batches([task])
@@ -215,8 +212,6 @@ class IcebergScan(StoreScan):
 
         A filter is possible if the ids contain the column's value, and the column's type allows to skip files.
         """
-        from pyiceberg.expressions import In  # noqa: PLC0415 - see catalog.py
-
         first = key_columns(table, self._store.tables.columns(table))[0]
         value_of = _SOUGHT.get(first.type)
         if value_of is None or first.source in self.spelled(table) or len(ids) > _MOST_SOUGHT:
@@ -230,7 +225,7 @@ class IcebergScan(StoreScan):
                 values.add(value_of(text))
             except (ValueError, IndexError):
                 continue  # no row of this table has such an id
-        return In(first.name, values) if values else None  # type: ignore[call-arg,arg-type]  # pydantic's view of it
+        return library.In(first.name, values) if values else None  # type: ignore[call-arg,arg-type]  # pydantic
 
 
 def _several(rows: Sequence[StoredRow]) -> StoredRow:

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
 from cdc.stores.contract import TableSchema
-from sinks.iceberg import naming
+from sinks.iceberg import library, naming
 from sinks.typed_columns import STRING, element_type, spark_type
 
 if TYPE_CHECKING:
@@ -63,23 +63,19 @@ def key_columns(table: TableSchema, columns: list[WarehouseColumn]) -> list[Ware
 
 def iceberg_schema(columns: list[WarehouseColumn], own: dict[str, str]) -> Schema:
     """Return the Iceberg schema with these columns, followed by Tailrace's own columns (name to Spark SQL type)."""
-    from pyiceberg.schema import Schema  # noqa: PLC0415 - see catalog.py
-    from pyiceberg.types import NestedField  # noqa: PLC0415 - see catalog.py
-
     named = [(column.name, column.type) for column in columns] + list(own.items())
     fields = []
     next_id = len(named) + 1
     for number, (name, kind) in enumerate(named, 1):
         element = element_type(kind)
-        fields.append(NestedField(number, name, iceberg_type(kind, next_id), required=False))
+        fields.append(library.types.NestedField(number, name, iceberg_type(kind, next_id), required=False))
         next_id += element is not None
-    return Schema(*fields)
+    return library.Schema(*fields)
 
 
 def iceberg_type(kind: str, element_id: int = -1) -> IcebergType:
     """Return the Iceberg type for a Spark SQL type."""
-    from pyiceberg import types  # noqa: PLC0415 - see catalog.py
-
+    types = library.types
     element = element_type(kind)
     if element is not None:
         return types.ListType(element_id, iceberg_type(element), element_required=False)

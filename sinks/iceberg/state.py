@@ -10,9 +10,11 @@ import contextlib
 from typing import TYPE_CHECKING, Any, Final
 
 import msgspec
+from pyiceberg.exceptions import CommitFailedException, NoSuchTableError, TableAlreadyExistsError
 
 from cdc.errors import RefusedError, TransientError
 from cdc.stores.contract import Position, refuse_newer
+from sinks.iceberg import library
 from sinks.iceberg.catalog import iceberg_errors
 from sinks.iceberg.naming import STATE
 
@@ -79,8 +81,6 @@ class StateTable:
 
     def read(self) -> WarehouseState | None:
         """Return the state. None: `create` was never called."""
-        from pyiceberg.exceptions import NoSuchTableError  # noqa: PLC0415 - see catalog.py
-
         with iceberg_errors():
             try:
                 self._table = self._catalog.load_table(STATE)
@@ -91,17 +91,13 @@ class StateTable:
 
     def create(self, state: WarehouseState) -> None:
         """Create the state table with this state. An existing state stays."""
-        from pyiceberg.exceptions import TableAlreadyExistsError  # noqa: PLC0415 - see catalog.py
-        from pyiceberg.schema import Schema  # noqa: PLC0415 - see catalog.py
-        from pyiceberg.types import NestedField, StringType  # noqa: PLC0415 - see catalog.py
-
         properties = {
             # A commit that conflicts with another must fail. The library must not retry it on top of the other commit.
             "commit.retry.num-retries": "0",
             "write.metadata.previous-versions-max": "10",
             "write.metadata.delete-after-commit.enabled": "true",
         }
-        schema = Schema(NestedField(1, "note", StringType(), required=False))
+        schema = library.Schema(library.types.NestedField(1, "note", library.types.StringType(), required=False))
         with iceberg_errors():
             self._catalog.create_namespace_if_not_exists(STATE[0])
             with contextlib.suppress(TableAlreadyExistsError):
@@ -112,8 +108,6 @@ class StateTable:
 
     def write(self, state: WarehouseState) -> None:
         """Replace the state that was read. Raises StateConflictError if another process has replaced it."""
-        from pyiceberg.exceptions import CommitFailedException  # noqa: PLC0415 - see catalog.py
-
         table = self._known()
         text = msgspec.json.encode(state).decode()
         with iceberg_errors():
@@ -127,8 +121,6 @@ class StateTable:
 
     def _forget_old(self) -> None:
         """Expire old snapshots. Only writers of the state read them, so a conflict with another writer is harmless."""
-        from pyiceberg.exceptions import CommitFailedException  # noqa: PLC0415 - see catalog.py
-
         table = self._known()
         snapshots = sorted(table.metadata.snapshots, key=lambda each: each.sequence_number or 0)
         if len(snapshots) < _EXPIRE_AT:

@@ -8,10 +8,12 @@ from collections.abc import Collection, Mapping
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Final
 
+from pyiceberg.exceptions import CommitFailedException, NoSuchTableError, TableAlreadyExistsError
+
 from cdc.config import IcebergConfig
 from cdc.errors import TransientError
 from cdc.stores.contract import Fit, TableSchema
-from sinks.iceberg import naming
+from sinks.iceberg import library, naming
 from sinks.iceberg.catalog import iceberg_errors, location
 from sinks.iceberg.naming import Identifier
 from sinks.iceberg.schemas import (
@@ -104,8 +106,6 @@ class IcebergTables:
 
     def load(self, name: Identifier) -> Table | None:
         """Return the table, or None if it does not exist."""
-        from pyiceberg.exceptions import NoSuchTableError  # noqa: PLC0415 - see catalog.py
-
         with iceberg_errors():
             try:
                 return self._catalog.load_table(name)
@@ -114,8 +114,6 @@ class IcebergTables:
 
     def drop(self, name: Identifier) -> None:
         """Drop the table and delete its files. No effect if it does not exist."""
-        from pyiceberg.exceptions import NoSuchTableError  # noqa: PLC0415 - see catalog.py
-
         with iceberg_errors(), contextlib.suppress(NoSuchTableError):
             self._catalog.purge_table(name)
 
@@ -127,17 +125,15 @@ class IcebergTables:
         suffix: str,
         more: Mapping[str, str] = MappingProxyType({}),
     ) -> None:
-        from pyiceberg.exceptions import TableAlreadyExistsError  # noqa: PLC0415 - see catalog.py
-        from pyiceberg.partitioning import PartitionField, PartitionSpec  # noqa: PLC0415 - see catalog.py
-        from pyiceberg.transforms import IdentityTransform  # noqa: PLC0415 - see catalog.py
-
         columns = self.columns(table)
         schema = iceberg_schema(columns, own)
-        spec = PartitionSpec()
+        spec = library.PartitionSpec()
         if naming.OPEN in own:
             # Partition by `open`, so that closing a version does not read the closed versions.
             field = schema.find_field(naming.OPEN)
-            spec = PartitionSpec(PartitionField(field.field_id, 1000, IdentityTransform(), naming.OPEN))
+            spec = library.PartitionSpec(
+                library.PartitionField(field.field_id, 1000, library.IdentityTransform(), naming.OPEN)
+            )
         properties = {
             **_COMMON,
             "write.target-file-size-bytes": str(self._warehouse.target_file_bytes),
@@ -155,8 +151,6 @@ class IcebergTables:
     def _evolve(
         self, name: Identifier, columns: list[WarehouseColumn], own: dict[str, str], *, keep_dropped: bool
     ) -> Fit:
-        from pyiceberg.exceptions import CommitFailedException  # noqa: PLC0415 - see catalog.py
-
         table = self.load(name)
         if table is None:
             raise TransientError(f"The warehouse's table {'.'.join(name)} is gone.")

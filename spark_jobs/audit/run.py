@@ -32,6 +32,7 @@ from cdc.tables.state_reader import incomplete, read_recorded_states
 from spark_jobs.audit.known_differences import KnownDifferences
 from spark_jobs.audit.shapes import ExpectedRows, takes
 from spark_jobs.audit.table_pass import TablePass, TablePassResult
+from spark_jobs.session.spark_session import spark_session
 from spark_jobs.shape.store_tables import StoreTables, build_store_tables
 from spark_jobs.writing.choice import writing_of
 from spark_jobs.writing.contract import UNREPAIRED, StoreWriting
@@ -362,8 +363,6 @@ def lazy_session(config: Config, stores: Sequence[str] = ()) -> tuple[SessionSou
 
     `stores`: those that will be audited. The session's settings depend on their kinds.
     """
-    from spark_jobs.session.spark_session import spark_session  # noqa: PLC0415 - takes half a second
-
     started: list[SparkSession] = []
     closing_it = ExitStack()
 

@@ -7,11 +7,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 import msgspec
 import numpy as np
 import psycopg
+import pyarrow as pa
+import pyarrow.compute as pc
 
 from cdc.audit.row_blocks import OFFSET_BITS, block, by_group
 from cdc.audit.row_content import Content, numbers, row_digests
@@ -28,9 +30,6 @@ from cdc.stores.contract import StoredRow
 from spark_jobs.audit.shapes import expected_row, shaped_column
 from spark_jobs.shape.shaped_rows import RowShape
 from spark_jobs.tasks.task_errors import packed_error
-
-if TYPE_CHECKING:
-    import pyarrow as pa
 
 SOURCE: Final = "source"
 TOPIC: Final = "topic"
@@ -177,8 +176,6 @@ class PackTopic:
     shapes: Mapping[str, RowShape]
 
     def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        import pyarrow as pa  # noqa: PLC0415 - takes half a second, and only a task needs it
-
         waiting: list[pa.RecordBatch] = []
         count, marker = 0, b""
         for batch in batches:
@@ -194,8 +191,6 @@ class PackTopic:
             yield _frame([(group, MARKER, marker) for group in range(self.hashing.groups)])
 
     def _packed(self, rows: pa.Table) -> Iterator[pa.RecordBatch]:
-        import pyarrow.compute as pc  # noqa: PLC0415 - as above
-
         rows = rows.filter(pc.invert(rows.column("is_marker"))).combine_chunks()
         if not rows.num_rows:
             return
@@ -235,8 +230,6 @@ def stamps(texts: Sequence[bytes | None]) -> tuple[Any, Any]:
     A header that is no version gives 0: another program wrote that record. Each distinct text is parsed once, because
     the rows of a snapshot chunk or a transaction often share one.
     """
-    import pyarrow as pa  # noqa: PLC0415 - takes half a second, and only a task needs it
-
     encoded = pa.array(texts, pa.binary()).dictionary_encode(null_encoding="encode")
     known = [
         text if text is not None and len(text) == _STAMP_BYTES else _NONE for text in encoded.dictionary.to_pylist()
@@ -259,15 +252,11 @@ for _digit in b"0123456789abcdef":
 
 def _markers(batch: pa.RecordBatch) -> list[bytes]:
     """Return the versions of the TRUNCATE markers in a batch; most batches have none."""
-    import pyarrow.compute as pc  # noqa: PLC0415 - as above
-
     found = batch.filter(batch.column("is_marker")) if pc.any(batch.column("is_marker")).as_py() else None
     return [] if found is None else [stamp for stamp in found.column("stamp").to_pylist() if stamp is not None]
 
 
 def _frame(rows: Sequence[tuple[int, str, bytes]]) -> pa.RecordBatch:
-    import pyarrow as pa  # noqa: PLC0415 - as above
-
     groups, sides, data = zip(*rows, strict=True) if rows else ((), (), ())
     columns = [pa.array(groups, pa.int32()), pa.array(sides, pa.string()), pa.array(data, pa.binary())]
     return pa.RecordBatch.from_arrays(columns, names=["grp", "side", "data"])

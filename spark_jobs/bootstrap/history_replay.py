@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import msgspec
 import orjson
+import pyarrow as pa
 
 from cdc.config import Config, IcebergConfig
 from cdc.errors import RefusedError, TailraceError, UsageError
@@ -33,7 +34,6 @@ from spark_jobs.tasks.task_errors import packed_error, unpacked_error
 from spark_jobs.warehouse.query import AsOf
 
 if TYPE_CHECKING:
-    import pyarrow as pa
     from pyspark.sql import SparkSession
 
 log = get_logger("bootstrap")
@@ -62,8 +62,6 @@ class _Writing:
     factory: WriterFactory
 
     def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        import pyarrow as pa  # noqa: PLC0415 - takes half a second, and only a task needs it
-
         rows = rejected = 0
         failure: bytes | None = None
         writer = self.factory()

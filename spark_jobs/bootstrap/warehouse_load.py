@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING
+
+from pyspark.sql import DataFrame, Observation
+from pyspark.sql import functions as f
 
 from cdc.lsn import Version
 from sinks.iceberg import naming, statements
@@ -18,9 +20,6 @@ from spark_jobs.tasks.task_results import Answers
 from spark_jobs.warehouse.apply import WarehouseBatches, require_all, run_statement
 from spark_jobs.warehouse.batch import FIT, loaded, newest, typed
 from spark_jobs.writing.contract import Loaded, Offsets
-
-if TYPE_CHECKING:
-    from pyspark.sql import DataFrame, Observation
 
 _TASK_OFFSETS = 200_000
 _THERE = f"{naming.OP} <> 'd'"
@@ -59,12 +58,9 @@ class WarehouseBulkLoad(BulkLoad[WarehouseBatches]):
 
         Returns the counts, and the number of live rows that the topic has, parked ones included.
         """
-        from pyspark.sql import Observation as Observed  # noqa: PLC0415 - takes half a second: only a job needs it
-        from pyspark.sql import functions as f  # noqa: PLC0415 - as above
-
         table = self._store_tables.schemas[topic]
         target, columns = applying.target(table)
-        seen, kept = Observed(), Observed()
+        seen, kept = Observation(), Observation()
         rows = self._rows(topic, columns, start, end, seen)
         counted = rows.observe(
             kept,
@@ -104,8 +100,6 @@ class WarehouseBulkLoad(BulkLoad[WarehouseBatches]):
         Events are parsed before the shuffle by key, because typed columns are much smaller than the event's text. Only
         a shape with expressions needs the text after the shuffle.
         """
-        from pyspark.sql import functions as f  # noqa: PLC0415 - as above
-
         shape = self._store_tables.shapes.get(topic)
         records = self._records({topic: start}, {topic: end})
         wanted = {column.name: column.type for column in columns}

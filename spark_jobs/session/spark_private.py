@@ -9,12 +9,11 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from py4j.java_gateway import is_instance_of
-
-if TYPE_CHECKING:
-    from pyspark.sql import Column, DataFrame, SparkSession
+from pyspark import SparkContext
+from pyspark.sql import Column, DataFrame, SparkSession
 
 
 def cloned_session(spark: SparkSession) -> SparkSession:
@@ -34,20 +33,15 @@ def analysed_plan(frame: DataFrame) -> Any:
 
 def is_java_instance(java_object: Any, class_name: str) -> bool:
     """Return whether the Java object is an instance of the class."""
-    from pyspark import SparkContext  # noqa: PLC0415 - takes half a second: only a job needs it
-
     return bool(is_instance_of(SparkContext._gateway, java_object, class_name))
 
 
 def try_eval(column: Column) -> Column:
     """Return a column that is NULL where evaluating the given one raises an error."""
-    from pyspark import SparkContext  # noqa: PLC0415 - as above
-    from pyspark.sql import Column as SparkColumn  # noqa: PLC0415 - as above
-
     jvm: Any = SparkContext._jvm
     convert = jvm.org.apache.spark.sql.classic.ExpressionUtils
     tried = jvm.org.apache.spark.sql.catalyst.expressions.TryEval(convert.expression(column._jc))
-    return SparkColumn(convert.column(tried))
+    return Column(convert.column(tried))
 
 
 @contextmanager

@@ -13,7 +13,10 @@ import threading
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import TYPE_CHECKING, Final
+from typing import Final
+
+import pyspark
+from pyspark.sql import SparkSession
 
 from cdc.config import Config, IcebergConfig, SparkConfig
 from cdc.config.model import AUTHENTICATION_REMEDY
@@ -25,9 +28,6 @@ from deploy.progress import ProgressDisplay, Quiet
 from deploy.versions import SPARK_PACKAGES
 from sinks.iceberg.catalog import prepare_sqlite, sqlite_file
 from spark_jobs.session.catalog import catalog_settings
-
-if TYPE_CHECKING:
-    from pyspark.sql import SparkSession
 
 log = get_logger("spark")
 
@@ -54,8 +54,6 @@ def spark_session(
     The warehouse is the given one, or the config's if the config has exactly one. A remote master (`spark://`,
     `k8s://`) gets the packages from this process. This machine needs Java in any case.
     """
-    from pyspark.sql import SparkSession  # noqa: PLC0415 - takes half a second: only a job needs it
-
     if isinstance(settings, Config):
         warehouse = warehouse or _only_warehouse(settings)
         settings = settings.spark
@@ -167,8 +165,6 @@ def use_warehouse(session: SparkSession, warehouse: IcebergConfig) -> None:
 
 def _keep_what_spark_lacks(downloaded: Path, ready: Path) -> None:
     """Keep only the jars that Spark does not ship. A second copy of Hadoop, Scala and the like breaks class loading."""
-    import pyspark  # noqa: PLC0415 - takes half a second: only a job needs it
-
     shipped = {_artifact(jar) for jar in (Path(pyspark.__file__).parent / "jars").glob("*.jar")}
     for jar in downloaded.glob("*.jar"):
         if _artifact(jar) not in shipped:

@@ -11,7 +11,11 @@ import re
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
+
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as f
+from pyspark.sql.types import DataType
 
 from cdc.config import TableShape
 from cdc.stores.contract import SchemaColumn, TableSchema
@@ -19,10 +23,6 @@ from spark_jobs.session.spark_private import analysed_plan, is_java_instance, sq
 from spark_jobs.shape.computed_types import column_of
 from spark_jobs.shape.shaped_rows import RowShape
 from spark_jobs.shape.typed_rows import column_type, quoted
-
-if TYPE_CHECKING:
-    from pyspark.sql import DataFrame, SparkSession
-    from pyspark.sql.types import DataType
 
 _PACKAGE: Final = "org.apache.spark.sql.catalyst.expressions."
 _SUBQUERIES: Final = frozenset({"ScalarSubquery", "Exists", "InSubquery", "ListQuery", "LateralSubquery"})
@@ -192,8 +192,6 @@ class _ExpressionAnalyzer:
         return found
 
     def _analysed(self, key: tuple[str, ...], name: str, text: str) -> Expression | ShapeProblem:
-        from pyspark.sql import functions as f  # noqa: PLC0415 - takes half a second: only a job needs it
-
         problem = self._parser.problem(key, text)
         if problem is not None:
             return problem

@@ -6,13 +6,13 @@ The forms are those of docs/reference/types.md, so that computed fields look lik
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Final
+from typing import Final
+
+from pyspark.sql import Column
+from pyspark.sql import functions as f
+from pyspark.sql.types import ArrayType, CharType, DataType, DecimalType, StringType, VarcharType
 
 from cdc.stores.contract import SchemaColumn as TableColumn
-
-if TYPE_CHECKING:
-    from pyspark.sql import Column
-    from pyspark.sql.types import DataType
 
 _PLAIN: Final = {
     "boolean": "bool",
@@ -32,8 +32,6 @@ _PLAIN: Final = {
 
 def column_of(name: str, kind: DataType) -> TableColumn | None:
     """Return the column that holds values of a Spark type; None if stores have no form for that type."""
-    from pyspark.sql.types import ArrayType, CharType, DecimalType, StringType, VarcharType  # noqa: PLC0415
-
     if isinstance(kind, ArrayType):
         element = column_of(name, kind.elementType)
         if element is None or isinstance(kind.elementType, ArrayType):
@@ -49,9 +47,6 @@ def column_of(name: str, kind: DataType) -> TableColumn | None:
 
 def json_form(value: Column, kind: DataType) -> Column:
     """Convert a value so that `to_json` writes it in the form of docs/reference/types.md."""
-    from pyspark.sql import functions as f  # noqa: PLC0415 - takes half a second: only a job needs it
-    from pyspark.sql.types import ArrayType, DecimalType  # noqa: PLC0415 - as above
-
     if isinstance(kind, ArrayType):
         element = kind.elementType
         return f.transform(value, lambda each: json_form(each, element))

@@ -8,16 +8,16 @@ raised an error. No SQL function applies `TryEval` to any expression. `shape_ses
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from typing import TYPE_CHECKING, Final
+from typing import Final
+
+from pyspark.sql import Column, DataFrame, SparkSession
+from pyspark.sql import functions as f
 
 from sinks.typed_columns import spark_type
 from spark_jobs.session.spark_private import active_session, cloned_session, try_eval
 from spark_jobs.shape.analysis import CompiledShape, Expression
 from spark_jobs.shape.computed_types import json_form
 from spark_jobs.shape.typed_rows import is_unread, read_object, with_typed_rows
-
-if TYPE_CHECKING:
-    from pyspark.sql import Column, DataFrame, SparkSession
 
 #: The type of the column that `with_shapes` adds. It is NULL if there is no row, or no expression for the topic.
 SHAPED: Final = "struct<kept: boolean, computed: string, failure: string>"
@@ -46,8 +46,6 @@ def shape_session(spark: SparkSession) -> SparkSession:
 
 def with_shapes(frame: DataFrame, shapes: Mapping[str, CompiledShape]) -> DataFrame:
     """Add the column `shaped` to a frame of `read_topic_frame`. `shapes`: by topic, those that have expressions."""
-    from pyspark.sql import functions as f  # noqa: PLC0415 - takes half a second: only a job needs it
-
     # If the event cannot be read as JSON, `shaped` is NULL although there is a row. The sink then parks the row.
     event = read_object(f.col("value").cast("string"), "after string")
     after = f.when(f.col("topic").isin(list(shapes)) & ~is_unread(event), event["after"])
@@ -59,8 +57,6 @@ def shaped_after(frame: DataFrame, shapes: Mapping[str, CompiledShape]) -> DataF
 
     `after`: the row's JSON as text, NULL if the row was deleted.
     """
-    from pyspark.sql import functions as f  # noqa: PLC0415 - as above
-
     names = frame.columns
     own = frame.toDF(*(_OWN + name for name in names))
     results = []
@@ -79,8 +75,6 @@ def typed_shape(frame: DataFrame, shape: CompiledShape) -> DataFrame:
     Its type is `struct<kept: boolean, computed: struct<…>, failure: string>`. It is NULL if the row was deleted. The
     computed fields have the types that `sinks.typed_columns.spark_type` gives the columns of `shape.schema`.
     """
-    from pyspark.sql import functions as f  # noqa: PLC0415 - as above
-
     names = frame.columns
     own = frame.toDF(*(_OWN + name for name in names)).withColumn(f"{_OWN}mine", f.col(f"{_OWN}after"))
     with active_session(frame.sparkSession):
@@ -93,8 +87,6 @@ def _with_shape(frame: DataFrame, shape: CompiledShape, into: str, *, typed: boo
 
     This takes several `select` steps, so that Spark computes each value once.
     """
-    from pyspark.sql import functions as f  # noqa: PLC0415 - as above
-
     reads = shape.reads
     carried = [name for name in frame.columns if name != f"{_OWN}mine"]
     own = [*carried, f"{_OWN}mine", f"{_OWN}unfit"]
@@ -135,8 +127,6 @@ def _form(shape: CompiledShape, expression: Expression, *, typed: bool) -> Calla
 
 def _tried(expression: Expression | None, form: Callable[[Column], Column]) -> Column:
     """Return a struct of the value. It is NULL if the expression fails, or reads a value that does not fit its type."""
-    from pyspark.sql import functions as f  # noqa: PLC0415 - as above
-
     if expression is None:
         return f.struct(f.lit(True).alias("v"))
     result = try_eval(f.struct(form(f.expr(expression.text)).alias("v")))
@@ -145,8 +135,6 @@ def _tried(expression: Expression | None, form: Callable[[Column], Column]) -> C
 
 def _failure(expression: Expression | None) -> Column:
     """Return the reason why an expression has no value. It contains no value of the row."""
-    from pyspark.sql import functions as f  # noqa: PLC0415 - as above
-
     if expression is None:
         return f.lit(None).cast("string")
     unfit = f.array_intersect(f.col(f"{_OWN}unfit"), _read_by(expression))
@@ -158,6 +146,4 @@ def _failure(expression: Expression | None) -> Column:
 
 
 def _read_by(expression: Expression) -> Column:
-    from pyspark.sql import functions as f  # noqa: PLC0415 - as above
-
     return f.array(*map(f.lit, expression.columns)).cast("array<string>")

@@ -17,14 +17,14 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping
 from functools import reduce
 from operator import or_
-from typing import TYPE_CHECKING, Final
+from typing import Final
+
+from pyspark.sql import Column, DataFrame
+from pyspark.sql import functions as f
 
 from cdc.stores.contract import SchemaColumn as TableColumn
 from cdc.stores.contract import TableSchema
 from sinks.typed_columns import STRING, element_type, spark_type
-
-if TYPE_CHECKING:
-    from pyspark.sql import Column, DataFrame
 
 #: The fields of an event that are read. `after` is a string here: Spark gives the text of the JSON object.
 _ENVELOPE: Final = (
@@ -58,8 +58,6 @@ _OP: Final = (
 
 def read_object(text: Column, fields: str) -> Column:
     """Parse a JSON object into a struct of `fields` (DDL). `is_unread` tests whether that failed."""
-    from pyspark.sql import functions as f  # noqa: PLC0415 - as above
-
     schema = f"struct<{fields}{', ' if fields else ''}`{_CORRUPT}`: string>"
     return f.from_json(text, schema, {**_ANY_LENGTH, "columnNameOfCorruptRecord": _CORRUPT})
 
@@ -71,8 +69,6 @@ def is_unread(value: Column) -> Column:
 
 def _read_texts(text: Column) -> Column:
     """Return the elements of a JSON array as texts; NULL if the text is no JSON array."""
-    from pyspark.sql import functions as f  # noqa: PLC0415 - as above
-
     return f.from_json(text, "array<string>", _ANY_LENGTH)
 
 
@@ -83,8 +79,6 @@ def events_of(records: DataFrame) -> DataFrame:
     (text), position, seq, op (never NULL; a tombstone has `d` and no times), after (JSON text, NULL if the row was
     deleted or could not be read), ts_us, transaction_id, is_tombstone and written_us (by the broker's clock).
     """
-    from pyspark.sql import functions as f  # noqa: PLC0415 - takes half a second: only a job needs it
-
     parsed = records.select(
         "topic",
         "partition",
@@ -120,8 +114,6 @@ def typed_events(records: DataFrame, types: Mapping[str, str]) -> DataFrame:
     no `raw`, but a column `is_there`, which is false if the row was deleted. Then `row` has only NULLs. An event that
     could not be read has `is_there` true, because its row may exist.
     """
-    from pyspark.sql import functions as f  # noqa: PLC0415 - takes half a second: only a job needs it
-
     texts = ", ".join(f"{quoted(name)}: string" for name in types)
     envelope = _ENVELOPE.replace("after string", f"after struct<{texts}>")
     parsed = records.select(
@@ -171,8 +163,6 @@ def with_typed_rows(
 
 def with_typed_columns(frame: DataFrame, types: Mapping[str, str], *, after: str = "after") -> DataFrame:
     """Add the columns of `with_typed_rows` for any fields of a JSON object. `types`: Spark type by field name."""
-    from pyspark.sql import functions as f  # noqa: PLC0415 - takes half a second: only a job needs it
-
     texts = ", ".join(f"{quoted(name)}: string" for name in types)
     places = ", ".join(f"c{number}: string" for number in range(len(types)))
     named = ", ".join(f"{quoted(name)}: {kind}" for name, kind in types.items())
@@ -195,8 +185,6 @@ def _typed(read: DataFrame, types: Mapping[str, str], unread: Column) -> DataFra
 
     `row` is computed without a condition. With one, Spark would convert each value twice, for `row` and for `unfit`.
     """
-    from pyspark.sql import functions as f  # noqa: PLC0415 - as above
-
     values = [value_of(f.col(f"raw.c{number}"), kind).alias(f"c{number}") for number, kind in enumerate(types.values())]
     typed = read.withColumn("row", f.struct(*values))
     judged = {name: _is_unfit(number, kind) for number, (name, kind) in enumerate(types.items()) if kind != STRING}
@@ -211,8 +199,6 @@ def _typed(read: DataFrame, types: Mapping[str, str], unread: Column) -> DataFra
 
 def value_of(text: Column, type_name: str) -> Column:
     """Convert a value's exact text to a type; NULL if the text is NULL or does not fit."""
-    from pyspark.sql import functions as f  # noqa: PLC0415 - as above
-
     element = element_type(type_name)
     if element is not None:
         # A JSON array of arrays begins with two brackets, because capture writes no blanks. (If the first element is a
@@ -228,8 +214,6 @@ def quoted(name: str) -> str:
 
 
 def _scalar_of(text: Column, type_name: str) -> Column:
-    from pyspark.sql import functions as f  # noqa: PLC0415 - as above
-
     if type_name == STRING:
         return text
     if type_name == "binary":
@@ -243,8 +227,6 @@ def _scalar_of(text: Column, type_name: str) -> Column:
 
 
 def _is_unfit(number: int, type_name: str) -> Column:
-    from pyspark.sql import functions as f  # noqa: PLC0415 - as above
-
     text, value = f.col(f"raw.c{number}"), f.col(f"row.c{number}")
     element = element_type(type_name)
     if element is None:

@@ -47,7 +47,6 @@ class SnapshotView(Protocol):
     """Shows the operator or a program what the snapshot waits for, and how far it is."""
 
     def waiting(self, what: str) -> None: ...
-
     def progress(self, progress: SnapshotProgress) -> None: ...
 
 

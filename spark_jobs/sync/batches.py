@@ -42,6 +42,8 @@ class FrameReading:
 
     def frame(self, start: Offsets, end: Offsets) -> DataFrame:
         """Return the records between these offsets, with what their shapes compute."""
+        # Spark would plan each stage of a small batch again. Stores that read frames have a session of their own.
+        self._store_tables.spark.conf.set("spark.sql.adaptive.enabled", "false")
         records = read_topic_frame(self._store_tables.spark, self._config, start, end, **self._kafka_options)
         return self._store_tables.evaluated(records)
 

@@ -280,7 +280,6 @@ class StoreSync:
             driver.step()
             if time.monotonic() < check_at:
                 continue
-            check_at = time.monotonic() + _TICK_SECONDS
             if self._is_paused():
                 raise PausedError("The store is paused.")
             if self._is_refused() and not is_noted:
@@ -293,6 +292,7 @@ class StoreSync:
                 raise MovedError("Another generation serves readers now.")
             if feeding.is_caught_up:
                 self._backoff.reset()
+            check_at = time.monotonic() + _TICK_SECONDS
 
     def _serve_first(self, store: Store, feeding: Feeding) -> bool:
         """Make the first generation serve readers once it has caught up. Returns whether it serves."""

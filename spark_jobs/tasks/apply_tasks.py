@@ -9,7 +9,10 @@ from collections.abc import Iterable, Iterator, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor, wait
 from dataclasses import dataclass, field
 from itertools import repeat
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
+
+import pyarrow as pa
+from pyspark import TaskContext
 
 from cdc.errors import TailraceError
 from cdc.lsn import Version
@@ -17,10 +20,8 @@ from cdc.stores.contract import TableSchema, Writer, WriterFactory
 from spark_jobs.shape.shaped_rows import FailedRow, RowShape, shaped_row
 from spark_jobs.tasks.latest_per_key import Held, Record, Reduction, changes_of
 from spark_jobs.tasks.parking import ParkedRow, Parking
+from spark_jobs.tasks.row_counts import packed
 from spark_jobs.tasks.task_errors import packed_error
-
-if TYPE_CHECKING:
-    import pyarrow as pa
 
 #: A row that a task returns: counts of a topic ("events"), a marker, an error, or keys of a group if requested.
 Answer = dict[str, Any]
@@ -262,8 +263,6 @@ def markers_text(markers: Mapping[str, bytes]) -> str:
 
 
 def _markers() -> dict[str, bytes]:
-    from pyspark import TaskContext  # noqa: PLC0415 - needed only in a task
-
     context = TaskContext.get()
     text = context.getLocalProperty(MARKERS_PROPERTY) if context is not None else None
     pairs = (each.partition("=") for each in (text or "").split(",") if each)
@@ -278,8 +277,6 @@ def _records(batch: pa.RecordBatch) -> Iterable[Record]:
 
 
 def _of_keys(topic: str, held: dict[bytes, Held], groups: int) -> Iterator[Answer]:
-    from spark_jobs.tasks.row_counts import packed  # noqa: PLC0415 - imports numpy, which a sync does not need
-
     states = held.values()
     for group, data in packed(
         held,
@@ -293,8 +290,6 @@ def _of_keys(topic: str, held: dict[bytes, Held], groups: int) -> Iterator[Answe
 
 
 def _as_batch(answer: Answer) -> pa.RecordBatch:
-    import pyarrow as pa  # noqa: PLC0415 - the import takes half a second, and only a task needs it
-
     kinds = {"string": pa.string(), "int": pa.int32(), "long": pa.int64(), "binary": pa.binary()}
     columns = [column.split() for column in ANSWER.split(",")]
     arrays = [pa.array([answer.get(name)], kinds[kind]) for name, kind in columns]

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 
 from spark_jobs.tasks.apply_tasks import Answer
+from spark_jobs.tasks.row_counts import live_rows
 
 #: The key group that a result row goes to, and the row.
 Grouped = tuple[int, Answer]
@@ -22,8 +23,6 @@ def grouped(groups: int, answer: Answer) -> Iterator[Grouped]:
 
 def count_group_rows(group: Iterable[Grouped]) -> Iterator[Grouped]:
     """Replace keys by the number of live rows and pass other rows on. The function of `mapPartitions` over groups."""
-    from spark_jobs.tasks.row_counts import live_rows  # noqa: PLC0415 - imports numpy, which only a task needs
-
     keys: dict[str, list[bytes]] = {}
     markers: dict[str, bytes] = {}
     for number, answer in group:

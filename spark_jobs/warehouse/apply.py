@@ -13,6 +13,9 @@ from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Final, Protocol
 
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as f
+
 from cdc.backoff import Backoff
 from cdc.errors import TransientError
 from cdc.logs import get_logger
@@ -43,7 +46,6 @@ from spark_jobs.warehouse.batch import (
 
 if TYPE_CHECKING:
     from pyiceberg.table import Table
-    from pyspark.sql import DataFrame, SparkSession
 
 log = get_logger("warehouse")
 
@@ -131,8 +133,6 @@ class WarehouseBatches:
         return Answers(counts, {})
 
     def _apply_table(self, table: TableSchema, events: DataFrame, share: _Share) -> Count:
-        from pyspark.sql import functions as f  # noqa: PLC0415 - the import takes half a second, and only a job needs it
-
         count = Count(events=share.events)
         target, columns = self.target(table, share.least_position)
         current = self._store.tables.load(target.current)
@@ -341,8 +341,6 @@ def _shares(events: DataFrame) -> list[_Share]:
 
 
 def _aggregates() -> list[Any]:
-    from pyspark.sql import functions as f  # noqa: PLC0415 - as above
-
     return [
         f.count("*").alias("events"),
         f.count_if(f.col("marker").isNull()).alias("rows"),

@@ -4,7 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from itertools import pairwise
-from typing import TYPE_CHECKING, Final
+from typing import Final
+
+from pyspark.sql import Column, DataFrame, Window
+from pyspark.sql import functions as f
 
 from sinks.iceberg import naming
 from sinks.iceberg.schemas import WarehouseColumn
@@ -12,9 +15,6 @@ from sinks.iceberg.statements import Marker
 from spark_jobs.shape.analysis import CompiledShape
 from spark_jobs.shape.evaluation import typed_shape
 from spark_jobs.shape.typed_rows import UNREAD, quoted, with_typed_columns
-
-if TYPE_CHECKING:
-    from pyspark.sql import Column, DataFrame
 
 _MOST_RANGES: Final = 16
 
@@ -40,9 +40,6 @@ def versions(events: DataFrame) -> DataFrame:
     The column `records` is the number of topic records that a row stands for. Its sum is the number of records that
     are not TRUNCATE markers.
     """
-    from pyspark.sql import Window  # noqa: PLC0415 - the import takes half a second, and only a job needs it
-    from pyspark.sql import functions as f  # noqa: PLC0415 - as above
-
     same = Window.partitionBy("key", "position", "seq").orderBy("is_tombstone", f.desc("offset"))
     whole = same.rowsBetween(Window.unboundedPreceding, Window.unboundedFollowing)
     rows = events.where("op <> 't'").repartition("key")
@@ -52,8 +49,6 @@ def versions(events: DataFrame) -> DataFrame:
 
 def newest(events: DataFrame) -> DataFrame:
     """Return the last version of each key, with `records` as in `versions`."""
-    from pyspark.sql import functions as f  # noqa: PLC0415 - as above
-
     fields = [name for name in events.columns if name not in ("key", "position", "seq")]
     ordered = f.struct("position", "seq", (~f.col("is_tombstone")).alias("told"), *fields)
     rows = events.where("op <> 't'").groupBy("key").agg(f.max(ordered).alias("last"), f.count("*").alias("records"))
@@ -62,8 +57,6 @@ def newest(events: DataFrame) -> DataFrame:
 
 def loaded(rows: DataFrame, columns: Sequence[WarehouseColumn]) -> DataFrame:
     """Return what `typed` returns, for a bulk load: from `newest` of `typed_events`, without the history's columns."""
-    from pyspark.sql import functions as f  # noqa: PLC0415 - as above
-
     told = f.when(f.col("op") == UNREAD, f.array_append("unfit", f.lit(UNREADABLE))).otherwise(f.col("unfit"))
     return rows.withColumn("unfit", told).select(
         *(f.col(f"row.c{number}").alias(column.name) for number, column in enumerate(columns)),
@@ -87,8 +80,6 @@ def typed(
     `rows` come from `versions` or `newest`. Of a deleted row, or one that the store's `where` excludes, only the
     columns of the key are known.
     """
-    from pyspark.sql import functions as f  # noqa: PLC0415 - as above
-
     read, computed = _shaped(rows, shape)
     # Drop `after`: every step that keeps it copies the whole row.
     read = read.withColumns({"text": f.coalesce("after", "key"), "is_gone": f.col("after").isNull()}).drop("after")
@@ -123,8 +114,6 @@ def _shaped(rows: DataFrame, shape: CompiledShape | None) -> tuple[DataFrame, fr
 
     `after` is NULL in rows that the shape excludes. The column `failure` is the error of the shape's expressions.
     """
-    from pyspark.sql import functions as f  # noqa: PLC0415 - as above
-
     if shape is None or not shape.row.evaluated:
         return rows.withColumn("failure", f.lit(None).cast("string")), frozenset()
     judged = typed_shape(rows, shape)
@@ -143,8 +132,6 @@ def key_ranges(keys: Sequence[int], most: int = _MOST_RANGES) -> list[tuple[int,
 
 def _place() -> list[Column]:
     """Return the columns of `PLACE` under names that no user column has, since user columns are in the same frame."""
-    from pyspark.sql import functions as f  # noqa: PLC0415 - as above
-
     return [f.col(known).alias(name) for name, known in PLACE.items()]
 
 
@@ -159,31 +146,21 @@ def identity(key: Sequence[str], types: Mapping[str, str]) -> list[str]:
 
 def one_of_each_version(rows: DataFrame, by: Sequence[str]) -> DataFrame:
     """Keep the insert where one version has a delete and an insert of the same row. `by` comes from `identity`."""
-    from pyspark.sql import functions as f  # noqa: PLC0415 - as above
-
     return _first(rows, [*by, naming.POSITION, naming.SEQ], f.col(naming.OP) == "d")
 
 
 def last_of_each_key(rows: DataFrame, by: Sequence[str]) -> DataFrame:
     """Return the last version of each row. `by` comes from `identity`."""
-    from pyspark.sql import functions as f  # noqa: PLC0415 - as above
-
     return _first(rows, by, f.desc(naming.POSITION), f.desc(naming.SEQ))
 
 
 def _first(rows: DataFrame, by: Sequence[str], *order: Column) -> DataFrame:
-    from pyspark.sql import Window  # noqa: PLC0415 - as above
-    from pyspark.sql import functions as f  # noqa: PLC0415 - as above
-
     ordered = Window.partitionBy(*map(quoted, by)).orderBy(*order)
     return rows.withColumn(_RANK, f.row_number().over(ordered)).where(f"{_RANK} = 1").drop(_RANK)
 
 
 def history_rows(rows: DataFrame, markers: Sequence[Marker], by: Sequence[str]) -> DataFrame:
     """Return each version with its end: the key's next version, or an earlier TRUNCATE. `rows` are typed and fit."""
-    from pyspark.sql import Window  # noqa: PLC0415 - as above
-    from pyspark.sql import functions as f  # noqa: PLC0415 - as above
-
     along = Window.partitionBy(*map(quoted, by)).orderBy(naming.POSITION, naming.SEQ)
     following = f.lead(_own_version()).over(along)
     truncated = f.array_min(f.filter(_ends(markers), lambda end: end > _own_version()))
@@ -203,8 +180,6 @@ def closings(rows: DataFrame, key: Sequence[str], markers: Sequence[Marker]) -> 
 
     `rows` are typed and fit.
     """
-    from pyspark.sql import functions as f  # noqa: PLC0415 - as above
-
     of_key = rows.groupBy(*(f.col(quoted(name)) for name in key)).agg(
         f.collect_list(_own_version()).alias(_OWN), f.max(_own_version()).alias(_END)
     )
@@ -217,8 +192,6 @@ def closings(rows: DataFrame, key: Sequence[str], markers: Sequence[Marker]) -> 
 
 
 def _own_version() -> Column:
-    from pyspark.sql import functions as f  # noqa: PLC0415 - as above
-
     return f.struct(
         f.col(naming.POSITION).alias("position"),
         f.col(naming.SEQ).alias("seq"),
@@ -232,8 +205,6 @@ def _ends(markers: Sequence[Marker]) -> Column:
     A snapshot's marker does not end the rows that the snapshot has published again. Only rows that it did not find are
     deleted by its marker.
     """
-    from pyspark.sql import functions as f  # noqa: PLC0415 - as above
-
     made = ", ".join(marker.as_end() for marker in markers if not marker.by_copy)
     kind = "array<struct<position: bigint, seq: int, at: timestamp>>"
     return f.expr(f"CAST(array({made}) AS {kind})")

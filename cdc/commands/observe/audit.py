@@ -10,10 +10,12 @@ import msgspec
 import orjson
 
 from cdc.audit.audit_records import TOPIC, AuditRecord
+from cdc.audit.sampled_audit import ContinuousAudit
 from cdc.commands.options import config_option, json_option
 from cdc.config import Config, load_config
 from cdc.errors import UsageError
 from cdc.stop_signals import event_on
+from cdc.stores.registry import is_table_kind
 
 _SHOWN = 20
 _STOP_SECONDS = 5.0
@@ -63,7 +65,7 @@ def audit(
                 "--repair."
             )
         return _run_continuously(load_config(config_path), timeout)
-    from spark_jobs.audit.run import AuditOptions, exit_code, lazy_session, run_audit  # noqa: PLC0415 - Spark imports slowly
+    from spark_jobs.audit.run import AuditOptions, exit_code, lazy_session, run_audit  # noqa: PLC0415 - see cdc.commands
 
     if topic_only == bool(stores):
         raise UsageError("Name the stores to audit, or use --topic.", remedy="tailrace audit search cache")
@@ -82,9 +84,7 @@ def audit(
 
 
 def _run_continuously(config: Config, timeout: float) -> int:
-    from cdc.audit.sampled_audit import ContinuousAudit  # noqa: PLC0415 - the stores' clients import slowly
-    from cdc.stores.registry import is_table_kind  # noqa: PLC0415 - as above
-    from spark_jobs.tasks.parked_rows import read_parked  # noqa: PLC0415 - as above
+    from spark_jobs.tasks.parked_rows import read_parked  # noqa: PLC0415 - see cdc.commands
 
     if not config.audit.rows_per_second:
         raise UsageError("[audit] rows_per_second is 0.", remedy="Set it to the rows per second to compare.")

@@ -11,6 +11,7 @@ import click
 from cdc.commands.options import config_option
 from cdc.config import Config, load_config
 from cdc.errors import UsageError
+from cdc.monitoring.web.dashboard import serve
 
 
 @click.command()
@@ -27,8 +28,6 @@ def dashboard(config_path: Path, host: str | None, port: int | None) -> None:
     The dashboard listens on loopback by default. To listen on another address, set [dashboard] token, and [dashboard]
     host or --host. The dashboard also sends the alerts that [alerts] configures. Ctrl-C or SIGTERM stops it.
     """
-    from cdc.monitoring.web.dashboard import serve  # noqa: PLC0415 - the drivers import slowly
-
     config = _with_address(load_config(config_path), host, port)
     with _listening(config) as listener:
         name, number = listener.getsockname()[:2]

@@ -11,6 +11,8 @@ import click
 from cdc.commands.options import config_option, json_option
 from cdc.config import load_config
 from cdc.errors import UsageError
+from cdc.monitoring.observer import poll_once
+from cdc.units import in_bytes, in_time
 
 if TYPE_CHECKING:
     from cdc.monitoring.status_record import Health, PipelineStatus, SlotStatus, StoreStatus, TopicsStatus
@@ -28,8 +30,6 @@ def lag(stores: tuple[str, ...], config_path: Path, as_json: bool, max_seconds: 
     store may not have. They are 0 while no client writes, and grow while a store or capture makes no progress. Exit
     code 1: a hop exceeds the limit of [lag], makes no progress, is down or cannot be measured, or rows are parked.
     """
-    from cdc.monitoring.observer import poll_once  # noqa: PLC0415 - the stores' clients import slowly
-
     config = load_config(config_path)
     for name in stores:
         if name not in config.stores:
@@ -65,8 +65,6 @@ def _lines(record: PipelineStatus) -> list[str]:
 
 
 def _slot(slot: SlotStatus) -> str:
-    from cdc.units import in_bytes, in_time  # noqa: PLC0415 - as above
-
     if not slot.exists or slot.retained_bytes is None:
         return "none" if not slot.exists else f"{slot.wal_status}"
     left = f", {in_bytes(slot.left_bytes)} left" if slot.left_bytes is not None else ", no limit"
@@ -89,8 +87,6 @@ def _store(store: StoreStatus) -> str:
 
 
 def _behind(size: int | None, seconds: float | None) -> str:
-    from cdc.units import in_bytes, in_time  # noqa: PLC0415 - as above
-
     of_log = in_bytes(size) if size is not None else "unknown bytes"
     return f"{of_log}, {in_time(seconds) if seconds is not None else 'unknown time'} behind"
 

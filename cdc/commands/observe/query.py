@@ -11,7 +11,9 @@ import click
 
 from cdc.commands.options import config_option, json_option
 from cdc.config import Config, IcebergConfig, load_config
-from cdc.errors import UsageError
+from cdc.errors import TransientError, UsageError
+from cdc.names import Control, control_topic
+from cdc.positions.progress import read_progress
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
@@ -33,10 +35,10 @@ def query(sql: str, config_path: Path, as_json: bool, as_of: str | None, store: 
     Tables have the source's names (`public.orders`). The history of a table is in `public__history.orders`. With
     --as-of, the tables show a past state of the source: everything committed before that LSN, or up to that time.
     """
-    from sinks.iceberg.store import IcebergStore  # noqa: PLC0415 - as below
-    from spark_jobs.session.spark_session import spark_session  # noqa: PLC0415 - Spark imports slowly
-    from spark_jobs.warehouse.query import parse_as_of  # noqa: PLC0415 - as above
-    from spark_jobs.warehouse.query import query_warehouse as run_query  # noqa: PLC0415 - as above
+    from sinks.iceberg.store import IcebergStore  # noqa: PLC0415 - see cdc.commands
+    from spark_jobs.session.spark_session import spark_session  # noqa: PLC0415 - see cdc.commands
+    from spark_jobs.warehouse.query import parse_as_of  # noqa: PLC0415 - see cdc.commands
+    from spark_jobs.warehouse.query import query_warehouse as run_query  # noqa: PLC0415 - see cdc.commands
 
     config = load_config(config_path)
     name, settings = warehouse_of(config, store)
@@ -71,10 +73,6 @@ def base_of(config: Config) -> int:
 
     Also 0 if Kafka cannot be read now.
     """
-    from cdc.errors import TransientError  # noqa: PLC0415 - only needed here
-    from cdc.names import Control, control_topic  # noqa: PLC0415 - as above
-    from cdc.positions.progress import read_progress  # noqa: PLC0415 - as above
-
     try:
         progress = read_progress(config.kafka.client_options(), control_topic(config.kafka.prefix, Control.PROGRESS))
     except TransientError:

@@ -11,6 +11,7 @@ from cdc.commands.options import config_option, json_option
 from cdc.config import load_config
 from cdc.errors import UsageError
 from cdc.lsn import LSN
+from cdc.positions.wait import wait_for
 
 
 @click.command()
@@ -27,8 +28,6 @@ def wait(stores: tuple[str, ...], config_path: Path, as_json: bool, lsn_text: st
     After its commit, a writer gets the LSN from SELECT pg_current_wal_insert_lsn(). Exit code 0: every store has
     reached the LSN. Exit code 1: the timeout passed first.
     """
-    from cdc.positions.wait import wait_for  # noqa: PLC0415 - the stores' clients import slowly
-
     try:
         lsn = LSN.parse(lsn_text)
     except ValueError as error:

@@ -28,9 +28,9 @@ def maintain(config_path: Path, as_json: bool, store: str | None) -> int:
     Query results do not change, and the sync may run at the same time. Exit code 1: maintenance of a table failed, and
     the table was left unchanged.
     """
-    from sinks.iceberg.store import IcebergStore  # noqa: PLC0415 - as below
-    from spark_jobs.session.spark_session import spark_session  # noqa: PLC0415 - Spark imports slowly
-    from spark_jobs.warehouse.maintain import maintain_warehouse as run_maintain  # noqa: PLC0415 - as above
+    from sinks.iceberg.store import IcebergStore  # noqa: PLC0415 - see cdc.commands
+    from spark_jobs.session.spark_session import spark_session  # noqa: PLC0415 - see cdc.commands
+    from spark_jobs.warehouse.maintain import maintain_warehouse as run_maintain  # noqa: PLC0415 - see cdc.commands
 
     config = load_config(config_path)
     name, settings = warehouse_of(config, store)

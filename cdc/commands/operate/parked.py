@@ -13,6 +13,7 @@ from cdc.commands.options import config_option, json_option
 from cdc.config import Config, load_config
 from cdc.errors import UsageError
 from cdc.lsn import LSN, Version
+from cdc.tables.state_reader import read_recorded_states
 
 if TYPE_CHECKING:
     from cdc.publishing.parked import Parked
@@ -98,14 +99,13 @@ def retry_parked(numbers: tuple[int, ...], config_path: Path, as_json: bool, sto
 
 
 def _retry(config: Config, store: str, rows: list[Parked]) -> list[Retried]:
-    from spark_jobs.sync.retry import retry, retry_capture  # noqa: PLC0415 - the stores' clients import slowly
+    from spark_jobs.sync.retry import retry, retry_capture  # noqa: PLC0415 - see cdc.commands
 
     return retry(config, store, rows) if store else retry_capture(config, rows)
 
 
 def _read(config: Config, store: str | None) -> list[Parked]:
-    from cdc.tables.state_reader import read_recorded_states  # noqa: PLC0415 - as above
-    from spark_jobs.tasks.parked_rows import read_parked  # noqa: PLC0415 - as above
+    from spark_jobs.tasks.parked_rows import read_parked  # noqa: PLC0415 - see cdc.commands
 
     rows = read_parked(config)
     if store is None:

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 
 import click
 
+from cdc.commands.observe.query import base_of, warehouse_of
 from cdc.commands.options import config_option, json_option
 from cdc.config import Config, load_config
 from cdc.errors import UsageError
@@ -52,7 +53,7 @@ def bootstrap(
     Readers see the old generation until the new one is built. The command prints "complete as of LSN" only if that is
     proven. Exit code 1: completeness is not proven (the command prints the reasons), or rows are parked.
     """
-    from spark_jobs.bootstrap.bootstrap import BuildOptions, plan_bootstrap, run_bootstrap, switch_generation  # noqa: PLC0415 - Spark imports slowly
+    from spark_jobs.bootstrap.bootstrap import BuildOptions, plan_bootstrap, run_bootstrap, switch_generation  # noqa: PLC0415 - see cdc.commands
 
     config = load_config(config_path)
     if source == "history":
@@ -73,11 +74,10 @@ def bootstrap(
 
 def _replay(config: Config, store: str, as_of: str | None, as_json: bool) -> int:
     """Build the store's past state from a warehouse's history tables; return the exit code."""
-    from cdc.commands.observe.query import base_of, warehouse_of  # noqa: PLC0415 - only a replay needs it
-    from spark_jobs.bootstrap.history_replay import run_replay  # noqa: PLC0415 - as above
-    from spark_jobs.session.spark_session import spark_session  # noqa: PLC0415 - Spark imports slowly
-    from spark_jobs.sync.sync import chosen_stores  # noqa: PLC0415 - as above
-    from spark_jobs.warehouse.query import parse_as_of  # noqa: PLC0415 - as above
+    from spark_jobs.bootstrap.history_replay import run_replay  # noqa: PLC0415 - see cdc.commands
+    from spark_jobs.session.spark_session import spark_session  # noqa: PLC0415 - see cdc.commands
+    from spark_jobs.sync.sync import chosen_stores  # noqa: PLC0415 - see cdc.commands
+    from spark_jobs.warehouse.query import parse_as_of  # noqa: PLC0415 - see cdc.commands
 
     if as_of is None:
         raise UsageError("--from history needs --as-of, the past state to build.")

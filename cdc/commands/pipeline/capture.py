@@ -15,6 +15,8 @@ from cdc.capture.loop import run_capture
 from cdc.commands.options import config_option, json_option
 from cdc.config import Config, load_config
 from cdc.errors import RefusedError
+from cdc.monitoring.facts.kafka import KafkaFactsReader
+from cdc.monitoring.facts.log_clock import LogClock
 from cdc.positions.store_notes import Refusal, note_refusal
 from cdc.snapshot.table_status import read_status
 from cdc.stop_signals import event_on
@@ -75,9 +77,6 @@ def _show(config: Config, *, as_json: bool) -> int:
 
 
 def _refusal(config: Config) -> Refusal | None:
-    from cdc.monitoring.facts.kafka import KafkaFactsReader  # noqa: PLC0415
-    from cdc.monitoring.facts.log_clock import LogClock  # noqa: PLC0415 - capture itself does not need these
-
     reader = KafkaFactsReader(config, LogClock())
     try:
         return reader.read().refusals.get("capture")

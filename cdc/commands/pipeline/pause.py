@@ -9,6 +9,7 @@ import click
 from cdc.commands.options import config_option
 from cdc.config import load_config
 from cdc.errors import UsageError
+from cdc.positions.store_notes import set_paused
 
 
 @click.command()
@@ -32,8 +33,6 @@ def resume(stores: tuple[str, ...], config_path: Path) -> None:
 
 
 def _set(stores: tuple[str, ...], config_path: Path, *, paused: bool) -> None:
-    from cdc.positions.store_notes import set_paused  # noqa: PLC0415 - the drivers import slowly
-
     config = load_config(config_path)
     for name in stores:
         if name not in config.stores:

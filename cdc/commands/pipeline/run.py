@@ -11,6 +11,9 @@ import click
 from cdc.commands.options import config_option
 from cdc.config import load_config
 from cdc.stop_signals import STOP_SIGNALS, event_on
+from cdc.supervisor.child_output import InFiles, OnStderr
+from cdc.supervisor.terminal_view import view_for
+from cdc.supervisor.wiring import Pipeline
 
 
 @click.command()
@@ -33,10 +36,6 @@ def run(context: click.Context, config_path: Path, as_json: bool, folder: Path |
 
     Ctrl-C or SIGTERM stops everything, capture last. Exit code 3: every part has refused.
     """
-    from cdc.supervisor.child_output import InFiles, OnStderr  # noqa: PLC0415 - the drivers import slowly
-    from cdc.supervisor.terminal_view import view_for  # noqa: PLC0415
-    from cdc.supervisor.wiring import Pipeline  # noqa: PLC0415
-
     config = load_config(config_path)
     is_terminal = sys.stdout.isatty() and not as_json
     if folder is None and is_terminal:

@@ -11,17 +11,19 @@ from typing import TYPE_CHECKING
 import click
 import msgspec
 import orjson
+from rich.console import Console
+from rich.progress import BarColumn, Progress, SpinnerColumn, TextColumn
 
 from cdc.commands.options import config_option, json_option
 from cdc.commands.pipeline.snapshot_requests import carry_out_request
 from cdc.config import Config, load_config
 from cdc.errors import UsageError
+from cdc.snapshot.incremental.keys import record_keys, snapshot_keys
 from cdc.snapshot.records import SnapshotProgress
 from cdc.stop_signals import event_on
+from cdc.tables.state_reader import read_recorded_states
 
 if TYPE_CHECKING:
-    from rich.progress import Progress as RichProgress
-
     from spark_jobs.snapshot.initial import SnapshotReport, SnapshotView
 
 _PLAIN_SECONDS = 5.0
@@ -70,7 +72,7 @@ def snapshot(
         if len(tables) != 1 or where:
             raise UsageError("--keys needs exactly one --table and takes no --where.")
         return _snapshot_rows(load_config(config_path), tables[0], keys, as_json=as_json)
-    from spark_jobs.snapshot.due_snapshots import take_due_snapshots  # noqa: PLC0415 - Spark's session is not needed for --help
+    from spark_jobs.snapshot.due_snapshots import take_due_snapshots  # noqa: PLC0415 - see cdc.commands
 
     if where and not tables:
         raise UsageError("--where needs --table.", remedy="Name the tables that the condition applies to.")
@@ -84,9 +86,6 @@ def snapshot(
 
 def _snapshot_rows(config: Config, table: str, given: str, *, as_json: bool) -> int:
     """Publish the rows of `table` whose keys are in `given`, print the result, and return the exit code."""
-    from cdc.snapshot.incremental.keys import record_keys, snapshot_keys  # noqa: PLC0415 - needs Kafka's client
-    from cdc.tables.state_reader import read_recorded_states  # noqa: PLC0415 - as above
-
     name = table if "." in table else f"public.{table}"
     states = read_recorded_states(config)
     oids = {f"{state.schema}.{state.table}": oid for oid, state in states.tables.items()} if states is not None else {}
@@ -186,9 +185,6 @@ def _duration(seconds: float) -> str:
 @contextmanager
 def _view(*, as_json: bool) -> Iterator[SnapshotView]:
     """Yield the progress view that fits the output: JSON lines, plain lines or a progress bar."""
-    from rich.console import Console  # noqa: PLC0415 - not needed for --help
-    from rich.progress import BarColumn, Progress, SpinnerColumn, TextColumn  # noqa: PLC0415
-
     console = Console(stderr=True)
     if as_json:
         yield _JsonView()
@@ -238,7 +234,7 @@ class _PlainView:
 
 
 class _BarView:
-    def __init__(self, bar: RichProgress) -> None:
+    def __init__(self, bar: Progress) -> None:
         self._bar = bar
         self._task = bar.add_task("starting", total=None)
 

@@ -47,7 +47,7 @@ def _cancel(config: Config, tables: Collection[str], *, as_json: bool) -> int:
 
 def _give_up_idle(config: Config) -> None:
     """Record the end of a planned snapshot that no process is working on; otherwise its own process records the end."""
-    from spark_jobs.snapshot.incremental import CANCELLED, IncrementalSnapshotDriver  # noqa: PLC0415 - only needed here
+    from spark_jobs.snapshot.incremental import CANCELLED, IncrementalSnapshotDriver  # noqa: PLC0415 - see cdc.commands
 
     try:
         driver = IncrementalSnapshotDriver(config, watch=lambda _progress: None, stop=threading.Event())

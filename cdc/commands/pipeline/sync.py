@@ -27,7 +27,7 @@ def sync(stores: tuple[str, ...], config_path: Path, generation: int | None) -> 
     delay other stores. Ctrl-C or SIGTERM stops the command. Exit code 3: the sync of a store refused to continue, and
     the log names the remedy; the other stores' syncs continued.
     """
-    from spark_jobs.sync.sync import run_sync  # noqa: PLC0415 - Spark imports slowly
+    from spark_jobs.sync.sync import run_sync  # noqa: PLC0415 - see cdc.commands
 
     config = load_config(config_path)
     stop = event_on()

@@ -9,6 +9,9 @@ from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 
 import click
+from rich.console import Console
+from rich.table import Table
+from rich.text import Text
 
 from cdc.check import Finding, Level, inspect, worst
 from cdc.check.shapes import ShapeReport
@@ -40,7 +43,7 @@ def check(config_path: Path, as_json: bool) -> int:
 
 
 def _analyze_shapes(config: Config, stores: Sequence[str], tables: Mapping[str, TableSchema]) -> Iterable[ShapeReport]:
-    from spark_jobs.shape.shape_check import analyze_shapes  # noqa: PLC0415 - Spark starts only for a config with shapes
+    from spark_jobs.shape.shape_check import analyze_shapes  # noqa: PLC0415 - see cdc.commands
 
     return analyze_shapes(config, stores, tables)
 
@@ -63,10 +66,6 @@ def _as_text(findings: Sequence[Finding]) -> str:
 
 
 def _print_pretty(findings: Sequence[Finding]) -> None:
-    from rich.console import Console  # noqa: PLC0415 - only a terminal needs it
-    from rich.table import Table  # noqa: PLC0415 - as above
-    from rich.text import Text  # noqa: PLC0415 - as above
-
     table = Table(box=None, show_header=False, padding=(0, 2, 0, 0))
     table.add_column(no_wrap=True)
     table.add_column(max_width=40, overflow="fold")

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 import click
+from psycopg.conninfo import make_conninfo
 from rich.box import SIMPLE_HEAD
 from rich.console import Console
 from rich.table import Column, Table
@@ -189,7 +190,6 @@ def sql(folder: Path, statements: str | None, database: str | None, dsn: str | N
 def _with_database(address: str, database: str | None) -> str:
     if database is None:
         return address
-    from psycopg.conninfo import make_conninfo  # noqa: PLC0415 - only here
 
     return make_conninfo(address, dbname=database)
 

@@ -7,6 +7,7 @@ a secret, and quote an interpolated value as the file has it (`${NAME}`).
 from __future__ import annotations
 
 import dataclasses
+import difflib
 import types
 import typing
 from collections.abc import Iterator, Mapping
@@ -237,8 +238,6 @@ def _lower_first(text: str) -> str:
 
 def _unknown(key: str, known: Mapping[str, tuple[dataclasses.Field[Any], Any]], what: str) -> str:
     """Say that the section has no such key, and which one the user may mean."""
-    import difflib  # noqa: PLC0415 - only for an error
-
     for name, (declared, _) in known.items():
         if declared.metadata["formerly"] == key:
             return f"this {what} is called {_shown(name, what)} since 0.2.0: rename it"

@@ -12,6 +12,7 @@ import time
 from collections.abc import AsyncIterator, Awaitable, Callable
 from pathlib import Path
 from typing import Any
+from urllib.parse import parse_qs
 
 import orjson
 from starlette.applications import Starlette
@@ -234,8 +235,6 @@ async def _read_body(request: Request) -> bytes | None:
 
 
 def _form_value(body: bytes, name: str) -> str:
-    from urllib.parse import parse_qs  # noqa: PLC0415 - only for a login
-
     with contextlib.suppress(ValueError):
         return parse_qs(body.decode(), max_num_fields=5).get(name, [""])[0]
     return ""

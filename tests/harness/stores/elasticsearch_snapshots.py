@@ -24,14 +24,14 @@ class Snapshots:
             wait_for_completion=True,
         )
 
-    def restore(self, snapshot: str, indices: Sequence[str]) -> None:
+    def restore(self, snapshot: str, indices: Sequence[str], *, wait: bool = True) -> None:
         """Over closed indices, or where they were deleted."""
         self._client.snapshot.restore(
             repository=self._name,
             snapshot=snapshot,
             indices=list(indices),
             include_global_state=False,
-            wait_for_completion=True,
+            wait_for_completion=wait,
         )
 
     def close(self) -> None:

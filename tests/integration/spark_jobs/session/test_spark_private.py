@@ -7,7 +7,6 @@ import sys
 from typing import TYPE_CHECKING
 
 import pytest
-from pyspark.sql import SparkSession as Session
 from pyspark.sql import functions as f
 
 from spark_jobs.session.spark_private import (
@@ -55,16 +54,11 @@ def test_any_error_of_an_expression_becomes_null(spark: SparkSession, text: str)
 
 def test_a_session_is_active_within_the_block_only(spark: SparkSession) -> None:
     other = cloned_session(spark)
-    other.conf.set("tailrace.test", "other")
-    before = _active()
-    with active_session(other):
-        inside = _active()
-    assert (inside, _active()) == ("other", before)
-
-
-def _active() -> str:
-    session = Session.getActiveSession()
-    return session.conf.get("tailrace.test", "none") or "none" if session is not None else "no session"
+    sessions = spark._jvm.org.apache.spark.sql.classic.SparkSession
+    with active_session(spark):
+        with active_session(other):
+            assert sessions.getActiveSession().get() == other._jsparkSession
+        assert sessions.getActiveSession().get() == spark._jsparkSession
 
 
 _STOPPED = """
