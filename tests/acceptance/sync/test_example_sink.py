@@ -21,12 +21,13 @@ def test_every_command_works_with_a_sink_of_its_own_package(
     """Sync fills the store of the guide's example; check, lag, wait, audit with repair, and bootstrap work."""
     pipeline = make_pipeline()
     database = pipeline.database
-    with pipeline.config.open("a") as file:
-        file.write(f'[stores.lite]\nkind = "sqlite"\npath = "{tmp_path / "store.db"}"\nparallelism = 1\n')
+    section = f'[stores.lite]\nkind = "sqlite"\npath = "{tmp_path / "store.db"}"\nparallelism = 1\n'
+    config = tmp_path / "lite.toml"  # capture runs without the package, so it has a config without the store
+    config.write_text(f"{pipeline.config.read_text()}\n{section}")
     environ = {"PYTHONPATH": str(install_example(tmp_path / "sink"))}
 
     def run(command: str, *arguments: str) -> Process:
-        return tailrace(command, *arguments, "--config", str(pipeline.config), env=environ)
+        return tailrace(command, *arguments, "--config", str(config), env=environ)
 
     database.execute("CREATE TABLE t (id int PRIMARY KEY, v text)")
     capture = pipeline.start()

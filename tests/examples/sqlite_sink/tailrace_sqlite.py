@@ -280,7 +280,8 @@ def _transaction(db: sqlite3.Connection) -> Iterator[None]:
 def _read(
     db: sqlite3.Connection, generation: Generation, table: TableSchema, rest: str, *more: object
 ) -> Iterator[StoredRow]:
-    query = f"select id, version, row from rows where number = ? and topic = ? {rest}"
+    # Another program may have written a row as text.
+    query = f"select id, version, cast(row as blob) from rows where number = ? and topic = ? {rest}"
     for row_id, version, row in db.execute(query, (generation.number, table.topic, *more)):
         yield StoredRow(row_id, Version.parse(version), row)
 
