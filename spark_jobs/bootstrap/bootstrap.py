@@ -24,7 +24,7 @@ from spark_jobs.bootstrap.generation_build import BuildOptions, GenerationBuild,
 from spark_jobs.bootstrap.topic_state import TopicState
 from spark_jobs.session.spark_session import spark_session, start_workers
 from spark_jobs.shape.store_tables import build_store_tables
-from spark_jobs.sync.progress_follower import Ledger
+from spark_jobs.sync.progress_follower import ProgressFollower
 from spark_jobs.sync.store_sync import checked_store
 from spark_jobs.sync.sync import chosen_stores, driver_config, sync_config, sync_settings
 from spark_jobs.writing.choice import writing_of
@@ -69,8 +69,8 @@ class BootstrapReport:
 def plan_bootstrap(config: Config, name: str) -> BootstrapPlan:
     """Return what a bootstrap of store `name` would do. Changes nothing."""
     chosen_stores(config, [name])
-    with Ledger(config) as ledger:
-        return _plan(config, name, TopicState.read(config, name, ledger))
+    with ProgressFollower(config) as follower:
+        return _plan(config, name, TopicState.read(config, name, follower))
 
 
 def run_bootstrap(
@@ -82,8 +82,8 @@ def run_bootstrap(
     """
     chosen_stores(config, [name])
     began = time.monotonic()
-    with Ledger(config) as ledger:
-        sources = TopicState.read(config, name, ledger)
+    with ProgressFollower(config) as follower:
+        sources = TopicState.read(config, name, follower)
         plan = _plan(config, name, sources)
         if plan.reasons and not options.anyway:
             raise RefusedError(
@@ -99,7 +99,7 @@ def run_bootstrap(
         try:
             store_tables = build_store_tables(config, name, writing.session(session, settings), sources.tables)
             checked_store(name, store)
-            build = GenerationBuild(config, name, store, ledger, sources, store_tables, writing, show)
+            build = GenerationBuild(config, name, store, follower, sources, store_tables, writing, show)
             verdict, switched = build.run(options)
         finally:
             store.close()

@@ -27,7 +27,7 @@ from cdc.tables.state_reader import read_recorded_states
 from spark_jobs.bootstrap.completeness import Completeness, reasons_after, why_too_slow
 from spark_jobs.bootstrap.topic_state import TopicState, ends_for
 from spark_jobs.shape.store_tables import StoreTables
-from spark_jobs.sync.progress_follower import Ledger
+from spark_jobs.sync.progress_follower import ProgressFollower
 from spark_jobs.sync.start_position import of_this_pipeline
 from spark_jobs.sync.store_sync import BOOTSTRAP_OWNER, drop_lost
 from spark_jobs.sync.topic_facts import read_topic_facts
@@ -65,7 +65,7 @@ class GenerationBuild:
         config: Config,
         name: str,
         store: Store,
-        ledger: Ledger,
+        follower: ProgressFollower,
         sources: TopicState,
         store_tables: StoreTables,
         writing: StoreWriting[Any, Any],
@@ -74,7 +74,7 @@ class GenerationBuild:
         self._config = config
         self._name = name
         self._store = store
-        self._ledger = ledger
+        self._follower = follower
         self._sources = sources
         self._show = show
         self._markers: dict[str, bytes] = {}
@@ -178,10 +178,10 @@ class GenerationBuild:
         Tables that are published for the first time meanwhile are left to the sync.
         """
         for _ in range(_MOST_ROUNDS):
-            looked_ms = self._ledger.broker_ms()
-            self._ledger.catch_up()
-            has_read_all = self._ledger.has_read_all()
-            newest = self._ledger.newest()
+            looked_ms = self._follower.broker_ms()
+            self._follower.catch_up()
+            has_read_all = self._follower.has_read_all()
+            newest = self._follower.newest()
             if newest is None:
                 return
             start = {topic: list(place.next_offsets) for topic, place in self._position.topics.items()}
@@ -211,7 +211,7 @@ class GenerationBuild:
     def _why_too_slow(self) -> str | None:
         after = read_topic_facts(self._config, self._sources.tables)
         seen = [*self._sources.facts.values(), *after.values()]
-        elapsed_ms = self._ledger.broker_ms() - self._sources.began_ms
+        elapsed_ms = self._follower.broker_ms() - self._sources.began_ms
         return why_too_slow(elapsed_ms, min(facts.delete_retention_ms for facts in seen))
 
     def _count(self) -> dict[str, int]:
