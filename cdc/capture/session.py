@@ -5,7 +5,7 @@ from __future__ import annotations
 import threading
 
 from cdc.capture.batches import Batches
-from cdc.capture.commits import Commits
+from cdc.capture.commit_handover import CommitHandover
 from cdc.capture.events.event_rules import EventRules
 from cdc.capture.events.numbering import Numbering
 from cdc.capture.events.transaction_envelopes import TransactionEnvelopes
@@ -44,7 +44,7 @@ class CaptureSession:
         numbering: Numbering,
         envelopes: TransactionEnvelopes,
         rules: EventRules,
-        commits: Commits,
+        commits: CommitHandover,
         batches: Batches,
         tables: TableMessages,
         messages: LogicalMessages,

@@ -6,7 +6,7 @@ from typing import NamedTuple
 
 import psycopg
 
-from cdc.capture.commits import Commits
+from cdc.capture.commit_handover import CommitHandover
 from cdc.capture.events.numbering import Numbering
 from cdc.lsn import LSN
 from cdc.postgres.visibility import Snapshot
@@ -33,7 +33,7 @@ class VisibleTransactions:
     """The transactions that were visible at the last query. The constructor queries once and starts `windows`."""
 
     def __init__(
-        self, catalog: psycopg.Connection, *, numbering: Numbering, windows: ChunkWindows, commits: Commits
+        self, catalog: psycopg.Connection, *, numbering: Numbering, windows: ChunkWindows, commits: CommitHandover
     ) -> None:
         self._catalog = catalog
         self._numbering = numbering
