@@ -27,7 +27,8 @@ class CommitHandover:
     """Commits batches and confirms the slot.
 
     `progress`: what the next batch's record starts from: the last committed record, extended by the topics and schemas
-    that the next batch adds. `current`: the Kafka commit in progress. `settled_at`, `confirmed_at`: when the last commit ended, and when the slot was last confirmed.
+    that the next batch adds. `current`: the Kafka commit in progress. `settled_at`, `confirmed_at`: when the last
+    commit ended, and when the slot was last confirmed.
     """
 
     def __init__(

@@ -83,8 +83,8 @@ def run_bootstrap(
     chosen_stores(config, [name])
     began = time.monotonic()
     with ProgressFollower(config) as follower:
-        sources = TopicState.read(config, name, follower)
-        plan = _plan(config, name, sources)
+        topic_state = TopicState.read(config, name, follower)
+        plan = _plan(config, name, topic_state)
         if plan.reasons and not options.anyway:
             raise RefusedError(
                 f"A generation built from the topics now would not be complete: {'; '.join(plan.reasons)}.",
@@ -97,9 +97,9 @@ def run_bootstrap(
             start_workers(session)
         store = open_store(name, settings, config.kafka.prefix)
         try:
-            store_tables = build_store_tables(config, name, writing.session(session, settings), sources.tables)
+            store_tables = build_store_tables(config, name, writing.session(session, settings), topic_state.tables)
             checked_store(name, store)
-            build = GenerationBuild(config, name, store, follower, sources, store_tables, writing, show)
+            build = GenerationBuild(config, name, store, follower, topic_state, store_tables, writing, show)
             verdict, switched = build.run(options)
         finally:
             store.close()
@@ -163,18 +163,18 @@ def _refuse_behind(config: Config, name: str, new: Position | None, old: Positio
         )
 
 
-def _plan(config: Config, name: str, sources: TopicState) -> BootstrapPlan:
+def _plan(config: Config, name: str, topic_state: TopicState) -> BootstrapPlan:
     store = open_store(name, config.stores[name], config.kafka.prefix)
     try:
         serving = store.serving()
     finally:
         store.close()
-    records = sum(sum(facts.ends) - sum(facts.starts) for facts in sources.facts.values())
+    records = sum(sum(facts.ends) - sum(facts.starts) for facts in topic_state.facts.values())
     return BootstrapPlan(
         store=name,
         serving=serving.number if serving is not None else None,
-        lsn=sources.point.lsn,
-        tables=[str(table) for table in sources.tables.values()],
+        lsn=topic_state.point.lsn,
+        tables=[str(table) for table in topic_state.tables.values()],
         records=records,
-        reasons=sources.reasons,
+        reasons=topic_state.reasons,
     )
