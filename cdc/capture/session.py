@@ -21,7 +21,7 @@ from cdc.pgoutput.messages import Begin, Commit, LogicalMessage, Message, Origin
 from cdc.postgres.replication import ReplicationStream, sent_up_to
 from cdc.postgres.stream_waiting import StreamWaiter
 from cdc.postgres.worker_thread import Worker
-from cdc.startup.resumption import Resumption
+from cdc.startup.resumption import ResumptionCheck
 
 log = get_logger("capture")
 
@@ -40,7 +40,7 @@ class CaptureSession:
         stream: ReplicationStream,
         worker: Worker,
         stream_waiter: StreamWaiter,
-        resumption: Resumption,
+        resumption: ResumptionCheck,
         numbering: Numbering,
         envelopes: TransactionEnvelopes,
         rules: EventRules,

@@ -58,7 +58,7 @@ class VisibleTransactions:
         has_passed = self._numbering.position - self._numbering.base > seen.lsn
         if has_passed or windows.is_overfull:
             self._visible = self._commits.call(self._query)
-        if has_passed or seen.lsn == windows.started_at:
+        if has_passed or seen.lsn == windows.started_at_lsn:
             windows.forget_visible(seen.snapshot)
         if windows.is_overfull:
             windows.start(self._visible.snapshot.in_progress, self._visible.lsn)

@@ -16,7 +16,15 @@ from cdc.config import Config
 from cdc.errors import TransientError
 from cdc.logs import get_logger
 from cdc.lsn import LSN
-from cdc.stores.contract import Fit, Generation, Position, PositionLostError, Store, caught_up_at, displaced
+from cdc.stores.contract import (
+    Fit,
+    Generation,
+    Position,
+    PositionLostError,
+    Store,
+    caught_up_at,
+    position_changed_error,
+)
 from spark_jobs.shape.store_tables import StoreTables, chosen_tables
 from spark_jobs.sync.delete_retention import DeleteRetention
 from spark_jobs.sync.progress_follower import ProgressFollower
@@ -118,7 +126,7 @@ class SyncSession:
         if found is None:
             raise PositionLostError("The store has lost its position.")
         if found != self.saved:
-            raise displaced(found, self.saved or found)
+            raise position_changed_error(found, self.saved or found)
 
     def _compare_tables(self) -> None:
         """Raise if the tables, their topics or the pipeline are not those that this session started with."""
