@@ -176,11 +176,7 @@ class StatusBuilder:
         position, now = facts.position, readings.now
         assert position is not None  # noqa: S101 - the caller checks it
         source, progress = self._source_lsn(readings), kafka_facts.progress
-        published, base_from = (
-            (kafka_facts.progress.confirm_lsn, kafka_facts.progress.base_from)
-            if kafka_facts.progress is not None
-            else (0, 0)
-        )
+        published, base_from = (progress.confirm_lsn, progress.base_from) if progress is not None else (0, 0)
         # A position from another server or another pipeline does not apply to this one's WAL.
         lsn = applied_lsn(position, progress)
         known = position.topics if progress is None or is_of(position, progress) else {}
