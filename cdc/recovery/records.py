@@ -44,7 +44,7 @@ class RecoveryRecords:
         self._publisher = publisher
 
     def note(self, found: Findings, highest: Version) -> Progress:
-        """Record that a recovery has begun, so that capture refuses, and the highest version, which new topics do not have."""
+        """Record that a recovery has begun, so that capture refuses. Also keep the highest version for new topics."""
         progress = found.progress or _lost_progress()
         noted = replace(
             progress,

@@ -123,7 +123,7 @@ class Recovery:
             publisher.abandon()
 
     def _fence(self, publisher: Publisher, found: Findings) -> list[SnapshotState]:
-        """Fence all producers that may still write. Returns the records of the unfinished snapshots, marked as abandoned."""
+        """Fence all producers that may still write. Returns the unfinished snapshots' records, marked as abandoned."""
         publisher.fence(_KAFKA_SECONDS)
         kafka = self._config.kafka
         old_name = found.progress.slot if found.progress is not None and found.progress.slot else self._source.slot
