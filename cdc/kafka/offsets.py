@@ -10,16 +10,17 @@ from confluent_kafka import Consumer, KafkaError, KafkaException, TopicPartition
 # A broker answers these for a moment after it has created a topic, and while a partition's leader changes.
 _WITHOUT_LEADER: Final = (KafkaError.NOT_LEADER_FOR_PARTITION, KafkaError.LEADER_NOT_AVAILABLE)
 _RETRY_SECONDS: Final = 0.05
+_LONGEST_WAIT_SECONDS: Final = 5.0
 
 
 def first_and_end_offset(
     consumer: Consumer, topic: str, partition: int = 0, *, timeout_seconds: float
 ) -> tuple[int, int]:
-    """Return the first offset of the partition and the offset after its last record. Waits until it has a leader.
+    """Return the first offset of the partition and the end offset. Waits some seconds until it has a leader.
 
-    For a consumer of committed records, the second one is at the first open transaction. Raises KafkaException.
+    For a consumer of committed records, the end offset is at the first open transaction. Raises KafkaException.
     """
-    give_up_at = time.monotonic() + timeout_seconds
+    give_up_at = time.monotonic() + min(timeout_seconds, _LONGEST_WAIT_SECONDS)
     while True:
         try:
             first, end = consumer.get_watermark_offsets(TopicPartition(topic, partition), timeout=timeout_seconds)

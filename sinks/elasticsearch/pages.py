@@ -30,6 +30,7 @@ class _Hits(msgspec.Struct):
 class _Page(msgspec.Struct):
     hits: _Hits
     timed_out: bool = False
+    pit_id: str = ""
 
 
 _decode_page = msgspec.json.Decoder(_Page).decode
@@ -46,20 +47,21 @@ def pages(
         client.indices.refresh(index=index)
         points = client.open_points(index, _KEEP_ALIVE)
     try:
-        for point in points:
-            yield from _pages_of(client, point, query, size=size, with_source=with_source)
+        for number in range(len(points)):
+            yield from _pages_of(client, points, number, query, size=size, with_source=with_source)
     finally:
         client.close_points(points)
 
 
 def _pages_of(
-    client: SearchClient, point: str, query: dict[str, Any], *, size: int, with_source: bool
+    client: SearchClient, points: list[str], number: int, query: dict[str, Any], *, size: int, with_source: bool
 ) -> Iterator[list[Hit]]:
+    """Yield the pages of one point in time. The server may change its id, and then only the new one is valid."""
     after: list[Any] | None = None
     while True:
         with translated_errors():
             body = client.search(
-                pit={"id": point, "keep_alive": _KEEP_ALIVE},
+                pit={"id": points[number], "keep_alive": _KEEP_ALIVE},
                 query=query,
                 sort=[client.point_order],
                 search_after=after,
@@ -70,6 +72,7 @@ def _pages_of(
                 allow_partial_search_results=False,
             ).body
         page = _decode_page(body)
+        points[number] = page.pit_id or points[number]
         if not page.hits.hits:
             return
         yield page.hits.hits

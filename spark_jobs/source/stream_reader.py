@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from pyspark.sql.datasource import DataSourceStreamReader, InputPartition
 
+from cdc.clock import now_ms
 from cdc.publishing.parked import MARKER_KEY
 from spark_jobs.source.columns import SourceColumn
 from spark_jobs.source.options import LATEST, SourceOptions
@@ -56,34 +57,34 @@ class ChangesReader(DataSourceStreamReader):
         return self._initial.to_json()
 
     def _start(self) -> StreamOffset:
-        now_ms, facts = _now_ms(), self._facts()
+        read_ms, facts = now_ms(), self._facts()
         offsets = facts.starts
         if self._options.starting_offsets == LATEST:
             # A progress record may become visible before the last records that it covers.
             offsets = [min(each) for each in zip(self._published_ends(facts), facts.ends, strict=True)]
-        return StreamOffset(topic_id=facts.topic_id, offsets=tuple(offsets), caught_up_ms=now_ms)
+        return StreamOffset(topic_id=facts.topic_id, offsets=tuple(offsets), caught_up_ms=read_ms)
 
     def latestOffset(self) -> dict[str, Any]:  # noqa: N802 - Spark's name
         """Return the offset that the next batch goes to."""
-        now_ms, facts = _now_ms(), self._recent_facts()
+        read_ms, facts = now_ms(), self._recent_facts()
         if self._planned is None:
             self._initial = self._planned = self._start()
         planned = self._planned
         if planned.topic_id != facts.topic_id or len(planned.offsets) != len(facts.ends):
-            refuse_lost(planned, facts, self._options.table, now_ms)
+            refuse_lost(planned, facts, self._options.table, read_ms)
         ends = self._published_ends(facts)
         latest = planned.next(
-            ends, now_ms, self._options.max_records_per_batch, facts.delete_retention_ms // _QUIET_SHARE
+            ends, read_ms, self._options.max_records_per_batch, facts.delete_retention_ms // _QUIET_SHARE
         )
         if all(offset >= end for offset, end in zip(planned.offsets, ends, strict=True)):
-            self._caught_up_ms = now_ms
+            self._caught_up_ms = read_ms
         return latest.to_json()
 
     def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> Sequence[InputPartition]:
         """Return the parts of a batch, one for each partition of the topic, so that a key's changes stay in order."""
         first, last = StreamOffset.from_json(start), StreamOffset.from_json(end)
         known = replace(first, caught_up_ms=max(first.caught_up_ms, self._caught_up_ms))
-        refuse_lost(known, self._facts(), self._options.table, _now_ms())
+        refuse_lost(known, self._facts(), self._options.table, now_ms())
         self._planned = last
         pairs = enumerate(zip(first.offsets, last.offsets, strict=True))
         ranges = [TopicRange(self._topic_name, number, low, high) for number, (low, high) in pairs if low < high]
@@ -142,7 +143,3 @@ def _records(messages: Sequence[Any], partition: int) -> Iterator[RawRecord]:
         if partition and value is not None and key.startswith(MARKER_KEY) and op_of(value) == "t":
             continue
         yield key, version_of(message), value
-
-
-def _now_ms() -> int:
-    return time.time_ns() // 1_000_000

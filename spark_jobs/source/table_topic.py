@@ -16,10 +16,11 @@ from confluent_kafka import (
     TopicCollection,
     TopicPartition,
 )
-from confluent_kafka.admin import AdminClient, ConfigResource, OffsetSpec  # type: ignore[attr-defined]
+from confluent_kafka.admin import ConfigResource, OffsetSpec  # type: ignore[attr-defined]
 
 from cdc.config import TableName
 from cdc.errors import RefusedError, TailraceError, TransientError, UsageError
+from cdc.kafka.clients import open_offset_client
 from cdc.kafka.control_topics import committed_reader, read_to_end
 from cdc.kafka.failures import kafka_failure, unreachable
 from cdc.lsn import LSN
@@ -146,7 +147,7 @@ class TopicReader:
     def __init__(self, options: SourceOptions, name: str) -> None:
         self._options = options
         self._name = name
-        self._admin = AdminClient({**options.kafka, "log_level": 0})
+        self._admin = open_offset_client(options.kafka)
 
     def close(self) -> None:
         """Close the connection. The garbage collector may do it in one of the client's own threads, which aborts."""

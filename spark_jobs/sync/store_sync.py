@@ -110,11 +110,11 @@ class StoreSync:
             self.thread.join(1.0)
 
     def _run(self) -> None:
-        # Every Spark job that this thread starts belongs to the group.
-        self._spark.sparkContext.setJobGroup(self._owner, f"sync of {self.name}", interruptOnCancel=True)
         while not self._stop.is_set():
             self._rest_while_paused()
             try:
+                # Every Spark job that this thread starts belongs to the group.
+                self._spark.sparkContext.setJobGroup(self._owner, f"sync of {self.name}", interruptOnCancel=True)
                 self._live()
             except PausedError:
                 continue
@@ -234,6 +234,7 @@ class StoreSync:
                 reading=self._writing.reading(self._config, store_tables, applying, self._settings.parallelism),
                 retention_ms=min(each.delete_retention_ms for each in facts.values()),
                 end_offsets=ends.read,
+                check_partitions=ends.check_partitions,
             )
             session.begin()
             driver = BatchDriver(

@@ -53,7 +53,9 @@ class SyncSession:
         reading: BatchReading,
         retention_ms: int,
         end_offsets: Callable[[], Offsets],
+        check_partitions: Callable[[], None],
     ) -> None:
+        """`check_partitions` raises if a topic has partitions that the position does not have."""
         self._name = name
         self._config = config
         self._store = store
@@ -61,6 +63,7 @@ class SyncSession:
         self._store_tables = store_tables
         self._applying = applying
         self._reading = reading
+        self._check_partitions = check_partitions
         self._spark = store_tables.spark
         self._retention = DeleteRetention(
             name,
@@ -178,6 +181,8 @@ class SyncSession:
         moved = caught_up_at(msgspec.structs.replace(self.position, topics=topics), self._retention.caught_up_ms)
         if point is None or point.place < (self.position.version, self.position.lsn):
             return moved
+        # Only now: a row in a new partition that this point covers was written before the point was read.
+        self._check_partitions()
         return msgspec.structs.replace(moved, lsn=point.lsn, version=point.version)
 
     def _left_out(self) -> set[str]:

@@ -67,6 +67,16 @@ class CommittedEnds:
         """Return the end offset of each partition. It is at the first open transaction if there is one."""
         return _asked(self._admin, self._partitions, self._latest, _NEXT_ANSWER_SECONDS)
 
+    def check_partitions(self) -> None:
+        """Raise if a topic has another number of partitions than at the start. The next session then refuses."""
+        try:
+            topics = self._admin.list_topics(timeout=_NEXT_ANSWER_SECONDS).topics
+        except KafkaException as error:
+            raise TransientError(f"Kafka did not answer: {error.args[0].str()}.") from error
+        for name, count in self._partitions.items():
+            if name in topics and len(topics[name].partitions) not in (0, count):
+                raise TransientError(f"Topic {name} has {len(topics[name].partitions)} partitions; it had {count}.")
+
 
 def offsets(config: Config, partitions: dict[str, int]) -> tuple[dict[str, list[int]], dict[str, list[int]]]:
     """Return the first and the end offset of each partition, for a consumer that reads committed records."""

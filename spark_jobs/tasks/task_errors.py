@@ -15,7 +15,10 @@ from typing import Final
 from cdc.errors import TransientError
 
 _TRACE_WORDS: Final = ("at ", "An error occurred while calling", "File ", "Traceback")
-_NAMED_ERROR: Final = re.compile(r"^(?!org\.apache\.spark).*\b[A-Z]\w+Error\b: .|^[\w/.-]*python\S*: ")
+_PYTHON_LINE: Final = re.compile(r"[\w/.-]*python[\d.]*: ")
+_ERROR_OF_TASK: Final = re.compile(r"(?!org\.apache\.spark)[\w.]*[A-Z]\w*Error\b: ")
+# The class of an error, or Spark's name of an error condition, such as [CAST_INVALID_INPUT].
+_NAME: Final = re.compile(r"[\w.]*[A-Z]\w*(?:Error|Exception)\b|\[[A-Z][A-Z_.]+\]")
 _LINE_CHARACTERS: Final = 300
 
 
@@ -42,8 +45,16 @@ def spark_errors(what: str) -> Iterator[None]:
 
 
 def error_line(error: object) -> str:
-    """Return the line that names the error, out of the stack traces of Java and Python."""
+    """Return what names the error, out of the stack traces of Java and Python: without text that may quote a row.
+
+    A line of the Python program itself, such as "python3: No module named cdc", is returned as it is.
+    """
     lines = [line.strip().removeprefix(": ") for line in str(error).splitlines()]
     telling = [line for line in lines if line and not line.startswith(_TRACE_WORDS)]
-    named = [line for line in telling if _NAMED_ERROR.search(line)]
-    return (named or telling or ["no reason given"])[0][:_LINE_CHARACTERS]
+    of_python = [line for line in telling if _PYTHON_LINE.match(line)]
+    if of_python:
+        return of_python[0][:_LINE_CHARACTERS]
+    named = [line for line in telling if _ERROR_OF_TASK.match(line)]
+    names = dict.fromkeys(_NAME.findall((named or telling or [""])[0]))
+    unnamed = type(error).__name__ if isinstance(error, BaseException) else "no reason given"
+    return ", ".join(names)[:_LINE_CHARACTERS] or unnamed

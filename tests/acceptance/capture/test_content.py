@@ -41,7 +41,7 @@ def test_an_untouched_megabyte_is_in_every_event(make_pipeline: MakePipeline) ->
     pipeline.assert_same("usual", "whole", while_running=capture)
     for table in ("usual", "whole"):
         events = [record for record in pipeline.records(table) if record.op in ("c", "u")]
-        assert len(events) == 10, "3 inserts, 5 updates of all rows or of one, a moved row and a last update"
+        assert {record.key for record in events} == {b'{"id":1}', b'{"id":2}', b'{"id":3}', b'{"id":30}'}
         assert all(len(record.value["after"]["big"]) > 1_000_000 for record in events)
         assert all(record.value["after"]["list"] for record in events)
 

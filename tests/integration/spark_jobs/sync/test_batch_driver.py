@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 from confluent_kafka import Producer
+from confluent_kafka.admin import AdminClient, NewPartitions
 
 from cdc.config import load_config
 from cdc.errors import TransientError
@@ -98,3 +99,19 @@ def test_a_topic_that_is_gone_is_an_error_to_retry(
     delete_topics(kafka_bootstrap, prefix)
     with pytest.raises(TransientError, match="Kafka did not answer"):
         ends.read()
+
+
+def test_a_partition_that_was_added_is_noticed(ends: CommittedEnds, kafka_bootstrap: str, topic: str) -> None:
+    """A position must not move past rows in a partition that nothing reads. The session ends, and the next refuses."""
+    ends.check_partitions()
+    with AdminClient({"bootstrap.servers": kafka_bootstrap}) as admin:
+        admin.create_partitions([NewPartitions(topic, 3)])[topic].result(30)
+
+    def is_noticed() -> bool:
+        try:
+            ends.check_partitions()
+        except TransientError as error:
+            return "3 partitions; it had 2" in str(error)
+        return False
+
+    eventually(is_noticed, 30, "the new partition")

@@ -36,3 +36,21 @@ def test_a_failed_job_says_what_is_wrong() -> None:
     )
     assert "ModuleNotFoundError" in error_line(text)
     assert error_line("") == "no reason given"
+
+
+def test_an_error_line_quotes_no_row() -> None:
+    """The text of an error in a task can contain a value of a row. Logs show only the error's name."""
+    python = (
+        "An error occurred while calling o7.collect.\n"
+        ": org.apache.spark.SparkException: Job aborted due to stage failure: Task 0 failed\n"
+        "Traceback (most recent call last):\n"
+        "ValueError: invalid literal for int() with base 10: 'secret'\n"
+    )
+    assert error_line(python) == "ValueError"
+    java = "Task 0: org.apache.spark.SparkNumberFormatException: [CAST_INVALID_INPUT] The value 'secret' is malformed."
+    assert error_line(java) == "org.apache.spark.SparkNumberFormatException, [CAST_INVALID_INPUT]"
+
+
+def test_an_error_without_text_has_its_type() -> None:
+    """A driver's own error may have no text."""
+    assert error_line(TimeoutError()) == "TimeoutError"
