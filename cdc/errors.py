@@ -4,9 +4,8 @@
     ├── UsageError          wrong usage or config: the message names the place, exit 2
     │   └── ConfigError     lists every problem found, not only the first
     ├── TransientError      retry with backoff: a server is down, a connection broke
-    ├── RefusedError        continuing could lose or duplicate data: the operator decides, exit 3
-    │   └── ProtocolError   the server sent bytes that Tailrace cannot decode
-    └── ParkedError         one record cannot be delivered; all other records are delivered
+    └── RefusedError        continuing could lose or duplicate data: the operator decides, exit 3
+        └── ProtocolError   the server sent bytes that Tailrace cannot decode
 
 A message names the table, the LSN and the remedy. It never contains a row's values or a password.
 """
@@ -57,7 +56,3 @@ class RefusedError(TailraceError):
 
 class ProtocolError(RefusedError):
     """The replication stream has a wrong format. Skipping the message would lose rows."""
-
-
-class ParkedError(TailraceError):
-    """A topic or a store cannot accept this one record."""

@@ -21,7 +21,7 @@ from cdc.postgres.visibility import Snapshot
 from cdc.stores.contract import StoredRow
 
 
-class Kind(str, Enum):
+class DifferenceKind(str, Enum):
     """How a row of the topic or of a store differs."""
 
     MISSING = "missing"
@@ -99,20 +99,20 @@ class Moment:
 
 def judge_topic(
     case: RowCase, states: Sequence[RowState], row: bytes | None, moment: Moment, content: Content
-) -> Kind | None:
+) -> DifferenceKind | None:
     """Compare the topic with the source, and return how the topic's row differs, or None.
 
     `row`: the source's row in the snapshot encoding, or None if the source does not have it.
     """
     if any(state.version.position > moment.now for state in states) or case.disordered or _falls(states):
-        return Kind.VERSION
+        return DifferenceKind.VERSION
     shown = [state for state in states if _is_shown(state, moment)]
     held = shown[-1].row if shown else None
     if row is None:
-        return None if held is None else Kind.GHOST if _was_deleted(shown) else Kind.EXTRA
+        return None if held is None else DifferenceKind.GHOST if _was_deleted(shown) else DifferenceKind.EXTRA
     if held is None:
-        return Kind.MISSING
-    return None if content.same(row, held) else Kind.CONTENT
+        return DifferenceKind.MISSING
+    return None if content.same(row, held) else DifferenceKind.CONTENT
 
 
 def _is_shown(state: RowState, moment: Moment) -> bool:
@@ -135,7 +135,7 @@ def judge_store(
     moment: Moment,
     content: Content,
     expected: Callable[[bytes], bytes | None] | None = None,
-) -> Kind | None:
+) -> DifferenceKind | None:
     """Compare a store with the topic, and return how the store's row differs, or None.
 
     `held`: the store's row, read after the store had everything up to `moment.ended` and before the topic was read
@@ -147,13 +147,13 @@ def judge_store(
         for state in allowed
     ]
     if held is None or held.row is None:
-        return None if not rows or any(row is None for _, row in rows) else Kind.MISSING
+        return None if not rows or any(row is None for _, row in rows) else DifferenceKind.MISSING
     live = [(version, row) for version, row in rows if row is not None]
     if not live:
-        return Kind.GHOST if states else Kind.EXTRA
+        return DifferenceKind.GHOST if states else DifferenceKind.EXTRA
     if any(version == held.version and content.same(row, held.row) for version, row in live):
         return None
-    return Kind.VERSION if any(content.same(row, held.row) for _, row in live) else Kind.CONTENT
+    return DifferenceKind.VERSION if any(content.same(row, held.row) for _, row in live) else DifferenceKind.CONTENT
 
 
 def _since(states: Sequence[RowState], position: int) -> Sequence[RowState]:

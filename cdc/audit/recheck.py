@@ -19,7 +19,7 @@ from typing import Protocol
 
 from cdc.audit.audit_records import TOPIC
 from cdc.audit.catch_up import wait_for_stores, wait_for_topics
-from cdc.audit.difference_rules import Kind, Moment, RowCase, judge_store, judge_topic
+from cdc.audit.difference_rules import DifferenceKind, Moment, RowCase, judge_store, judge_topic
 from cdc.audit.row_content import Content
 from cdc.audit.source_rows import SourceRead, fence, read_source_rows
 from cdc.audit.topic_records import Schemas, TopicTail, id_of, read_schemas
@@ -86,7 +86,7 @@ class RowVerdict:
     source's and the stores' rows in the last round.
     """
 
-    kinds: dict[str, Kind] = field(default_factory=dict)
+    kinds: dict[str, DifferenceKind] = field(default_factory=dict)
     agreeing: int = 0
     row: bytes | None = None
     held: dict[str, StoredRow | None] = field(default_factory=dict)
@@ -181,7 +181,7 @@ class Recheck:
         content: Content,
     ) -> None:
         states = case.states(self._marker)
-        kinds: dict[str, Kind | None] = {TOPIC: judge_topic(case, states, row, moment, content)}
+        kinds: dict[str, DifferenceKind | None] = {TOPIC: judge_topic(case, states, row, moment, content)}
         for name, stored in held.items():
             kinds[name] = judge_store(states, stored, moment, content, self._audited.expected.get(name))
         found = {side: kind for side, kind in kinds.items() if kind is not None}

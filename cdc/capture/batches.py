@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 
-from cdc.capture.commits import Commits
+from cdc.capture.commit_handover import CommitHandover
 from cdc.capture.events.numbering import Numbering
 from cdc.capture.events.record_queue import RecordQueue
 from cdc.config.model import CaptureConfig as Settings
@@ -45,7 +45,7 @@ class Batches:
         *,
         numbering: Numbering,
         queue: RecordQueue,
-        commits: Commits,
+        commits: CommitHandover,
         stream: ReplicationStream,
         publisher: Publisher,
         stream_waiter: StreamWaiter,

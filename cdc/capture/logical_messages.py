@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from cdc.capture.batches import Batches
-from cdc.capture.commits import Commits
+from cdc.capture.commit_handover import CommitHandover
 from cdc.capture.events.numbering import Numbering
 from cdc.capture.events.record_queue import RecordQueue
 from cdc.capture.incremental_snapshot import WatermarkHandler
@@ -26,7 +26,7 @@ class LogicalMessages:
         *,
         numbering: Numbering,
         queue: RecordQueue,
-        commits: Commits,
+        commits: CommitHandover,
         batches: Batches,
         tables: TableMessages,
         watermarks: WatermarkHandler,

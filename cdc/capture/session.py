@@ -5,7 +5,7 @@ from __future__ import annotations
 import threading
 
 from cdc.capture.batches import Batches
-from cdc.capture.commits import Commits
+from cdc.capture.commit_handover import CommitHandover
 from cdc.capture.events.event_rules import EventRules
 from cdc.capture.events.numbering import Numbering
 from cdc.capture.events.transaction_envelopes import TransactionEnvelopes
@@ -21,7 +21,7 @@ from cdc.pgoutput.messages import Begin, Commit, LogicalMessage, Message, Origin
 from cdc.postgres.replication import ReplicationStream, sent_up_to
 from cdc.postgres.stream_waiting import StreamWaiter
 from cdc.postgres.worker_thread import Worker
-from cdc.startup.resumption import Resumption
+from cdc.startup.resumption import ResumptionCheck
 
 log = get_logger("capture")
 
@@ -40,11 +40,11 @@ class CaptureSession:
         stream: ReplicationStream,
         worker: Worker,
         stream_waiter: StreamWaiter,
-        resumption: Resumption,
+        resumption: ResumptionCheck,
         numbering: Numbering,
         envelopes: TransactionEnvelopes,
         rules: EventRules,
-        commits: Commits,
+        commits: CommitHandover,
         batches: Batches,
         tables: TableMessages,
         messages: LogicalMessages,

@@ -6,7 +6,7 @@ from collections.abc import Collection
 
 import psycopg
 
-from cdc.capture.commits import Commits
+from cdc.capture.commit_handover import CommitHandover
 from cdc.capture.events.event_rules import EventRules
 from cdc.capture.events.numbering import Numbering
 from cdc.config import Config
@@ -32,7 +32,7 @@ class TableMessages:
         numbering: Numbering,
         rules: EventRules,
         windows: ChunkWindows,
-        commits: Commits,
+        commits: CommitHandover,
         publisher: Publisher,
         topics: Topics,
     ) -> None:
@@ -51,7 +51,7 @@ class TableMessages:
         """Register a table, or its changed columns, before its next row."""
         table = self._tables.table_for(relation, self._commits.states, self._commits.progress.topic_ids)
         if table is None:
-            self._rules.on_table_gone(relation.oid)
+            self._rules.on_table_unpublished(relation.oid)
             return
         self._windows.disturb([table.topic], "its columns may have changed while it was read")
         # A Relation message has no LSN of its own in the stream: it precedes a row of the current transaction.
@@ -68,7 +68,7 @@ class TableMessages:
 
     def on_truncate(self, message: Truncate, lsn: int) -> None:
         """Publish a TRUNCATE. That of a partitioned table names all its partitions, that of a partition only itself."""
-        oids = tuple(oid for oid in message.relation_oids if oid not in self._rules.gone)
+        oids = tuple(oid for oid in message.relation_oids if oid not in self._rules.unpublished)
         truncated = {str(oid) for oid in oids}
         partial = set()
         states = self._commits.states
@@ -106,10 +106,10 @@ class TableMessages:
         self._commits.settle()  # the batch in progress must not record topics as emptied that the next batch empties
         states = self._commits.states
         live = {state.topic for state in states.tables.values()}
-        due = {name: gone for name, gone in states.emptying.items() if gone.seen < lsn}
-        for name, gone in due.items():
+        due = {name: dropped for name, dropped in states.emptying.items() if dropped.seen < lsn}
+        for name, dropped in due.items():
             if name not in live:
-                self._rules.on_gone(Shape(schema=gone.schema, table=gone.table, topic=name, key=()), lsn)
+                self._rules.on_table_dropped(Shape(schema=dropped.schema, table=dropped.table, topic=name, key=()), lsn)
         self._commits.replace_states(states.emptied(due))
 
     def _ensure_topic_and_schema(self, table: TableEncoder) -> None:

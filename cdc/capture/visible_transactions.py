@@ -6,7 +6,7 @@ from typing import NamedTuple
 
 import psycopg
 
-from cdc.capture.commits import Commits
+from cdc.capture.commit_handover import CommitHandover
 from cdc.capture.events.numbering import Numbering
 from cdc.lsn import LSN
 from cdc.postgres.visibility import Snapshot
@@ -33,7 +33,7 @@ class VisibleTransactions:
     """The transactions that were visible at the last query. The constructor queries once and starts `windows`."""
 
     def __init__(
-        self, catalog: psycopg.Connection, *, numbering: Numbering, windows: ChunkWindows, commits: Commits
+        self, catalog: psycopg.Connection, *, numbering: Numbering, windows: ChunkWindows, commits: CommitHandover
     ) -> None:
         self._catalog = catalog
         self._numbering = numbering
@@ -58,7 +58,7 @@ class VisibleTransactions:
         has_passed = self._numbering.position - self._numbering.base > seen.lsn
         if has_passed or windows.is_overfull:
             self._visible = self._commits.call(self._query)
-        if has_passed or seen.lsn == windows.started_at:
+        if has_passed or seen.lsn == windows.started_at_lsn:
             windows.forget_visible(seen.snapshot)
         if windows.is_overfull:
             windows.start(self._visible.snapshot.in_progress, self._visible.lsn)

@@ -9,7 +9,7 @@ from functools import partial
 
 from cdc.capture.batch_commit import BatchCommit
 from cdc.capture.batches import Batches
-from cdc.capture.commits import Commits
+from cdc.capture.commit_handover import CommitHandover
 from cdc.capture.events.event_rules import EventRules
 from cdc.capture.events.numbering import Numbering
 from cdc.capture.events.record_queue import RecordQueue
@@ -79,7 +79,7 @@ def open_session(config: Config, stop: threading.Event) -> Iterator[CaptureSessi
             watch=TableWatch(config, started.catalog, topics),
             states=started.states,
         )
-        commits = Commits(
+        commits = CommitHandover(
             batch_commit, queue, stream=stream, worker=worker, stream_waiter=stream_waiter, progress=progress
         )
         tables = TableMessages(

@@ -2,7 +2,8 @@
 
 Field names and their order are Debezium's. Tailrace adds `commit_lsn`, `position` and `seq`. The parts that are the
 same for all rows of one table in one transaction are rendered once, and a row's values are joined between them.
-docs/reference/events.md shows the envelope and its differences from Debezium's.
+docs/reference/events.md shows the envelope and its differences from Debezium's. `cdc.snapshot.events` renders the same
+fields for the rows of snapshots: change both together.
 """
 
 from __future__ import annotations

@@ -31,7 +31,7 @@ ROW_AT = HEAD_BYTES + 8
 
 # Codes for how a column is encoded. `native_json` has the same numbers.
 _UNUSED, _BY_ENCODER, _TIMESTAMPTZ = 0, 9, 8
-_WAYS = {IDENTITY: 1, QUOTE: 2, TEXT: 3, BOOLEAN: 4, FLOATING: 5, DATE: 6, TIMESTAMP: 7}
+_NATIVE_CODES = {IDENTITY: 1, QUOTE: 2, TEXT: 3, BOOLEAN: 4, FLOATING: 5, DATE: 6, TIMESTAMP: 7}
 _TEXT, _NULL, _UNCHANGED = b"tnu"
 _unpack = struct.Struct("!BI").unpack_from  # kind, length
 _NULL_JSON = b"null"
@@ -197,14 +197,14 @@ def native_columns(
 ) -> tuple[list[tuple[int, int]], list[Encode], list[tuple[int, bytes]], list[tuple[int, bytes]]]:
     """Return a table's columns as arguments for the compiled classes."""
     used = {column for column, _ in (*row, *key)}
-    ways = [_way(encode) if column in used else (_UNUSED, 0) for column, encode in enumerate(encoders)]
-    return ways, list(encoders), _fields(row), _fields(key)
+    codes = [_native_code(encode) if column in used else (_UNUSED, 0) for column, encode in enumerate(encoders)]
+    return codes, list(encoders), _fields(row), _fields(key)
 
 
-def _way(encode: Encode) -> tuple[int, int]:
+def _native_code(encode: Encode) -> tuple[int, int]:
     """Return the code for how a column is encoded, and the number of fractional digits of its seconds."""
     digits = getattr(encode, "digits", None)
-    return (_WAYS.get(encode, _BY_ENCODER), 0) if digits is None else (_TIMESTAMPTZ, digits)
+    return (_NATIVE_CODES.get(encode, _BY_ENCODER), 0) if digits is None else (_TIMESTAMPTZ, digits)
 
 
 def _fields(members: Sequence[Member]) -> list[tuple[int, bytes]]:

@@ -17,9 +17,9 @@ from typing import Any, Generic, TypeVar
 from cdc.config import Config
 from cdc.errors import TailraceError
 from cdc.monitoring.facts.kafka import KafkaFactsReader
-from cdc.monitoring.facts.log_clock import LogClock
 from cdc.monitoring.facts.source import SourceReader
 from cdc.monitoring.facts.store import StoreReader
+from cdc.monitoring.facts.wal_clock import WalClock
 from cdc.monitoring.process_file import parts_path, read_process_errors
 from cdc.monitoring.status_builder import Readings, StatusBuilder
 from cdc.monitoring.status_record import PipelineStatus, ProcessError
@@ -122,7 +122,7 @@ class Observer:
             if stores is None
             else list(stores)
         )
-        clock = LogClock()
+        clock = WalClock()
         source, log = SourceReader(config), KafkaFactsReader(config, clock)
         opened = [StoreReader(config, name) for name in names]
         self._source = _Asked(source.read, source.close)
@@ -164,7 +164,7 @@ class Observer:
         return Readings(
             now=now,
             source=self._source.answer,
-            log=self._log.answer,
+            kafka_facts=self._log.answer,
             stores={name: each.answer for name, each in self._stores.items()},
             problems={name: each.problem for name, each in asked.items() if each.problem is not None},
             process_errors=self._process_errors(),

@@ -9,9 +9,9 @@ from cdc.config import Config
 from cdc.lsn import LSN
 from cdc.monitoring import status_record
 from cdc.monitoring.facts.kafka import KafkaFacts
-from cdc.monitoring.facts.log_clock import LogClock
 from cdc.monitoring.facts.source import SourceFacts
 from cdc.monitoring.facts.store import StoreFacts
+from cdc.monitoring.facts.wal_clock import WalClock
 from cdc.monitoring.health_rules import HealthRules
 from cdc.monitoring.status_details import behind, building, partitions, readable, refusal_of, snapshots
 from cdc.monitoring.trends import StallDetector, Trends
@@ -27,7 +27,7 @@ class Readings:
 
     now: float
     source: SourceFacts | None
-    log: KafkaFacts | None
+    kafka_facts: KafkaFacts | None
     stores: Mapping[str, StoreFacts | None]
     problems: Mapping[str, str] = field(default_factory=dict)  # under "source", "log" and the stores' names
     process_errors: Sequence[status_record.ProcessError] = ()
@@ -36,7 +36,7 @@ class Readings:
 class StatusBuilder:
     """Builds one status record per poll. `clock` is shared with the reader of Kafka."""
 
-    def __init__(self, config: Config, clock: LogClock) -> None:
+    def __init__(self, config: Config, clock: WalClock) -> None:
         self._config = config
         self._clock = clock
         self._speeds = Trends(_SPEED_SECONDS, of_counters=True)
@@ -60,7 +60,7 @@ class StatusBuilder:
             topics=topics,
             stores=stores,
             tables=self._tables(readings),
-            snapshots=snapshots(readings.log),
+            snapshots=snapshots(readings.kafka_facts),
             process_errors=tuple(readings.process_errors),
         )
 
@@ -74,7 +74,7 @@ class StatusBuilder:
         name = self._config.source.slot
         facts = readings.source
         if facts is None or facts.slot is None:
-            has_begun = readings.log is not None and readings.log.progress is not None
+            has_begun = readings.kafka_facts is not None and readings.kafka_facts.progress is not None
             known = facts is not None and "source" not in readings.problems
             return self._judge.slot(
                 status_record.SlotStatus(name=name, exists=False), is_known=known, has_begun=has_begun
@@ -113,14 +113,14 @@ class StatusBuilder:
 
     def _topics(self, readings: Readings, slot: status_record.SlotStatus) -> status_record.TopicsStatus:
         now, problem = readings.now, readings.problems.get("log")
-        progress = readings.log.progress if readings.log is not None else None
-        if readings.log is None or progress is None:
+        progress = readings.kafka_facts.progress if readings.kafka_facts is not None else None
+        if readings.kafka_facts is None or progress is None:
             return self._judge.topics(
                 status_record.TopicsStatus(problem=problem),
                 slot,
                 is_reading=False,
                 still_seconds=0.0,
-                refusal=refusal_of("capture", readings.log, readings.process_errors),
+                refusal=refusal_of("capture", readings.kafka_facts, readings.process_errors),
             )
         source = self._source_lsn(readings)
         until, seconds = self._age(progress.confirm_lsn, source, now, progress.commit_time_us / 1e6)
@@ -135,33 +135,33 @@ class StatusBuilder:
             seconds=seconds,
             applied_until=until,
             heartbeat_seconds=max(0.0, now - written),
-            records_per_second=self._speeds.rate("topics", now, sum(map(sum, readings.log.ends.values()))),
-            parked=sum(readings.log.parked_by_capture.values()),
+            records_per_second=self._speeds.rate("topics", now, sum(map(sum, readings.kafka_facts.ends.values()))),
+            parked=sum(readings.kafka_facts.parked_by_capture.values()),
             problem=problem,
         )
         is_reading = slot.exists and slot.active
-        refusal = refusal_of("capture", readings.log, readings.process_errors)
+        refusal = refusal_of("capture", readings.kafka_facts, readings.process_errors)
         return self._judge.topics(found, slot, is_reading=is_reading, still_seconds=still, refusal=refusal)
 
     def _store(self, name: str, readings: Readings, topics: status_record.TopicsStatus) -> status_record.StoreStatus:
-        log = readings.log or KafkaFacts()
+        kafka_facts = readings.kafka_facts or KafkaFacts()
         problem = readings.problems.get(name)
         facts = readings.stores[name]
-        refusal = refusal_of(f"store {name}", readings.log, readings.process_errors)
+        refusal = refusal_of(f"store {name}", readings.kafka_facts, readings.process_errors)
         common: dict[str, object] = {
             "name": name,
             "kind": self._config.stores[name].kind,
-            **self._parked(name, readings.log, facts),
-            "paused": name in log.paused,
-            "building": building(name, facts, log),
-            "audit": log.audits.get(name),
+            **self._parked(name, readings.kafka_facts, facts),
+            "paused": name in kafka_facts.paused,
+            "building": building(name, facts, kafka_facts),
+            "audit": kafka_facts.audits.get(name),
             "problem": problem,
         }
         if facts is None or facts.position is None:
             self._speeds.rate(f"store {name}", readings.now, None)
             found = status_record.StoreStatus(**common)  # type: ignore[arg-type]
             return self._judge.store(found, topics, still_seconds=0.0, own_seconds=None, refusal=refusal)
-        return self._served(name, readings, topics, facts, log, common, refusal)
+        return self._served(name, readings, topics, facts, kafka_facts, common, refusal)
 
     def _served(
         self,
@@ -169,23 +169,21 @@ class StatusBuilder:
         readings: Readings,
         topics: status_record.TopicsStatus,
         facts: StoreFacts,
-        log: KafkaFacts,
+        kafka_facts: KafkaFacts,
         common: Mapping[str, object],
         refusal: status_record.ProcessError | None,
     ) -> status_record.StoreStatus:
         position, now = facts.position, readings.now
         assert position is not None  # noqa: S101 - the caller checks it
-        source = self._source_lsn(readings)
-        published, base_from = (
-            (log.progress.confirm_lsn, log.progress.base_from) if log.progress is not None else (0, 0)
-        )
+        source, progress = self._source_lsn(readings), kafka_facts.progress
+        published, base_from = (progress.confirm_lsn, progress.base_from) if progress is not None else (0, 0)
         # A position from another server or another pipeline does not apply to this one's WAL.
-        lsn = applied_lsn(position, log.progress)
-        known = position.topics if log.progress is None or is_of(position, log.progress) else {}
+        lsn = applied_lsn(position, progress)
+        known = position.topics if progress is None or is_of(position, progress) else {}
         applied = {topic: place.next_offsets for topic, place in known.items()}
-        read = self._topics_of(name, log, applied)
-        records = behind(log, applied, read)
-        point = log.published.covered(applied, log.ends.keys() - read)
+        read = self._topics_of(name, kafka_facts, applied)
+        records = behind(kafka_facts, applied, read)
+        point = kafka_facts.published.covered(applied, kafka_facts.ends.keys() - read)
         if point is not None and int(point.version.position) >= base_from:
             lsn = max(lsn, point.lsn)  # the store may be further than the position that its sync has recorded
         until, seconds = self._age(lsn, source, now, position.caught_up_ms / 1000)
@@ -209,21 +207,21 @@ class StatusBuilder:
         )
         return self._judge.store(found, topics, still_seconds=still, own_seconds=own_seconds, refusal=refusal)
 
-    def _parked(self, name: str, log: KafkaFacts | None, facts: StoreFacts | None) -> dict[str, int | None]:
+    def _parked(self, name: str, kafka_facts: KafkaFacts | None, facts: StoreFacts | None) -> dict[str, int | None]:
         """Count the rows that the store's sync has parked, and those that capture has parked of the store's tables."""
-        if log is None:
+        if kafka_facts is None:
             return {"parked": None, "parked_by_capture": None}
         position = facts.position if facts is not None else None
-        read = self._topics_of(name, log, {} if position is None else dict.fromkeys(position.topics, ()))
-        by_capture = sum(count for topic, count in log.parked_by_capture.items() if topic in read)
-        own = sum(count for (store, _), count in log.parked.items() if store == name)
+        read = self._topics_of(name, kafka_facts, {} if position is None else dict.fromkeys(position.topics, ()))
+        by_capture = sum(count for topic, count in kafka_facts.parked_by_capture.items() if topic in read)
+        own = sum(count for (store, _), count in kafka_facts.parked.items() if store == name)
         return {"parked": own + by_capture, "parked_by_capture": by_capture}
 
-    def _topics_of(self, name: str, log: KafkaFacts, applied: Mapping[str, Sequence[int]]) -> set[str]:
+    def _topics_of(self, name: str, kafka_facts: KafkaFacts, applied: Mapping[str, Sequence[int]]) -> set[str]:
         """Return the topics that the store reads, and those that its sync has yet to discover."""
-        tables = {state.topic: (state.schema, state.table) for state in log.states.tables.values()}
+        tables = {state.topic: (state.schema, state.table) for state in kafka_facts.states.tables.values()}
         gets = self._config.stores[name].gets
-        return {topic for topic in log.ends if topic in applied or (topic in tables and gets(*tables[topic]))}
+        return {topic for topic in kafka_facts.ends if topic in applied or (topic in tables and gets(*tables[topic]))}
 
     def _source_lsn(self, readings: Readings) -> int | None:
         known = readings.source is not None and "source" not in readings.problems
@@ -242,13 +240,13 @@ class StatusBuilder:
         return (until, max(0.0, now - until)) if until else (None, None)
 
     def _tables(self, readings: Readings) -> tuple[status_record.TableStatus, ...]:
-        log = readings.log
-        if log is None:
+        kafka_facts = readings.kafka_facts
+        if kafka_facts is None:
             return ()
-        names = {state.topic: f"{state.schema}.{state.table}" for state in log.states.tables.values()}
+        names = {state.topic: f"{state.schema}.{state.table}" for state in kafka_facts.states.tables.values()}
         found = []
-        for topic in sorted(log.ends):
-            mark = log.states.pending.get(topic)
+        for topic in sorted(kafka_facts.ends):
+            mark = kafka_facts.states.pending.get(topic)
 
             def rate(number: int, end: int, topic: str = topic) -> float | None:
                 return self._speeds.rate((topic, number), readings.now, end)
@@ -257,10 +255,10 @@ class StatusBuilder:
                 status_record.TableStatus(
                     name=names.get(topic) or readable(topic),
                     topic=topic,
-                    records_per_second=self._speeds.rate(("table", topic), readings.now, sum(log.ends[topic])),
-                    partitions=partitions(log.ends[topic], topic, readings.stores, rate),
+                    records_per_second=self._speeds.rate(("table", topic), readings.now, sum(kafka_facts.ends[topic])),
+                    partitions=partitions(kafka_facts.ends[topic], topic, readings.stores, rate),
                     incomplete=mark.reason if mark is not None else None,
-                    parked=log.parked_by_capture.get(topic, 0),
+                    parked=kafka_facts.parked_by_capture.get(topic, 0),
                 )
             )
         return tuple(found)

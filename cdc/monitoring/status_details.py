@@ -12,14 +12,14 @@ from cdc.names import parse_topic
 
 
 def refusal_of(
-    where: str, log: KafkaFacts | None, process_errors: Sequence[status_record.ProcessError]
+    where: str, kafka_facts: KafkaFacts | None, process_errors: Sequence[status_record.ProcessError]
 ) -> status_record.ProcessError | None:
     """Return why capture ("capture") or a store's sync ("store NAME") refuses to run, as the process reported it.
 
     The report comes from its note in Kafka, or from `tailrace run` on this host. The latter is available even if Kafka
     does not answer.
     """
-    note = log.refusals.get(where) if log is not None else None
+    note = kafka_facts.refusals.get(where) if kafka_facts is not None else None
     if note is not None:
         return status_record.ProcessError(
             where=where, reason=f"{REFUSED}{note.reason}", remedy=note.remedy, refused=True
@@ -27,17 +27,21 @@ def refusal_of(
     return next((each for each in process_errors if each.refused and each.where == where), None)
 
 
-def behind(log: KafkaFacts, applied: Mapping[str, Sequence[int]], topics: Iterable[str]) -> int:
+def behind(kafka_facts: KafkaFacts, applied: Mapping[str, Sequence[int]], topics: Iterable[str]) -> int:
     """Return how many records the store still has to apply.
 
     A store that has applied everything up to the end offset in the progress record is complete. What follows that
     offset is a transaction marker, not a record. During the initial snapshot this rule does not apply, because the
     progress record does not cover the snapshot's rows yet.
     """
-    known = log.progress.end_offsets if log.progress is not None and log.progress.state == "streaming" else {}
+    known = (
+        kafka_facts.progress.end_offsets
+        if kafka_facts.progress is not None and kafka_facts.progress.state == "streaming"
+        else {}
+    )
     to_go = 0
     for topic in topics:
-        ends = log.ends[topic]
+        ends = kafka_facts.ends[topic]
         offsets = applied.get(topic, [0] * len(ends))
         for end, published, offset in zip(ends, known.get(topic, ends), offsets, strict=False):
             to_go += max(0, end - offset) if offset < published else 0
@@ -73,12 +77,12 @@ def readable(topic: str) -> str:
     return f"{parsed.schema}.{parsed.table}" if parsed is not None else topic
 
 
-def building(name: str, facts: StoreFacts | None, log: KafkaFacts) -> status_record.BuildStatus | None:
+def building(name: str, facts: StoreFacts | None, kafka_facts: KafkaFacts) -> status_record.BuildStatus | None:
     """Return the build that is in progress. The store shows that there is one; the build's note shows how far it is."""
     if facts is None or facts.loading is None:
         return None
     generation = facts.loading
-    note = log.builds.get(name)
+    note = kafka_facts.builds.get(name)
     if note is None or note.done or note.generation != generation.number:
         return status_record.BuildStatus(generation=generation.number, began=generation.created_ms / 1000)
     seconds = (note.written_ms - note.began_ms) / 1000
@@ -92,15 +96,15 @@ def building(name: str, facts: StoreFacts | None, log: KafkaFacts) -> status_rec
     )
 
 
-def snapshots(log: KafkaFacts | None) -> tuple[status_record.SnapshotStatus, ...]:
+def snapshots(kafka_facts: KafkaFacts | None) -> tuple[status_record.SnapshotStatus, ...]:
     """Return the snapshots that are in progress or planned."""
-    if log is None:
+    if kafka_facts is None:
         return ()
     under_way = []
-    for copy in log.snapshots.values():
+    for copy in kafka_facts.snapshots.values():
         if copy.state not in ("open", "planned"):
             continue
-        seen = log.snapshot_progress.get(copy.id)
+        seen = kafka_facts.snapshot_progress.get(copy.id)
         began = copy.started_ms / 1000
         under_way.append(
             status_record.SnapshotStatus(id=copy.id, kind=copy.kind, began=began, total_bytes=copy.size_bytes)

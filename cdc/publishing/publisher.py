@@ -85,7 +85,7 @@ class Publisher:
 
     `wait_for_room` waits a moment while the producer's queue is full.
 
-    It is not thread-safe. Only one thread at a time uses it: capture's Kafka thread during blocking calls, and
+    It is not thread-safe. Only one thread at a time uses it: the worker thread during blocking calls, and
     capture's main thread otherwise.
     """
 

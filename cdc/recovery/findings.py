@@ -126,7 +126,7 @@ class Finder:
     def _check_slot(self, progress: Progress | None, slot: ReplicationSlot | None) -> None:
         name = self._source.slot
         if progress is not None and progress.state == "creating":
-            return  # a first start that died half-way begins anew by itself
+            return  # an interrupted first start starts again by itself
         if slot is not None:
             database = catalog.database_name(self._connection)
             self._try(lambda: continuity.check_slot(progress, slot, name=name, database=database))

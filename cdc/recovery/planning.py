@@ -77,7 +77,7 @@ def _refusal(config: Config, found: Findings, highest: Highest) -> RefusedError 
         return RefusedError(
             f"The progress record is gone, and {', '.join(highest.silent_stores)} does not say how far it is: "
             "new versions could be below those that it has.",
-            remedy="Start that store, or take it out of the config and build it anew later.",
+            remedy="Start that store, or take it out of the config and build it again later.",
         )
     return None
 

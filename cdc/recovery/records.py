@@ -1,4 +1,4 @@
-"""What a recovery writes down: first that it has begun, at last where capture goes on and that every table is due."""
+"""Writes a recovery's records: at its start that it has begun, at its end where capture continues and what is due."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ PENDING_REASON = "the pipeline was recovered"
 
 
 class RecoveryRecords:
-    """`publisher` has fenced capture's; each call is one Kafka transaction."""
+    """Writes the records. `publisher` has fenced capture's producer. Each call is one Kafka transaction."""
 
     def __init__(self, config: Config, connection: psycopg.Connection, topics: Topics, publisher: Publisher) -> None:
         self._config = config
@@ -44,7 +44,7 @@ class RecoveryRecords:
         self._publisher = publisher
 
     def note(self, found: Findings, highest: Version) -> Progress:
-        """From here on capture refuses. The highest version is noted too: topics that are made anew forget it."""
+        """Record that a recovery has begun, so that capture refuses. Also keep the highest version for new topics."""
         progress = found.progress or _lost_progress()
         noted = replace(
             progress,

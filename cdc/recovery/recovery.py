@@ -1,12 +1,12 @@
-"""Mends a pipeline in place: a new slot, versions above everything published, and every table due for a full copy.
+"""Repairs a pipeline in place: a new slot, versions above all published ones, and a snapshot of every table is due.
 
-What makes it right:
+Why the result is correct:
 
-- A full copy brings every row that the source has, at versions above all that was published before (`base_above`), and
-  ends with a marker below which everything is dead: rows that only the topics or the stores still had.
-- Until the last step has been committed, the progress record says "recovering", and capture does not start. So each
-  step may be cut off anywhere: run again, it finds what is done, or does it once more.
-- The records change in one Kafka transaction, by a producer that has fenced capture's.
+- A snapshot publishes every row of the source with a version above all published ones (`base_above`). It ends with a
+  marker that deletes all older rows, including rows that only the topics or the stores still have.
+- Until the last step is committed, the progress record has the state "recovering", and capture does not start. So a
+  recovery may be interrupted at any step. The next run skips completed steps or repeats them.
+- The records change in one Kafka transaction, by a producer that has fenced capture's producer.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ from cdc.tables.mask_rules import refuse_lost_mask
 log = get_logger("recover")
 
 _KAFKA_SECONDS = 30.0
-# A capture that is about to refuse, or a standby that looks around, has the lock for a moment.
+# A capture that is about to refuse, or a standby that checks the slot, holds the lock for a moment.
 _LOCK_SECONDS = 5.0
 
 
@@ -54,7 +54,7 @@ class Recovery:
     def __init__(
         self, config: Config, connection: psycopg.Connection, topics: RepairableTopics, *, anyway: bool = False
     ) -> None:
-        """`anyway`: also where nothing is found to be wrong."""
+        """`anyway`: recover the pipeline even if no problem is found."""
         self._config = config
         self._source = config.source
         self._connection = connection
@@ -68,9 +68,9 @@ class Recovery:
         return make_plan(self._config, found, Highest(self._config, found), anyway=self._anyway)
 
     def carry_out(self, done: Callable[[Step], None]) -> None:
-        """Calls `done` after each step."""
+        """Carry out the plan. Calls `done` after each step."""
         with self._alone():
-            found = self._finder.find()  # again: now nobody changes it any more
+            found = self._finder.find()  # again: now no other process changes it
             highest = Highest(self._config, found)
             plan = make_plan(self._config, found, highest, anyway=self._anyway)
             if plan.refusal is not None:
@@ -80,7 +80,7 @@ class Recovery:
 
     @contextmanager
     def _alone(self) -> Iterator[None]:
-        """No capture can start, and no copy."""
+        """Hold the locks without which no capture and no snapshot can start."""
         with ExitStack() as locks:
             give_up_at = time.monotonic() + _LOCK_SECONDS
             for name in (self._source.slot, f"{self._source.slot}:copy"):
@@ -123,7 +123,7 @@ class Recovery:
             publisher.abandon()
 
     def _fence(self, publisher: Publisher, found: Findings) -> list[SnapshotState]:
-        """Everybody who may still write is cut off. The copies that are under way, as they will be: given up."""
+        """Fence all producers that may still write. Returns the unfinished snapshots' records, marked as abandoned."""
         publisher.fence(_KAFKA_SECONDS)
         kafka = self._config.kafka
         old_name = found.progress.slot if found.progress is not None and found.progress.slot else self._source.slot
@@ -178,7 +178,7 @@ class Recovery:
 
 
 class _StepReporter:
-    """Says of the plan's steps that they are done, where the plan has them."""
+    """Reports completed steps that are in the plan."""
 
     def __init__(self, plan: RecoveryPlan, done: Callable[[Step], None]) -> None:
         self._plan = plan

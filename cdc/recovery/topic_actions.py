@@ -1,4 +1,4 @@
-"""What must be done to each topic so that a copy of its table makes it right. Pure: facts in, care out."""
+"""Decides for each topic what to do, so that a snapshot of its table then makes the topic complete. No I/O."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from cdc.positions.progress import Progress
 class TopicAction(Enum):
     KEEP = "keep"
     MAKE = "make"
-    #: Records are gone from its beginning or its end, so that offsets mean nothing, or its keys go elsewhere now.
+    #: Records are missing at its start or end, so its offsets are not valid, or its number of partitions has changed.
     REMAKE = "remake"
 
 
@@ -27,7 +27,10 @@ class DamagedTopic:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TopicActions:
-    """`cares`: the topics that are wanted. `policies`: kept ones whose policy is wrong. `left`: others, still well."""
+    """The decisions. `cares`: by topic of a captured table. `policies`: kept topics whose cleanup policy is wrong.
+
+    `left`: undamaged topics of tables that are no longer captured.
+    """
 
     found: Mapping[str, DamagedTopic]
     cares: Mapping[str, TopicAction]
@@ -41,7 +44,7 @@ class TopicActions:
 def action_for(
     progress: Progress | None, wanted: Collection[str], found: Mapping[str, DamagedTopic], partitions: int
 ) -> TopicActions:
-    """One that was made again by somebody is as good as one that we make, if its shape is right."""
+    """Return the decisions. A topic that another process created again is kept if its partitions are right."""
     recorded = progress.end_offsets if progress is not None else {}
     ids = progress.topic_ids if progress is not None else {}
     cares = {name: _care(found.get(name), recorded.get(name), ids.get(name), partitions) for name in sorted(wanted)}

@@ -1,4 +1,4 @@
-"""Topics that can be mended: made anew, given their policy back. Apart from `Topics`, as capture must never do that."""
+"""Repairs topics: creates them again or restores their cleanup policy. Not in `Topics`: capture must never do this."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ _COMPACTED = (Control.PROGRESS, Control.SCHEMA, Control.COPIES)
 
 class RepairableTopics(RemovableTopics):
     def facts(self, names: Iterable[str]) -> dict[str, DamagedTopic]:
-        """Of those that exist."""
+        """Return the facts of the topics that exist."""
         found = self.describe(names)
         if not found:
             return {}
@@ -35,7 +35,7 @@ class RepairableTopics(RemovableTopics):
         }
 
     def control_policies(self) -> list[str]:
-        """The control topics that a wrong policy would let forget what they must keep."""
+        """Return the control topics whose cleanup policy is not `compact`, so that they lose records."""
         names = [control_topic(self._kafka.prefix, control) for control in _COMPACTED]
         return [name for name, policy in self.cleanup_policies(self.describe(names)).items() if policy != "compact"]
 
@@ -47,7 +47,7 @@ class RepairableTopics(RemovableTopics):
             raise TransientError(f"Kafka did not do it: {error}", remedy="Run this again.") from error
 
     def remake(self, name: str) -> Topic:
-        """Deleting takes the brokers a moment, and the name is not free until then."""
+        """Delete and create a topic. Wait in between, because the brokers free the name only after a moment."""
         self.delete(name)
         give_up_at = time.monotonic() + _GONE_SECONDS
         while self.describe([name]):

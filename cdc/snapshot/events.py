@@ -1,4 +1,7 @@
-"""Events of snapshot rows. Everything except the row is the same for a whole table, so it is rendered once."""
+"""Events of snapshot rows. Everything except the row is the same for a whole table, so it is rendered once.
+
+`cdc.encoding.envelope` renders the same fields for the changes in the stream: change both together.
+"""
 
 from __future__ import annotations
 

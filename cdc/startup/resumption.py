@@ -19,7 +19,7 @@ from cdc.pgoutput.messages import Begin
 from cdc.positions.progress import Progress
 
 
-class Resumption:
+class ResumptionCheck:
     """Compares the transactions that the server sends again with the progress record.
 
     `confirmed`: the slot's confirmed LSN, from which the server sends again. `is_passed`: the stream has passed the LSN
@@ -32,7 +32,7 @@ class Resumption:
         # The server has sent all commits before this LSN. It includes the last commit of progress, also where only a
         # part of that transaction is published.
         self._through = LSN(max(progress.confirm_lsn, progress.commit_lsn + 1))
-        self._is_due = confirmed is not None and confirmed <= self._commit
+        self._expects_commit = confirmed is not None and confirmed <= self._commit
         is_known = progress.commit_lsn > 0  # 0 in a record of an older release, or before the first commit
         self.is_passed = not is_known or confirmed is None or confirmed >= self._through
 
@@ -42,7 +42,7 @@ class Resumption:
         if lsn == self._commit:
             if begin.commit_time_us + POSTGRES_EPOCH_US != self._commit_time_us:
                 raise self._rolled_back(f"another transaction commits at {lsn}")
-            self._is_due = False
+            self._expects_commit = False
         elif lsn > self._commit:
             self._pass(lsn)
             if lsn < self._through:
@@ -54,7 +54,7 @@ class Resumption:
             self._pass(sent)
 
     def _pass(self, lsn: LSN) -> None:
-        if self._is_due:
+        if self._expects_commit:
             raise self._rolled_back(f"it no longer has the transaction that committed at {self._commit}")
         self.is_passed = lsn >= self._through
 

@@ -35,7 +35,7 @@ from cdc.postgres.stream_waiting import StreamWaiter
 from cdc.publishing.parked import Parked, read_parked_rows
 from cdc.publishing.publisher import Publisher
 from cdc.startup.first_start import FirstStart
-from cdc.startup.resumption import Resumption
+from cdc.startup.resumption import ResumptionCheck
 from cdc.tables.catalog_state import read_catalog_states
 from cdc.tables.event_settings import apply_changed_settings, pipeline_digest, refuse_removed
 from cdc.tables.recorded_state import KEY as STATES_KEY
@@ -64,7 +64,7 @@ class Started:
     progress: Progress
     states: TableStates
     secret: bytes  # the key for the signatures of Tailrace's own logical messages
-    resumption: Resumption
+    resumption: ResumptionCheck
 
 
 def start(config: Config, stream_waiter: StreamWaiter, *, stop: threading.Event) -> Started | None:
@@ -176,7 +176,7 @@ class _Start:
             progress=progress,
             states=states,
             secret=self._call_while_streaming(lambda: ensure_secret(self._config.kafka), stream),
-            resumption=Resumption(progress, self._slot_confirmed),
+            resumption=ResumptionCheck(progress, self._slot_confirmed),
         )
 
     def _write(self, publisher: Publisher, progress: Progress, states: TableStates) -> None:

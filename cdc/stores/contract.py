@@ -136,7 +136,7 @@ def caught_up_at(position: Position, broker_ms: int) -> Position:
     return msgspec.structs.replace(position, caught_up_ms=broker_ms, caught_up_broker_ms=broker_ms)
 
 
-def displaced(found: Position, mine: Position) -> TakenOverError | PositionLostError:
+def position_changed_error(found: Position, mine: Position) -> TakenOverError | PositionLostError:
     """Return the error for a stored position that is not the one this driver saved last.
 
     Every driver only moves a generation forward. A generation that is behind its earlier position was restored from a

@@ -146,5 +146,5 @@ class Pipeline:
             hops=hops.hops,
             due=self._snapshots.due,
             snapshot=self._snapshot.figures if self._snapshot.is_running else None,
-            refused_stores={name: words for sync in self._syncs for name, words in sync.refused.items()},
+            refused_stores={name: reason for sync in self._syncs for name, reason in sync.refused.items()},
         )

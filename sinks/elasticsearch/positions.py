@@ -13,7 +13,14 @@ from elastic_transport import TransportError
 from elasticsearch import ApiError, Elasticsearch
 
 from cdc.clock import now_ms
-from cdc.stores.contract import POSITION_FORMAT, Generation, Position, PositionLostError, displaced, refuse_newer
+from cdc.stores.contract import (
+    POSITION_FORMAT,
+    Generation,
+    Position,
+    PositionLostError,
+    position_changed_error,
+    refuse_newer,
+)
 from sinks.elasticsearch.client import api_error, translated_errors, transport_error
 from sinks.elasticsearch.naming import own_index, own_writer_alias
 
@@ -67,7 +74,7 @@ class Positions:
         position, seq_no, term = found
         if position == new:
             return seq_no, term
-        raise displaced(position, held)
+        raise position_changed_error(position, held)
 
     def _read(self, number: int) -> tuple[Position, int, int] | None:
         with translated_errors():

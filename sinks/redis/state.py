@@ -24,7 +24,7 @@ from cdc.stores.contract import (
     Position,
     PositionLostError,
     TableSchema,
-    displaced,
+    position_changed_error,
     refuse_newer,
 )
 from sinks.redis import scripts
@@ -182,7 +182,7 @@ def _generation(number: int, text: bytes) -> Generation:
 def _why(problem: bytes, generation: Generation, mine: Position) -> Exception:
     if problem == b"lost":
         return PositionLostError(f"{generation} of the store is gone: it was flushed or dropped.")
-    return displaced(_decode(problem), mine)
+    return position_changed_error(_decode(problem), mine)
 
 
 def _decode(text: bytes) -> Position:

@@ -6,13 +6,13 @@ from collections.abc import Set
 from dataclasses import replace
 
 from cdc.audit.audit_records import TOPIC
-from cdc.audit.difference_rules import Kind, RowCase
+from cdc.audit.difference_rules import DifferenceKind, RowCase
 from cdc.audit.recheck import Audited, RecheckOutcome, RowVerdict
 from cdc.config import Config
 from cdc.publishing.parked import RowName, names_of
 from spark_jobs.tasks.parked_rows import read_parked
 
-_OF_PARKED = (Kind.MISSING, Kind.CONTENT, Kind.VERSION)
+_OF_PARKED = (DifferenceKind.MISSING, DifferenceKind.CONTENT, DifferenceKind.VERSION)
 
 
 class KnownDifferences:
@@ -47,13 +47,13 @@ class KnownDifferences:
                 left[name] = (case, RowVerdict(kinds, verdict.agreeing, verdict.row, verdict.held))
         return replace(outcome, wrong=left)
 
-    def _excused(self, side: str, kind: Kind, case: RowCase, known: Set[RowName]) -> bool:
+    def _excused(self, side: str, kind: DifferenceKind, case: RowCase, known: Set[RowName]) -> bool:
         names = names_of("" if side == TOPIC else side, self._topic, case.key or b"")
         if kind in _OF_PARKED and known & names:
             self._parked.setdefault(side, set()).add(case.id)
             return True
         settings = self._config.stores.get(side)
-        if settings is not None and settings.evicts_rows and kind is Kind.MISSING:
+        if settings is not None and settings.evicts_rows and kind is DifferenceKind.MISSING:
             self.evicted[side] = self.evicted.get(side, 0) + 1
             return True
         return False

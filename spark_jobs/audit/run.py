@@ -145,43 +145,43 @@ class _TableAudit:
         schemas = read_schemas_of(self.config).get(state.topic)
         if schemas is None:
             return self._unjudged("capture has published nothing of this table yet")
-        audited, feds = self._audited(schemas.last)
+        audited, shaped_stores = self._audited(schemas.last)
         if self.stores and not audited.scans:
             return []
         reason = ""
         for _ in range(_MOST_PASSES):
             try:
-                passed = TablePass(self.spark(), self.config, audited, feds).run()
+                passed = TablePass(self.spark(), self.config, audited, shaped_stores).run()
                 return self._judged(audited, passed)
             except ChangedMeanwhileError as error:
                 reason = error.message
                 schemas = read_schemas_of(self.config).get(state.topic) or schemas
-                audited, feds = self._audited(schemas.last)
+                audited, shaped_stores = self._audited(schemas.last)
                 log.info("audit_repeated", table=str(audited.schema), reason=reason)
         return self._unjudged(reason, verdict="undecided")
 
     def _audited(self, schema: TableSchema) -> tuple[Audited, dict[str, StoreTables]]:
         """Return the table with the stores that get it, and the stores that get it in a shape of their own by name."""
-        feds: dict[str, StoreTables] = {}
+        shaped_stores: dict[str, StoreTables] = {}
         scans = {}
         for name, (scan, position) in self.stores.items():
             store_tables = build_store_tables(self.config, name, self.spark(), {schema.topic: schema}, position)
             if takes(store_tables, schema):
                 scans[name] = scan
             if schema.topic in store_tables.shapes:
-                feds[name] = store_tables
-        schemas = {name: store_tables.schemas[schema.topic] for name, store_tables in feds.items()}
+                shaped_stores[name] = store_tables
+        schemas = {name: store_tables.schemas[schema.topic] for name, store_tables in shaped_stores.items()}
         audited = Audited(
             oid=self.oid,
             schema=schema,
             scans=scans,
             schemas=schemas,
-            expected={name: ExpectedRows(store_tables, schema.topic) for name, store_tables in feds.items()},
+            expected={name: ExpectedRows(store_tables, schema.topic) for name, store_tables in shaped_stores.items()},
             spelled=self._spelled(scans, schema, schemas),
             by_schema=any(self._writing(name).in_spark for name in scans),
             timeout_seconds=self.options.timeout_seconds,
         )
-        return audited, feds
+        return audited, shaped_stores
 
     def _spelled(
         self, scans: Mapping[str, StoreScan], schema: TableSchema, schemas: Mapping[str, TableSchema]

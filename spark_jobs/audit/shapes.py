@@ -48,9 +48,9 @@ class ExpectedRows:
         return self._known[row]
 
 
-def shaped_frame(frame: DataFrame, feds: Mapping[str, StoreTables], topic: str) -> DataFrame:
+def shaped_frame(frame: DataFrame, shaped_stores: Mapping[str, StoreTables], topic: str) -> DataFrame:
     """Add a column with the evaluated shape for each store whose shape has expressions."""
-    for number, (_, store_tables) in enumerate(sorted(feds.items())):
+    for number, (_, store_tables) in enumerate(sorted(shaped_stores.items())):
         shape = store_tables.shapes[topic]
         if shape.row.evaluated:
             frame = with_shapes(frame, {topic: shape}).withColumnRenamed("shaped", shaped_column(number))

@@ -80,13 +80,15 @@ def exported_snapshot(config: Config) -> Iterator[tuple[psycopg.Connection[Any],
 
 
 class TablePass:
-    """One pass over one table. `feds`: by name, the stores that get the table in a shape of their own."""
+    """One pass over one table. `shaped_stores`: by name, the stores that get the table in a shape of their own."""
 
-    def __init__(self, spark: SparkSession, config: Config, audited: Audited, feds: Mapping[str, StoreTables]) -> None:
+    def __init__(
+        self, spark: SparkSession, config: Config, audited: Audited, shaped_stores: Mapping[str, StoreTables]
+    ) -> None:
         self._spark = spark
         self._config = config
         self._audited = audited
-        self._feds = feds
+        self._shaped_stores = shaped_stores
 
     def run(self) -> TablePassResult:
         """Read and compare all sides.
@@ -168,12 +170,12 @@ class TablePass:
         for name, scan in audited.scans.items():
             slices = opened.enter_context(scan.slices(audited.schema_in(name), _STORE_SLICES))
             calls += [StoreReadTask(store=name, read=read, hashing=hashing) for read in slices]
-        if not self._feds:
+        if not self._shaped_stores:
             calls += self._topic_shares(hashing, spans)
         context = self._spark.sparkContext
         # The calls hold passwords, so they are part of the function: Spark writes an RDD's data to a file.
         read: RDD[Any] = context.parallelize(range(len(calls)), max(1, len(calls))).flatMap(partial(_call, calls))
-        if not self._feds or not any(end > start for start, end in spans):
+        if not self._shaped_stores or not any(end > start for start, end in spans):
             return read
         return read.union(self._shaped_topic(hashing, spans).rdd.map(_as_record))
 
@@ -198,17 +200,17 @@ class TablePass:
 
     def _shaped_topic(self, hashing: Hashing, spans: Sequence[tuple[int, int]]) -> DataFrame:
         """Read the topic in a shape's session, because expressions need that session's settings."""
-        topic, feds = self._audited.schema.topic, self._feds
-        session = next(store_tables.spark for store_tables in feds.values())
+        topic, shaped_stores = self._audited.schema.topic, self._shaped_stores
+        session = next(store_tables.spark for store_tables in shaped_stores.values())
         starts, ends = [start for start, _ in spans], [end for _, end in spans]
         frame = read_topic_frame(session, self._config, {topic: starts}, {topic: ends})
-        shapes = {store: store_tables.shapes[topic].row for store, store_tables in feds.items()}
-        prepared = with_markers(shaped_frame(frame, feds, topic))
+        shapes = {store: store_tables.shapes[topic].row for store, store_tables in shaped_stores.items()}
+        prepared = with_markers(shaped_frame(frame, shaped_stores, topic))
         return prepared.mapInArrow(PackTopic(hashing=hashing, shapes=shapes), PACKED)  # type: ignore[arg-type]
 
     def _compared(self, records: RDD[Any], groups: int, lsn: LSN, ends: list[int]) -> TablePassResult:
         stores = list(self._audited.scans)
-        comparing = GroupComparison(stores, frozenset(self._feds), -(-MOST_SUSPECTS // groups))
+        comparing = GroupComparison(stores, frozenset(self._shaped_stores), -(-MOST_SUSPECTS // groups))
         self._spark.sparkContext.setJobDescription(f"audit of {self._audited.schema}")
         with spark_errors("The audit's Spark job failed"):
             found: list[FoundDifferences] = records.partitionBy(groups, int).mapPartitions(comparing).collect()

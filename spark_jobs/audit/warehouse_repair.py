@@ -43,7 +43,7 @@ if TYPE_CHECKING:
 log = get_logger("audit")
 
 _RECORD: Final = "topic string, partition int, offset long, key binary, value binary, stamp binary, timestamp timestamp"
-_VIEW: Final = "tailrace_mended"
+_VIEW: Final = "tailrace_repaired"
 
 Record = tuple[str, int, int, bytes, "bytes | None", bytes, datetime]
 

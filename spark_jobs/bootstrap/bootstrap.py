@@ -24,7 +24,7 @@ from spark_jobs.bootstrap.generation_build import BuildOptions, GenerationBuild,
 from spark_jobs.bootstrap.topic_state import TopicState
 from spark_jobs.session.spark_session import spark_session, start_workers
 from spark_jobs.shape.store_tables import build_store_tables
-from spark_jobs.sync.progress_follower import Ledger
+from spark_jobs.sync.progress_follower import ProgressFollower
 from spark_jobs.sync.store_sync import checked_store
 from spark_jobs.sync.sync import chosen_stores, driver_config, sync_config, sync_settings
 from spark_jobs.writing.choice import writing_of
@@ -69,8 +69,8 @@ class BootstrapReport:
 def plan_bootstrap(config: Config, name: str) -> BootstrapPlan:
     """Return what a bootstrap of store `name` would do. Changes nothing."""
     chosen_stores(config, [name])
-    with Ledger(config) as ledger:
-        return _plan(config, name, TopicState.read(config, name, ledger))
+    with ProgressFollower(config) as follower:
+        return _plan(config, name, TopicState.read(config, name, follower))
 
 
 def run_bootstrap(
@@ -82,9 +82,9 @@ def run_bootstrap(
     """
     chosen_stores(config, [name])
     began = time.monotonic()
-    with Ledger(config) as ledger:
-        sources = TopicState.read(config, name, ledger)
-        plan = _plan(config, name, sources)
+    with ProgressFollower(config) as follower:
+        topic_state = TopicState.read(config, name, follower)
+        plan = _plan(config, name, topic_state)
         if plan.reasons and not options.anyway:
             raise RefusedError(
                 f"A generation built from the topics now would not be complete: {'; '.join(plan.reasons)}.",
@@ -97,9 +97,9 @@ def run_bootstrap(
             start_workers(session)
         store = open_store(name, settings, config.kafka.prefix)
         try:
-            store_tables = build_store_tables(config, name, writing.session(session, settings), sources.tables)
+            store_tables = build_store_tables(config, name, writing.session(session, settings), topic_state.tables)
             checked_store(name, store)
-            build = GenerationBuild(config, name, store, ledger, sources, store_tables, writing, show)
+            build = GenerationBuild(config, name, store, follower, topic_state, store_tables, writing, show)
             verdict, switched = build.run(options)
         finally:
             store.close()
@@ -163,18 +163,18 @@ def _refuse_behind(config: Config, name: str, new: Position | None, old: Positio
         )
 
 
-def _plan(config: Config, name: str, sources: TopicState) -> BootstrapPlan:
+def _plan(config: Config, name: str, topic_state: TopicState) -> BootstrapPlan:
     store = open_store(name, config.stores[name], config.kafka.prefix)
     try:
         serving = store.serving()
     finally:
         store.close()
-    records = sum(sum(facts.ends) - sum(facts.starts) for facts in sources.facts.values())
+    records = sum(sum(facts.ends) - sum(facts.starts) for facts in topic_state.facts.values())
     return BootstrapPlan(
         store=name,
         serving=serving.number if serving is not None else None,
-        lsn=sources.point.lsn,
-        tables=[str(table) for table in sources.tables.values()],
+        lsn=topic_state.point.lsn,
+        tables=[str(table) for table in topic_state.tables.values()],
         records=records,
-        reasons=sources.reasons,
+        reasons=topic_state.reasons,
     )

@@ -16,7 +16,7 @@ from cdc.config import Config
 from spark_jobs.shape.store_tables import StoreTables
 from spark_jobs.sync.batches import has_expressions
 from spark_jobs.sync.topic_frame import read_topic_frame
-from spark_jobs.tasks.apply_tasks import ANSWER, MARKERS_PROPERTY, Applying, markers_text
+from spark_jobs.tasks.apply_tasks import ANSWER, MARKERS_PROPERTY, ApplySettings, markers_text
 from spark_jobs.tasks.key_groups import Grouped, count_group_rows, grouped
 from spark_jobs.tasks.range_tasks import RangeTask
 from spark_jobs.tasks.task_errors import spark_errors
@@ -97,12 +97,12 @@ class BulkLoad(ABC, Generic[ApplierT]):
             _wait(job)
 
 
-class RowBulkLoad(BulkLoad[Applying]):
+class RowBulkLoad(BulkLoad[ApplySettings]):
     """Loads offset ranges with tasks that write rows one by one."""
 
     def _run(
         self,
-        applying: Applying,
+        applying: ApplySettings,
         start: Offsets,
         end: Offsets,
         markers: Mapping[str, bytes],
@@ -124,7 +124,7 @@ class RowBulkLoad(BulkLoad[Applying]):
         return Loaded(answers=result, rows=rows)
 
     def _answers(
-        self, applying: Applying, start: Offsets, end: Offsets, markers: Mapping[str, bytes], events: int
+        self, applying: ApplySettings, start: Offsets, end: Offsets, markers: Mapping[str, bytes], events: int
     ) -> RDD[Any]:
         """Return the tasks' answers by group of keys.
 

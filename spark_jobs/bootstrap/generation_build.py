@@ -27,7 +27,7 @@ from cdc.tables.state_reader import read_recorded_states
 from spark_jobs.bootstrap.completeness import Completeness, reasons_after, why_too_slow
 from spark_jobs.bootstrap.topic_state import TopicState, ends_for
 from spark_jobs.shape.store_tables import StoreTables
-from spark_jobs.sync.progress_follower import Ledger
+from spark_jobs.sync.progress_follower import ProgressFollower
 from spark_jobs.sync.start_position import of_this_pipeline
 from spark_jobs.sync.store_sync import BOOTSTRAP_OWNER, drop_lost
 from spark_jobs.sync.topic_facts import read_topic_facts
@@ -65,8 +65,8 @@ class GenerationBuild:
         config: Config,
         name: str,
         store: Store,
-        ledger: Ledger,
-        sources: TopicState,
+        follower: ProgressFollower,
+        topic_state: TopicState,
         store_tables: StoreTables,
         writing: StoreWriting[Any, Any],
         show: Show,
@@ -74,8 +74,8 @@ class GenerationBuild:
         self._config = config
         self._name = name
         self._store = store
-        self._ledger = ledger
-        self._sources = sources
+        self._follower = follower
+        self._topic_state = topic_state
         self._show = show
         self._markers: dict[str, bytes] = {}
         self._store_tables = store_tables
@@ -89,10 +89,10 @@ class GenerationBuild:
 
     def run(self, options: BuildOptions) -> tuple[Completeness, bool]:
         """Build the generation; return the verdict and whether readers were switched to it."""
-        old = self._store.serving()
-        before = self._of_this_pipeline(old)
+        old_generation = self._store.serving()
+        old_position = self._of_this_pipeline(old_generation)
         self._drop_half_built()
-        pipeline_id = self._sources.progress.pipeline_id
+        pipeline_id = self._topic_state.progress.pipeline_id
         self.generation = self._store.create_generation(self._store_tables.schemas.values(), pipeline_id)
         log.info("generation_created", store=self._name, generation=self.generation.number)
         self._notes = BuildNotes(self._config, self._name, self.generation.number)
@@ -112,13 +112,13 @@ class GenerationBuild:
                 self.generation,
                 self._applier(),
                 self._store_tables,
-                before=before,
-                point=self._sources.point,
-                began_ms=self._sources.began_ms,
+                old_position=old_position,
+                point=self._topic_state.point,
+                began_ms=self._topic_state.began_ms,
             )
-            self._switch(old, keep_old=options.keep_old)
+            self._switch(old_generation, keep_old=options.keep_old)
             if self._store.rebuilds_in_place:
-                self._delete_rows_of_removed_tables(before)
+                self._delete_rows_of_removed_tables(old_position)
         else:
             self._store.settle(self.generation)
         return verdict, switch
@@ -131,7 +131,7 @@ class GenerationBuild:
         position = self._store.position(serving) if serving is not None else None
         if position is None:
             return None
-        known = of_this_pipeline(position, self._sources.facts, self._sources.progress)
+        known = of_this_pipeline(position, self._topic_state.facts, self._topic_state.progress)
         if known is None:
             log.info("another_pipeline_found", store=self._name)
         return known
@@ -152,10 +152,10 @@ class GenerationBuild:
                 self._store.drop(generation)
 
     def _load_everything(self) -> dict[str, int]:
-        point = self._sources.point
-        start = {topic: facts.starts for topic, facts in self._sources.facts.items()}
+        point = self._topic_state.point
+        start = {topic: facts.starts for topic, facts in self._topic_state.facts.items()}
         rows = self._load(start, ends_for(point, start), count=True)
-        self._save(point, self._sources.caught_up_ms)
+        self._save(point, self._topic_state.caught_up_ms)
         log.info("loaded", store=self._name, lsn=str(LSN(point.lsn)), rows=sum(rows.values()))
         return rows
 
@@ -178,10 +178,10 @@ class GenerationBuild:
         Tables that are published for the first time meanwhile are left to the sync.
         """
         for _ in range(_MOST_ROUNDS):
-            looked_ms = self._ledger.broker_ms()
-            self._ledger.catch_up()
-            has_read_all = self._ledger.has_read_all()
-            newest = self._ledger.newest()
+            looked_ms = self._follower.broker_ms()
+            self._follower.catch_up()
+            has_read_all = self._follower.has_read_all()
+            newest = self._follower.newest()
             if newest is None:
                 return
             start = {topic: list(place.next_offsets) for topic, place in self._position.topics.items()}
@@ -202,16 +202,16 @@ class GenerationBuild:
             not row.store and row.topic in wanted for row in read_parked(self._config)
         )
         return Completeness(
-            lsn=self._sources.point.lsn,
+            lsn=self._topic_state.point.lsn,
             rows=sum(found.values()) if found else sum(expected.values()),
             parked=parked,
-            reasons=[*self._sources.reasons, *reasons],
+            reasons=[*self._topic_state.reasons, *reasons],
         )
 
     def _why_too_slow(self) -> str | None:
-        after = read_topic_facts(self._config, self._sources.tables)
-        seen = [*self._sources.facts.values(), *after.values()]
-        elapsed_ms = self._ledger.broker_ms() - self._sources.began_ms
+        after = read_topic_facts(self._config, self._topic_state.tables)
+        seen = [*self._topic_state.facts.values(), *after.values()]
+        elapsed_ms = self._follower.broker_ms() - self._topic_state.began_ms
         return why_too_slow(elapsed_ms, min(facts.delete_retention_ms for facts in seen))
 
     def _count(self) -> dict[str, int]:
@@ -224,16 +224,16 @@ class GenerationBuild:
         return {topic: self._store.count(self.generation, table) for topic, table in self._store_tables.schemas.items()}
 
     def _delete_stale_rows(self) -> None:
-        for table in self._sources.tables.values():
-            self._delete_stale_rows_of(table, self._sources.point.version)
+        for table in self._topic_state.tables.values():
+            self._delete_stale_rows_of(table, self._topic_state.point.version)
 
-    def _delete_rows_of_removed_tables(self, before: Position | None) -> None:
+    def _delete_rows_of_removed_tables(self, old_position: Position | None) -> None:
         """Remove all rows of the tables that the store does not get any more.
 
         This runs after the switch, when the sync no longer writes these rows.
         """
-        for topic, table in self._sources.others.items():
-            if before is not None and topic in before.topics:
+        for topic, table in self._topic_state.others.items():
+            if old_position is not None and topic in old_position.topics:
                 self._delete_stale_rows_of(table, _LARGEST)
 
     def _delete_stale_rows_of(self, table: TableSchema, below: Version) -> None:
@@ -241,7 +241,7 @@ class GenerationBuild:
         if swept:
             log.info("stale_rows_deleted", store=self._name, table=str(table), rows=swept)
 
-    def _switch(self, old: Generation | None, *, keep_old: bool) -> None:
+    def _switch(self, old_generation: Generation | None, *, keep_old: bool) -> None:
         self._store.switch(self.generation)
         if self._notes is not None:
             self._notes.end()
@@ -249,18 +249,18 @@ class GenerationBuild:
         end_refusal(self._config, f"store {self._name}")
         if keep_old:
             return
-        if old is not None:
-            self._store.drop(old)
+        if old_generation is not None:
+            self._store.drop(old_generation)
         for lost in drop_lost(self._store, self.generation):
             log.info("lost_generation_dropped", store=self._name, generation=lost.number)
 
     def _save(self, point: Point, caught_up_ms: int) -> None:
         """Save the position. `caught_up_ms`: the point covers everything that the broker appended before this time."""
-        start = {topic: facts.starts for topic, facts in self._sources.facts.items()}
+        start = {topic: facts.starts for topic, facts in self._topic_state.facts.items()}
         ends = ends_for(point, start)
         topics = {
             topic: TopicPosition(facts.topic.id, tuple(ends[topic]), self._store_tables.texts[topic])
-            for topic, facts in self._sources.facts.items()
+            for topic, facts in self._topic_state.facts.items()
         }
         position = msgspec.structs.replace(self._position, topics=topics, version=point.version, lsn=point.lsn)
         self._position = self._store.save_position(self.generation, caught_up_at(position, caught_up_ms))

@@ -34,17 +34,21 @@ def continue_history(
     applying: WarehouseBatches,
     store_tables: StoreTables,
     *,
-    before: Position | None,
+    old_position: Position | None,
     point: Point,
     began_ms: int,
 ) -> None:
     """Continue the history, or bring it to the state of the new generation and record the gap.
 
-    `before`: the serving generation's position when the build began, if this pipeline built it. `point`: the topics'
-    state that the new generation was loaded from, read at `began_ms`.
+    `old_position`: the serving generation's position when the build began, if this pipeline built it. `point`: the
+    topics' state that the new generation was loaded from, read at `began_ms`.
     """
-    _begin_history(store, generation, store_tables, before)
-    if before is not None and before.topics and 0 <= began_ms - before.caught_up_broker_ms < _RECENT_MS:
+    _begin_history(store, generation, store_tables, old_position)
+    if (
+        old_position is not None
+        and old_position.topics
+        and 0 <= began_ms - old_position.caught_up_broker_ms < _RECENT_MS
+    ):
         store.resume_history(generation)
         return
     markers = store.state().markers
@@ -56,21 +60,21 @@ def continue_history(
             run_in(store_tables.spark, statements.fill_history(applying.target(table)[0]))
         else:
             _reconcile(applying, store_tables, table, end, markers.get(topic))
-        since = before.version.position if before is not None and topic in before.topics else 0
+        since = old_position.version.position if old_position is not None and topic in old_position.topics else 0
         gaps.append(Gap(topic=topic, from_position=since, to_position=end.position, until_ms=now_ms()))
     store.note_gaps(gaps)
     log.info("history_taken_over", store=store.name, tables=len(gaps))
 
 
 def _begin_history(
-    store: IcebergStore, generation: Generation, store_tables: StoreTables, before: Position | None
+    store: IcebergStore, generation: Generation, store_tables: StoreTables, old_position: Position | None
 ) -> None:
     """Rename the histories of other pipelines, and make sure that each table has a history of this pipeline."""
     position = store.position(generation)
     pipeline_id = position.pipeline_id if position is not None else ""
     if not pipeline_id:
         return
-    aside = store.set_histories_aside(pipeline_id, unnamed=pipeline_id if before is not None else "")
+    aside = store.set_histories_aside(pipeline_id, unnamed=pipeline_id if old_position is not None else "")
     for table in store_tables.schemas.values():
         store.tables.ensure_history(table, pipeline_id)
     if aside:

@@ -28,7 +28,7 @@ from sinks.iceberg.contents import json_row
 from sinks.iceberg.schemas import WarehouseColumn
 from sinks.iceberg.store import IcebergStore
 from sinks.iceberg.tables import types_of
-from spark_jobs.sync.progress_follower import Ledger
+from spark_jobs.sync.progress_follower import ProgressFollower
 from spark_jobs.sync.store_sync import checked_store
 from spark_jobs.tasks.task_errors import packed_error, unpacked_error
 from spark_jobs.warehouse.query import AsOf
@@ -101,9 +101,9 @@ def run_replay(
     settings = config.stores[warehouse]
     if not isinstance(settings, IcebergConfig) or is_table_kind(config.stores[name].kind):
         raise UsageError("A history can be replayed only from a warehouse, and only into a store of another kind.")
-    with Ledger(config) as ledger:
-        ledger.catch_up()
-        tables = ledger.tables()
+    with ProgressFollower(config) as follower:
+        follower.catch_up()
+        tables = follower.tables()
     with (
         closing(IcebergStore(warehouse, settings, config.kafka.prefix)) as source,
         closing(open_row_store(name, config.stores[name], config.kafka.prefix)) as store,

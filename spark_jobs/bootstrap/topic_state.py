@@ -14,7 +14,7 @@ from cdc.positions.progress import Progress
 from cdc.stores.contract import TableSchema
 from spark_jobs.bootstrap.completeness import reasons_before
 from spark_jobs.shape.store_tables import chosen_tables
-from spark_jobs.sync.progress_follower import Ledger
+from spark_jobs.sync.progress_follower import ProgressFollower
 from spark_jobs.sync.start_position import TopicFacts
 from spark_jobs.sync.topic_facts import read_topic_facts
 
@@ -41,20 +41,20 @@ class TopicState:
     caught_up_ms: int
 
     @classmethod
-    def read(cls, config: Config, name: str, ledger: Ledger) -> TopicState:
+    def read(cls, config: Config, name: str, follower: ProgressFollower) -> TopicState:
         """Read the state for store `name`. Waits up to 30 seconds for the first progress record."""
         give_up_at = time.monotonic() + _FIRST_PROGRESS_SECONDS
-        while ledger.progress() is None and time.monotonic() < give_up_at:
+        while follower.progress() is None and time.monotonic() < give_up_at:
             time.sleep(0.05)
-        progress = ledger.progress()
+        progress = follower.progress()
         if progress is None:
             raise RefusedError("Capture has published nothing yet.", remedy="Start capture first: tailrace capture")
-        began_ms = ledger.broker_ms()
-        ledger.catch_up()
-        has_read_all = ledger.has_read_all()
-        progress = ledger.progress() or progress
-        streaming = ledger.newest() if progress.state == "streaming" else None
-        known = ledger.tables()
+        began_ms = follower.broker_ms()
+        follower.catch_up()
+        has_read_all = follower.has_read_all()
+        progress = follower.progress() or progress
+        streaming = follower.newest() if progress.state == "streaming" else None
+        known = follower.tables()
         if not known:
             raise RefusedError("Capture has published no table yet.", remedy="Start capture first: tailrace capture")
         tables = chosen_tables(config.stores[name], known)

@@ -17,7 +17,7 @@ from spark_jobs.bootstrap.bulk_load import RowBulkLoad
 from spark_jobs.kinds.row_retry import retry_rows
 from spark_jobs.shape.store_tables import StoreTables
 from spark_jobs.sync.batches import RowReading
-from spark_jobs.tasks.apply_tasks import Applying
+from spark_jobs.tasks.apply_tasks import ApplySettings
 from spark_jobs.tasks.parked_rows import Parked
 from spark_jobs.writing.contract import BatchReading, Loading, LoadProgress, Retried, StoreWriting
 
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 
-class RowWriting(StoreWriting[RowStore, Applying]):
+class RowWriting(StoreWriting[RowStore, ApplySettings]):
     """Tasks write the rows with the store's `Writer`."""
 
     in_spark: ClassVar[bool] = False
@@ -35,8 +35,8 @@ class RowWriting(StoreWriting[RowStore, Applying]):
 
     def applier(
         self, config: Config, name: str, store: RowStore, generation: Generation, store_tables: StoreTables
-    ) -> Applying:
-        return Applying(
+    ) -> ApplySettings:
+        return ApplySettings(
             # A writer is bound to the state in which this session found the store, so sessions do not share writers.
             id=f"{name} {generation.number} {uuid.uuid4().hex}",
             store=name,
@@ -47,12 +47,14 @@ class RowWriting(StoreWriting[RowStore, Applying]):
             parked_topic=control_topic(config.kafka.prefix, Control.PARKED),
         )
 
-    def reading(self, config: Config, store_tables: StoreTables, applying: Applying, parallelism: int) -> BatchReading:
+    def reading(
+        self, config: Config, store_tables: StoreTables, applying: ApplySettings, parallelism: int
+    ) -> BatchReading:
         return RowReading(config, store_tables, applying, parallelism)
 
     def loading(
         self, store_tables: StoreTables, config: Config, between: Callable[[LoadProgress], None]
-    ) -> Loading[Applying]:
+    ) -> Loading[ApplySettings]:
         return RowBulkLoad(store_tables, config, between)
 
     def retry(

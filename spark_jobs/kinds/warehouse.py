@@ -126,9 +126,11 @@ class WarehouseWriting(StoreWriting[IcebergStore, WarehouseBatches]):
         applying: WarehouseBatches,
         store_tables: StoreTables,
         *,
-        before: Position | None,
+        old_position: Position | None,
         point: Point,
         began_ms: int,
     ) -> None:
         """Continue the history, which all generations share."""
-        continue_history(store, generation, applying, store_tables, before=before, point=point, began_ms=began_ms)
+        continue_history(
+            store, generation, applying, store_tables, old_position=old_position, point=point, began_ms=began_ms
+        )

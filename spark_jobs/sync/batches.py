@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Final
 from cdc.config import Config
 from spark_jobs.shape.store_tables import StoreTables
 from spark_jobs.sync.topic_frame import read_topic_frame
-from spark_jobs.tasks.apply_tasks import ANSWER, MARKERS_PROPERTY, Applying, markers_text
+from spark_jobs.tasks.apply_tasks import ANSWER, MARKERS_PROPERTY, ApplySettings, markers_text
 from spark_jobs.tasks.range_tasks import RangeTask, shared
 from spark_jobs.tasks.task_results import Answers, read_answers
 from spark_jobs.tasks.topic_range import TopicRange, cut
@@ -51,7 +51,7 @@ class FrameReading:
 class RowReading:
     """Reads batches of a row store. At most `parallelism` tasks run, so that a slow store leaves slots for others."""
 
-    def __init__(self, config: Config, store_tables: StoreTables, applying: Applying, parallelism: int) -> None:
+    def __init__(self, config: Config, store_tables: StoreTables, applying: ApplySettings, parallelism: int) -> None:
         self._store_tables = store_tables
         self._applying = applying
         self._parallelism = parallelism
@@ -93,7 +93,7 @@ class _ReadBySpark:
 @dataclass(frozen=True, slots=True)
 class _ReadByTasks:
     reading: RowReading
-    applying: Applying
+    applying: ApplySettings
     start: Offsets
     end: Offsets
 

@@ -49,7 +49,7 @@ class _SchemaKey(msgspec.Struct):
     version: str = ""
 
 
-class Ledger:
+class ProgressFollower:
     """Consumes `__progress` and `__schema` in its own thread. Every method may be called from any thread."""
 
     def __init__(self, config: Config) -> None:
@@ -67,9 +67,9 @@ class Ledger:
         self._clock = BrokerClock(config)
         self._clock_turn = threading.Lock()
         self._refused: TailraceError | None = None
-        self._thread = threading.Thread(target=self._run, name="tailrace-ledger", daemon=True)
+        self._thread = threading.Thread(target=self._run, name="tailrace-progress-follower", daemon=True)
 
-    def __enter__(self) -> Ledger:
+    def __enter__(self) -> ProgressFollower:
         self._thread.start()
         return self
 

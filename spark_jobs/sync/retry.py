@@ -13,7 +13,7 @@ from cdc.names import Control, control_topic
 from cdc.snapshot.incremental.keys import snapshot_keys
 from cdc.stores.registry import open_store
 from cdc.tables.state_reader import read_recorded_states
-from spark_jobs.sync.progress_follower import Ledger
+from spark_jobs.sync.progress_follower import ProgressFollower
 from spark_jobs.tasks.parked_rows import Parked, read_parked
 from spark_jobs.tasks.parking import ParkedRow, Parking
 from spark_jobs.writing.choice import writing_of
@@ -29,9 +29,9 @@ def retry(config: Config, store_name: str, rows: Sequence[Parked]) -> list[Retri
     writing = writing_of(settings.kind)
     store = open_store(store_name, settings, config.kafka.prefix)
     try:
-        with Ledger(config) as ledger:
-            ledger.catch_up()
-            known = ledger.tables()
+        with ProgressFollower(config) as follower:
+            follower.catch_up()
+            known = follower.tables()
         generation = store.serving()
         position = store.position(generation) if generation is not None else None
         if generation is None or position is None:

@@ -36,9 +36,9 @@ from cdc.stores.registry import open_store
 from spark_jobs.shape.store_tables import StoreTables, build_store_tables, chosen_tables
 from spark_jobs.sync.batch_driver import BatchDriver
 from spark_jobs.sync.past_points import appended_ms
-from spark_jobs.sync.progress_follower import Ledger
+from spark_jobs.sync.progress_follower import ProgressFollower
 from spark_jobs.sync.start_position import starting_position
-from spark_jobs.sync.sync_session import Feeding, TablesChangedError
+from spark_jobs.sync.sync_session import SyncSession, TablesChangedError
 from spark_jobs.sync.topic_facts import CommittedEnds, read_topic_facts
 from spark_jobs.writing.choice import writing_of
 
@@ -74,7 +74,7 @@ class StoreSync:
         config: Config,
         *,
         spark: SparkSession,
-        ledger: Ledger,
+        follower: ProgressFollower,
         stop: threading.Event,
         number: int | None,
         is_paused: Callable[[], bool] = lambda: False,
@@ -89,7 +89,7 @@ class StoreSync:
         self._settings = settings
         self._writing = writing_of(settings.kind)
         self._spark = self._writing.session(spark, settings)
-        self._ledger = ledger
+        self._follower = follower
         self._stop = stop
         self._number = number
         self._log = get_logger("sync").bind(store=name)
@@ -166,9 +166,9 @@ class StoreSync:
     def _wait_for_tables(self) -> dict[str, TableSchema] | None:
         told = False
         while not self._stop.is_set():
-            if chosen_tables(self._settings, self._ledger.tables()):
-                self._ledger.catch_up()
-                return self._ledger.tables()
+            if chosen_tables(self._settings, self._follower.tables()):
+                self._follower.catch_up()
+                return self._follower.tables()
             if not told:
                 self._log.info("waiting_for_capture")
                 told = True
@@ -214,21 +214,21 @@ class StoreSync:
         if progress.state == "recovering":
             raise TransientError("The pipeline is being recovered.", remedy="Wait until `tailrace recover` has ended.")
         taken = store.take(generation, self._owner)
-        store_tables = build_store_tables(self._config, self.name, self._spark, self._ledger.tables(), taken)
+        store_tables = build_store_tables(self._config, self.name, self._spark, self._follower.tables(), taken)
         self._log_due(store_tables)
-        now_ms = self._ledger.broker_ms()
+        now_ms = self._follower.broker_ms()
         facts = read_topic_facts(self._config, store_tables.source)
         position = starting_position(self.name, self._with_evidence(taken), facts, progress, now_ms=now_ms)
         applying = self._writing.applier(self._config, self.name, store, generation, store_tables)
         starting = {topic: place.next_offsets for topic, place in position.topics.items()}
         with CommittedEnds(self._config, {topic: len(offsets) for topic, offsets in starting.items()}) as ends:
-            feeding = Feeding(
+            session = SyncSession(
                 name=self.name,
                 config=self._config,
                 store=store,
                 generation=generation,
                 position=store_tables.placed(position),
-                ledger=self._ledger,
+                follower=self._follower,
                 store_tables=store_tables,
                 applying=applying,
                 reading=self._writing.reading(self._config, store_tables, applying, self._settings.parallelism),
@@ -236,12 +236,12 @@ class StoreSync:
                 end_offsets=ends.read,
                 check_partitions=ends.check_partitions,
             )
-            feeding.begin()
+            session.begin()
             driver = BatchDriver(
                 starting=starting,
                 end_offsets=ends.read,
-                apply_batch=feeding.batch,
-                wait_for_progress=self._ledger.wait_for_progress,
+                apply_batch=session.batch,
+                wait_for_progress=self._follower.wait_for_progress,
                 events_per_batch=self._settings.max_events_per_batch,
                 interval_seconds=self._settings.trigger_milliseconds / 1000,
                 stop=self._stop,
@@ -249,7 +249,7 @@ class StoreSync:
             self._log.info(
                 "syncing", generation=generation.number, lsn=str(LSN(position.lsn)), tables=len(store_tables.source)
             )
-            self._run_batches(store, feeding, driver)
+            self._run_batches(store, session, driver)
 
     def _with_evidence(self, position: Position) -> Position:
         """Add the broker's time of the matching progress record to a position that an older Tailrace wrote."""
@@ -258,7 +258,7 @@ class StoreSync:
         return caught_up_at(position, appended_ms(self._config, (position.version, position.lsn)))
 
     def _progress(self) -> Progress:
-        found = self._ledger.progress()
+        found = self._follower.progress()
         if found is None:  # the tables came from it, so it existed
             raise TransientError("The progress record is gone.")
         return found
@@ -269,7 +269,7 @@ class StoreSync:
                 self._logged_due.add(what)
                 self._log.warning("bootstrap_due", reason=what, remedy=f"tailrace bootstrap {self.name}")
 
-    def _run_batches(self, store: Store, feeding: Feeding, driver: BatchDriver) -> None:
+    def _run_batches(self, store: Store, session: SyncSession, driver: BatchDriver) -> None:
         """Run batches, and between them check about twice a second whether this session may continue.
 
         Returns when asked to stop, and raises the first error.
@@ -286,22 +286,22 @@ class StoreSync:
             if self._is_refused() and not is_noted:
                 is_noted = True
                 end_refusal(self._config, f"store {self.name}")
-            feeding.between_batches()
+            session.between_batches()
             if not serves:
-                serves = store.serving() is not None or self._serve_first(store, feeding)
-            elif self._number is None and _serving_moved(store, feeding.generation):
+                serves = store.serving() is not None or self._serve_first(store, session)
+            elif self._number is None and _serving_moved(store, session.generation):
                 raise MovedError("Another generation serves readers now.")
-            if feeding.is_caught_up:
+            if session.is_caught_up:
                 self._backoff.reset()
             check_at = time.monotonic() + _TICK_SECONDS
 
-    def _serve_first(self, store: Store, feeding: Feeding) -> bool:
+    def _serve_first(self, store: Store, session: SyncSession) -> bool:
         """Make the first generation serve readers once it has caught up. Returns whether it serves."""
-        if not feeding.is_caught_up:
+        if not session.is_caught_up:
             return False
-        store.switch(feeding.generation)
-        self._log.info("serving", generation=feeding.generation.number)
-        for lost in drop_lost(store, feeding.generation):
+        store.switch(session.generation)
+        self._log.info("serving", generation=session.generation.number)
+        for lost in drop_lost(store, session.generation):
             self._log.info("lost_generation_dropped", generation=lost.number)
         return True
 

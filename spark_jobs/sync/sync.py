@@ -21,7 +21,7 @@ from cdc.secrets import SecretOptions
 from cdc.stores.registry import is_store_kind, store_module
 from spark_jobs.session.spark_session import spark_session, start_workers
 from spark_jobs.shape.store_tables import refuse_bad_shapes
-from spark_jobs.sync.progress_follower import Ledger
+from spark_jobs.sync.progress_follower import ProgressFollower
 from spark_jobs.sync.store_sync import StoreSync
 from spark_jobs.writing.choice import writing_of
 
@@ -62,15 +62,15 @@ def run_sync(config: Config, names: Sequence[str], stop: threading.Event, *, gen
     if not all(writing_of(config.stores[name].kind).in_spark for name in chosen):
         start_workers(spark)
     try:
-        with Ledger(config) as ledger, PauseWatch(config) as pauses:
-            _refuse_bad_shapes(config, chosen, spark, ledger)
+        with ProgressFollower(config) as follower, PauseWatch(config) as pauses:
+            _refuse_bad_shapes(config, chosen, spark, follower)
             syncs = [
                 StoreSync(
                     name,
                     sync_settings(config, name),
                     config,
                     spark=spark,
-                    ledger=ledger,
+                    follower=follower,
                     stop=stop,
                     number=generation,
                     is_paused=partial(pauses.is_paused, name),
@@ -94,14 +94,14 @@ def run_sync(config: Config, names: Sequence[str], stop: threading.Event, *, gen
     return _EXIT_REFUSED if refused else 0
 
 
-def _refuse_bad_shapes(config: Config, names: Sequence[str], spark: SparkSession, ledger: Ledger) -> None:
+def _refuse_bad_shapes(config: Config, names: Sequence[str], spark: SparkSession, follower: ProgressFollower) -> None:
     """Refuse errors in the stores' shapes before any sync runs, as far as they can be detected by then."""
     shaped = [name for name in names if config.stores[name].shape]
     if not shaped:
         return
     try:
-        ledger.catch_up()
-        tables = ledger.tables()
+        follower.catch_up()
+        tables = follower.tables()
     except TransientError:  # Capture has never started, or Kafka does not answer. Each store checks again.
         tables = {}
     refuse_bad_shapes(config, shaped, spark, tables)

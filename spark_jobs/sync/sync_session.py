@@ -16,10 +16,18 @@ from cdc.config import Config
 from cdc.errors import TransientError
 from cdc.logs import get_logger
 from cdc.lsn import LSN
-from cdc.stores.contract import Fit, Generation, Position, PositionLostError, Store, caught_up_at, displaced
+from cdc.stores.contract import (
+    Fit,
+    Generation,
+    Position,
+    PositionLostError,
+    Store,
+    caught_up_at,
+    position_changed_error,
+)
 from spark_jobs.shape.store_tables import StoreTables, chosen_tables
 from spark_jobs.sync.delete_retention import DeleteRetention
-from spark_jobs.sync.progress_follower import Ledger
+from spark_jobs.sync.progress_follower import ProgressFollower
 from spark_jobs.tasks.task_results import Answers
 from spark_jobs.writing.contract import BatchApplier, BatchReading, Offsets, StoreBatch
 
@@ -28,7 +36,7 @@ _IDLE_SAVE_SECONDS = 0.5
 _REAP_SECONDS = 600.0
 
 
-class Feeding:
+class SyncSession:
     """The driver's side of syncing one generation of one store. One thread at a time may use it."""
 
     def __init__(
@@ -39,7 +47,7 @@ class Feeding:
         store: Store,
         generation: Generation,
         position: Position,
-        ledger: Ledger,
+        follower: ProgressFollower,
         store_tables: StoreTables,
         applying: BatchApplier,
         reading: BatchReading,
@@ -51,7 +59,7 @@ class Feeding:
         self._name = name
         self._config = config
         self._store = store
-        self._ledger = ledger
+        self._follower = follower
         self._store_tables = store_tables
         self._applying = applying
         self._reading = reading
@@ -61,11 +69,11 @@ class Feeding:
             name,
             caught_up_ms=position.caught_up_broker_ms,
             retention_ms=retention_ms,
-            now_ms=ledger.broker_ms,
+            now_ms=follower.broker_ms,
             ends=end_offsets,
         )
         self._markers: dict[str, bytes] = {}
-        self._goal = ledger.newest()
+        self._goal = follower.newest()
         self._saved_at = 0.0
         self._reap_at = time.monotonic() + _REAP_SECONDS
         self._log = get_logger("sync").bind(store=name)
@@ -85,7 +93,7 @@ class Feeding:
         """Apply the records from `start` up to `ends`, then save the position `ends`."""
         began = time.monotonic()
         self.compare()
-        self._ledger.catch_up()
+        self._follower.catch_up()
         self._compare_tables()
         result = self._run(self._reading.batch(start, ends))
         touched = [self.tables[topic] for topic in result.counts]
@@ -121,15 +129,15 @@ class Feeding:
         if found is None:
             raise PositionLostError("The store has lost its position.")
         if found != self.saved:
-            raise displaced(found, self.saved or found)
+            raise position_changed_error(found, self.saved or found)
 
     def _compare_tables(self) -> None:
         """Raise if the tables, their topics or the pipeline are not those that this session started with."""
-        known = self._ledger.tables()
+        known = self._follower.tables()
         settings = self._config.stores[self._name]
         if chosen_tables(settings, known, self.position) != self._store_tables.source:
             raise TablesChangedError("The set of tables, or the columns of a table, have changed.")
-        progress = self._ledger.progress()
+        progress = self._follower.progress()
         if progress is not None and progress.pipeline_id != self.position.pipeline_id:
             raise TablesChangedError("The pipeline id has changed: another pipeline publishes, or this one got its id.")
         ids = progress.topic_ids if progress is not None else {}
@@ -143,7 +151,7 @@ class Feeding:
         The newest record is no criterion: under load the store never reaches it.
         """
         if self._goal is None:
-            self._goal = self._ledger.newest()
+            self._goal = self._follower.newest()
         return self._goal is not None and self._goal.place <= (self.position.version, self.position.lsn)
 
     def _run(self, batch: StoreBatch) -> Answers:
@@ -164,7 +172,7 @@ class Feeding:
         self._markers |= markers
 
     def _moved(self, ends: Offsets) -> Position:
-        point = self._ledger.covered(ends, self._left_out())
+        point = self._follower.covered(ends, self._left_out())
         topics = {
             topic: msgspec.structs.replace(place, next_offsets=tuple(ends[topic]))
             for topic, place in self.position.topics.items()
@@ -179,7 +187,7 @@ class Feeding:
 
     def _left_out(self) -> set[str]:
         """Return the topics that this store does not read. Their end offsets do not count for its position."""
-        known = self._ledger.tables()
+        known = self._follower.tables()
         return known.keys() - chosen_tables(self._config.stores[self._name], known, self.position).keys()
 
     def _reap(self) -> None:

@@ -18,7 +18,7 @@ from cdc.errors import TailraceError
 from cdc.lsn import Version
 from cdc.stores.contract import TableSchema, Writer, WriterFactory
 from spark_jobs.shape.shaped_rows import FailedRow, RowShape, shaped_row
-from spark_jobs.tasks.latest_per_key import Held, Record, Reduction, changes_of
+from spark_jobs.tasks.latest_per_key import LastChange, Record, Reduction, changes_of
 from spark_jobs.tasks.parking import ParkedRow, Parking
 from spark_jobs.tasks.row_counts import packed
 from spark_jobs.tasks.task_errors import packed_error
@@ -52,7 +52,7 @@ class Count:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Applying:
+class ApplySettings:
     """Everything that a task needs, picklable. It holds secrets, so pass it only to tasks.
 
     `id` identifies the generation and the session that writers are bound to. A worker process caches writers by it,
@@ -88,8 +88,8 @@ class Applying:
         writer = self.writer_factory()
         try:
             return {
-                topic: writer.truncate(self.tables[topic], Version.parse(stamp.decode()))
-                for topic, stamp in markers.items()
+                topic: writer.truncate(self.tables[topic], Version.parse(version_bytes.decode()))
+                for topic, version_bytes in markers.items()
             }
         finally:
             writer.close()
@@ -99,7 +99,7 @@ class Applying:
 
         `markers` are the TRUNCATEs whose rows have been deleted from the store.
         """
-        task = _Task(self, markers)
+        task = _ApplyTask(self, markers)
         try:
             for batch in batches:
                 task.reduction.add(batch)
@@ -114,8 +114,8 @@ class Applying:
             yield {"kind": "error", "data": packed_error(error)}
 
 
-class _Task:
-    def __init__(self, applying: Applying, markers: Mapping[str, bytes]) -> None:
+class _ApplyTask:
+    def __init__(self, applying: ApplySettings, markers: Mapping[str, bytes]) -> None:
         self.applying = applying
         self.reduction = Reduction(markers, leave_out_dead=applying.ahead_of_markers)
         self.counts: dict[str, Count] = {}
@@ -124,8 +124,9 @@ class _Task:
 
     def flush(self) -> Iterator[Answer]:
         """Wait for the previous write, then start to write the collected rows. The task reads on meanwhile."""
-        found = self.reduction.found
-        taken = [each for each in self.reduction.take() if each[0] not in found or self.applying.ahead_of_markers]
+        # The rows of a topic with a new TRUNCATE wait until the driver has deleted the older ones.
+        new_markers = self.reduction.new_markers
+        taken = [each for each in self.reduction.take() if each[0] not in new_markers or self.applying.ahead_of_markers]
         yield from self.finish()
         if taken:
             self._under_way = _sender().submit(self._write, taken)
@@ -140,7 +141,7 @@ class _Task:
         if self._under_way is not None:
             wait([self._under_way])
 
-    def _write(self, taken: list[tuple[str, dict[bytes, Held]]]) -> list[Answer]:
+    def _write(self, taken: list[tuple[str, dict[bytes, LastChange]]]) -> list[Answer]:
         """Write the rows and return the keys' result rows. Runs in the sender thread."""
         answers: list[Answer] = []
         for topic, last in taken:
@@ -162,10 +163,10 @@ class _Task:
                 "deleted": count.deleted,
                 "parked": count.parked,
             }
-        for topic, stamp in self.reduction.found.items():
-            yield {"kind": "marker", "topic": topic, "stamp": stamp.decode()}
+        for topic, version_bytes in self.reduction.new_markers.items():
+            yield {"kind": "marker", "topic": topic, "stamp": version_bytes.decode()}
 
-    def _shaped(self, topic: str, held: dict[bytes, Held]) -> dict[bytes, Held]:
+    def _shaped(self, topic: str, held: dict[bytes, LastChange]) -> dict[bytes, LastChange]:
         """Return the rows in the store's shape. A row that the shape excludes becomes a delete.
 
         Rows whose shape fails are parked and not returned.
@@ -173,7 +174,7 @@ class _Task:
         shape = self.applying.shapes.get(topic)
         if shape is None:
             return held
-        found: dict[bytes, Held] = {}
+        found: dict[bytes, LastChange] = {}
         failed: list[tuple[bytes, str]] = []
         for key, last in held.items():
             if last.row is None:
@@ -189,7 +190,7 @@ class _Task:
             self._park(topic, held, failed)
         return found
 
-    def _apply(self, topic: str, held: dict[bytes, Held]) -> None:
+    def _apply(self, topic: str, held: dict[bytes, LastChange]) -> None:
         if not held:
             return
         table = self.applying.tables[topic]
@@ -201,7 +202,7 @@ class _Task:
         if rejected:
             self._park(topic, held, [(each.change.key, each.reason) for each in rejected])
 
-    def _park(self, topic: str, held: dict[bytes, Held], rejected: list[tuple[bytes, str]]) -> None:
+    def _park(self, topic: str, held: dict[bytes, LastChange], rejected: list[tuple[bytes, str]]) -> None:
         parking = _parking(self.applying)
         parking.park(
             ParkedRow(
@@ -210,7 +211,7 @@ class _Task:
                 partition=held[key].partition,
                 offset=held[key].offset,
                 key=key,
-                version=held[key].stamp.decode(),
+                version=held[key].version_bytes.decode(),
                 reason=reason,
             )
             for key, reason in rejected
@@ -232,7 +233,7 @@ def _sender() -> ThreadPoolExecutor:
     return _senders[0]
 
 
-def _writer(key: str, applying: Applying) -> Writer:
+def _writer(key: str, applying: ApplySettings) -> Writer:
     writer = _writers.get(key)
     if writer is None:
         while len(_writers) >= _KEPT_WRITERS:
@@ -247,7 +248,7 @@ def _forget(applying_id: str) -> None:
         _writers.pop(key).close()
 
 
-def _parking(applying: Applying) -> Parking:
+def _parking(applying: ApplySettings) -> Parking:
     parking = _parkings.get(applying.parked_topic)
     if parking is None:
         parking = _parkings[applying.parked_topic] = Parking(applying.kafka_options, applying.parked_topic)
@@ -259,14 +260,14 @@ def _parking(applying: Applying) -> Parking:
 
 def markers_text(markers: Mapping[str, bytes]) -> str:
     """Return the value of `MARKERS_PROPERTY`."""
-    return ",".join(f"{topic}={stamp.decode()}" for topic, stamp in markers.items())
+    return ",".join(f"{topic}={version_bytes.decode()}" for topic, version_bytes in markers.items())
 
 
 def _markers() -> dict[str, bytes]:
     context = TaskContext.get()
     text = context.getLocalProperty(MARKERS_PROPERTY) if context is not None else None
     pairs = (each.partition("=") for each in (text or "").split(",") if each)
-    return {topic: stamp.encode() for topic, _, stamp in pairs}
+    return {topic: version.encode() for topic, _, version in pairs}
 
 
 def _records(batch: pa.RecordBatch) -> Iterable[Record]:
@@ -276,13 +277,13 @@ def _records(batch: pa.RecordBatch) -> Iterable[Record]:
     return zip(*columns, shaped, strict=False)
 
 
-def _of_keys(topic: str, held: dict[bytes, Held], groups: int) -> Iterator[Answer]:
+def _of_keys(topic: str, held: dict[bytes, LastChange], groups: int) -> Iterator[Answer]:
     states = held.values()
     for group, data in packed(
         held,
         [state.partition for state in states],
         [state.offset for state in states],
-        [state.stamp for state in states],
+        [state.version_bytes for state in states],
         [state.row is not None for state in states],
         groups,
     ):

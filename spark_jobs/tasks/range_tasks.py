@@ -10,7 +10,7 @@ from itertools import repeat
 from typing import Any, Final
 
 from cdc.errors import RefusedError
-from spark_jobs.tasks.apply_tasks import Answer, Applying
+from spark_jobs.tasks.apply_tasks import Answer, ApplySettings
 from spark_jobs.tasks.latest_per_key import Record
 from spark_jobs.tasks.topic_range import TopicRange, read_ranges
 
@@ -22,7 +22,7 @@ _GC_THRESHOLDS: Final = (100_000, 20, 100)
 class RangeTask:
     """The function of `mapPartitions` over indexes of `shares`. It holds secrets, so pass it only to tasks."""
 
-    applying: Applying
+    applying: ApplySettings
     markers: Mapping[str, bytes]
     shares: Sequence[Sequence[TopicRange]]
 

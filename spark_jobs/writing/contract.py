@@ -169,12 +169,12 @@ class StoreWriting(ABC, Generic[StoreT, ApplierT]):
         applying: ApplierT,
         store_tables: StoreTables,
         *,
-        before: Position | None,
+        old_position: Position | None,
         point: Point,
         began_ms: int,
     ) -> None:
         """Prepare what all generations share for the new generation. By default they share nothing.
 
-        `before`: the serving generation's position when the build began, if this pipeline built it. `point`: the state
-        that the new generation was loaded from, read at `began_ms`.
+        `old_position`: the serving generation's position when the build began, if this pipeline built it. `point`: the
+        state that the new generation was loaded from, read at `began_ms`.
         """

@@ -21,7 +21,7 @@ from cdc.postgres.connection import connect
 from spark_jobs.bootstrap.bootstrap import BuildOptions, run_bootstrap
 from spark_jobs.session.spark_session import warehouse_session
 from spark_jobs.shape.typed_rows import row_type
-from spark_jobs.sync.progress_follower import Ledger
+from spark_jobs.sync.progress_follower import ProgressFollower
 from spark_jobs.sync.topic_frame import read_topic_frame
 from tests.bench.capture import _fresh_stack, say
 from tests.bench.source import POSTGRES_SETTINGS
@@ -88,9 +88,9 @@ def _bootstrap(
 def _plain_write(spark: SparkSession, config: Config, pipeline: BenchPipeline) -> float:
     settings = config.stores["search"]
     session = warehouse_session(spark, settings)  # type: ignore[arg-type]
-    with Ledger(config) as ledger:
-        ledger.catch_up()
-        table = ledger.tables()[pipeline.topic(_NAME)]
+    with ProgressFollower(config) as follower:
+        follower.catch_up()
+        table = follower.tables()[pipeline.topic(_NAME)]
     session.sql("CREATE NAMESPACE IF NOT EXISTS tailrace.plain")
     began = time.monotonic()
     latest = {table.topic: [-1] * config.kafka.partitions}

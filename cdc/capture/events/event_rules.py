@@ -19,13 +19,13 @@ from cdc.pgoutput.messages import UNCHANGED, Begin, Commit, Delete, Insert, Orig
 from cdc.snapshot.incremental.window import ChunkWindows
 
 # The arguments of the fast path for one kind of row message: table, operation, whether it has the old row.
-_Way = tuple[TableEncoder, bytes, bool]
+_FastPath = tuple[TableEncoder, bytes, bool]
 
 
 class EventRules:
     """Renders the events of numbered changes and queues their records. Call it with the messages in stream order.
 
-    `tables`: the tables by relation. `gone`: relations whose tables no longer exist at the source.
+    `tables`: the tables by relation. `unpublished`: relations of tables that are no longer published.
     """
 
     def __init__(
@@ -38,7 +38,7 @@ class EventRules:
         partitions: int,
     ) -> None:
         self.tables: dict[int, TableEncoder] = {}
-        self.gone: set[int] = set()
+        self.unpublished: set[int] = set()
         self._numbering = numbering
         self._envelopes = envelopes
         self._queue = queue
@@ -46,7 +46,7 @@ class EventRules:
         self._partitions = partitions
         self._key_corrections = KeyCorrections()
         # First 8 bytes of a row message: kind, relation, kind of tuple, column count.
-        self._ways: dict[bytes, _Way] = {}
+        self._fast_paths: dict[bytes, _FastPath] = {}
         self._watched: frozenset[str] = frozenset()
 
     # -- the transaction -------------------------------------------------------------------------------------
@@ -71,30 +71,32 @@ class EventRules:
     def on_table(self, table: TableEncoder) -> None:
         """Register a table after its Relation message: a new table, or one whose columns have changed."""
         old = self._replace(table.relation.oid)
-        self.gone.discard(table.relation.oid)
+        self.unpublished.discard(table.relation.oid)
         self.tables[table.relation.oid] = table
         if old is not None:
             self._envelopes.replace(old, table)
             self._key_corrections.replace(old, table)
-        self._ways.update(self._ways_of(table))
+        self._fast_paths.update(self._fast_paths_of(table))
 
-    def on_table_gone(self, oid: int) -> None:
+    def on_table_unpublished(self, oid: int) -> None:
         """Handle the Relation message of a table that is no longer published: number its rows, publish nothing."""
         self._replace(oid)
-        self.gone.add(oid)
+        self.unpublished.add(oid)
 
     def watch_windows(self) -> None:
         """Update the set of tables whose keys capture notes. Call this after every change of the windows."""
         self._watched = self._windows.topics
-        self._ways = {head: way for table in self.tables.values() for head, way in self._ways_of(table).items()}
+        self._fast_paths = {
+            head: path for table in self.tables.values() for head, path in self._fast_paths_of(table).items()
+        }
 
     def _replace(self, oid: int) -> TableEncoder | None:
         old = self.tables.pop(oid, None)
-        self._ways = {head: way for head, way in self._ways.items() if way[0] is not old}
+        self._fast_paths = {head: path for head, path in self._fast_paths.items() if path[0] is not old}
         return old
 
-    def _ways_of(self, table: TableEncoder) -> dict[bytes, _Way]:
-        """Return the fast path's message heads of a table: none while capture must note the keys of its rows."""
+    def _fast_paths_of(self, table: TableEncoder) -> dict[bytes, _FastPath]:
+        """Return by message head, the fast paths of a table: none while capture must note the keys of its rows."""
         if table.shape.deferrable_key or table.topic in self._watched:
             return {}
         tag, count = table.relation.oid.to_bytes(4, "big"), len(table.relation.columns).to_bytes(2, "big")
@@ -113,10 +115,10 @@ class EventRules:
         decodes that message and calls the matching `on_…` method.
         """
         while at < end:
-            way = self._ways.get(items[at][HEAD_BYTES:ROW_AT])
-            if way is None:
+            fast_path = self._fast_paths.get(items[at][HEAD_BYTES:ROW_AT])
+            if fast_path is None:
                 return at
-            stopped_at = self._take_run(*way, items, at, end)
+            stopped_at = self._take_run(*fast_path, items, at, end)
             if stopped_at == at:
                 return at
             at = stopped_at
@@ -148,7 +150,7 @@ class EventRules:
     def on_row(self, message: Insert | Update | Delete, lsn: int) -> None:
         if self._numbering.begin is None:
             raise ProtocolError(f"a row of relation {message.relation_oid} arrived outside a transaction")
-        if message.relation_oid in self.gone:
+        if message.relation_oid in self.unpublished:
             self._numbering.next_change()  # capture numbers the change but does not publish it
         elif isinstance(message, Insert):
             self.on_insert(message, lsn)
@@ -200,7 +202,7 @@ class EventRules:
             if topic not in partial:
                 self._mark_empty(topic, self._envelopes.of(table), lsn)
 
-    def on_gone(self, shape: Shape, lsn: int) -> None:
+    def on_table_dropped(self, shape: Shape, lsn: int) -> None:
         """Write truncate markers for a table that was dropped or renamed: its topic's rows no longer exist."""
         self._numbering.next_change()
         self._mark_empty(shape.topic, self._envelopes.new(shape), lsn)

@@ -62,7 +62,7 @@ class Numbering:
         self.is_behind = True
         self.skip_through = _SKIP_NOTHING
         self.version_head = b""
-        self._unused = 0  # how many numbers of the transaction no change has
+        self._unused = 0  # how many numbers were skipped
 
     # -- the transaction -------------------------------------------------------------------------------------
 

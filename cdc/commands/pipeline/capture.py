@@ -16,7 +16,7 @@ from cdc.commands.options import config_option, json_option
 from cdc.config import Config, load_config
 from cdc.errors import RefusedError
 from cdc.monitoring.facts.kafka import KafkaFactsReader
-from cdc.monitoring.facts.log_clock import LogClock
+from cdc.monitoring.facts.wal_clock import WalClock
 from cdc.positions.store_notes import Refusal, note_refusal
 from cdc.snapshot.table_status import read_status
 from cdc.stop_signals import event_on
@@ -77,7 +77,7 @@ def _show(config: Config, *, as_json: bool) -> int:
 
 
 def _refusal(config: Config) -> Refusal | None:
-    reader = KafkaFactsReader(config, LogClock())
+    reader = KafkaFactsReader(config, WalClock())
     try:
         return reader.read().refusals.get("capture")
     finally:

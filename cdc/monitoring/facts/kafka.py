@@ -24,8 +24,8 @@ from cdc.kafka.control_topics import committed_reader
 from cdc.kafka.failures import kafka_refusal
 from cdc.kafka.offsets import first_and_end_offset
 from cdc.monitoring.audit_summary import decode_audit, last_audits
-from cdc.monitoring.facts.log_clock import LogClock
 from cdc.monitoring.facts.published_offsets import PublishedOffsets
+from cdc.monitoring.facts.wal_clock import WalClock
 from cdc.monitoring.status_record import AuditStatus
 from cdc.names import Control, control_topic
 from cdc.positions import progress as progress_records
@@ -75,7 +75,7 @@ class KafkaFacts:
 class KafkaFactsReader:
     """Reads `KafkaFacts`. For use by one thread. It adds the commit in each progress record to `clock`."""
 
-    def __init__(self, config: Config, clock: LogClock) -> None:
+    def __init__(self, config: Config, clock: WalClock) -> None:
         self._config = config
         self._clock = clock
         self._consumer: Consumer | None = None

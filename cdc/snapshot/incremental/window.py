@@ -59,7 +59,7 @@ class _Window:
     reading: Reading
     topics: frozenset[str]
     streamed_before: frozenset[int]
-    open_at_start: frozenset[int]
+    in_progress_at_start: frozenset[int]
     touched: dict[Key, set[int]] = field(default_factory=dict)
     broken: str | None = None
 
@@ -68,10 +68,10 @@ class ChunkWindows:
     """The chunks between their low and high watermarks, and the changes that were streamed meanwhile."""
 
     def __init__(self) -> None:
-        self._open: dict[ChunkId, _Window] = {}
+        self._windows: dict[ChunkId, _Window] = {}
         self._streamed: set[int] = set()  # transactions that another session may not see yet
-        self._open_at_start: set[int] = set()  # those that an earlier session may have streamed
-        self.started_at = 0
+        self._in_progress_at_start: set[int] = set()  # those that an earlier session may have streamed
+        self.started_at_lsn = 0
         self._full_at = _MANY_STREAMED
 
     def start(self, in_progress: Iterable[int], lsn: int) -> None:
@@ -81,13 +81,13 @@ class ChunkWindows:
         after `lsn` is read after that snapshot.
         """
         self._streamed.clear()
-        self._open_at_start = {xid % _XIDS for xid in in_progress}
-        self.started_at = lsn
+        self._in_progress_at_start = {xid % _XIDS for xid in in_progress}
+        self.started_at_lsn = lsn
 
     @property
     def topics(self) -> frozenset[str]:
         """Topics of the open windows. The caller must pass changes of their rows to `touch`."""
-        return frozenset().union(*(window.topics for window in self._open.values()))
+        return frozenset().union(*(window.topics for window in self._windows.values()))
 
     @property
     def is_full(self) -> bool:
@@ -102,7 +102,7 @@ class ChunkWindows:
     def streamed(self, xid: int) -> None:
         """Record that this session has streamed the transaction."""
         self._streamed.add(xid)
-        self._open_at_start.discard(xid)
+        self._in_progress_at_start.discard(xid)
 
     def forget_visible(self, snapshot: Snapshot) -> None:
         """Remove the transactions that are visible in the snapshot, since they are visible in every later one too.
@@ -110,23 +110,23 @@ class ChunkWindows:
         The snapshot must be older than those of chunks that are read later.
         """
         self._streamed = {xid for xid in self._streamed if not snapshot.shows(xid)}
-        self._open_at_start = {xid for xid in self._open_at_start if not snapshot.shows(xid)}
+        self._in_progress_at_start = {xid for xid in self._in_progress_at_start if not snapshot.shows(xid)}
         self._full_at = len(self._streamed) + _MANY_STREAMED
 
     def low(self, chunk: ChunkId, reading: Reading, topics: Iterable[str], lsn: int) -> None:
         """Open the window of a chunk at its low watermark."""
-        self._open.pop(chunk, None)
-        if lsn < self.started_at:
+        self._windows.pop(chunk, None)
+        if lsn < self.started_at_lsn:
             return  # the read may have begun before this session, whose predecessor's transactions are unknown
-        while len(self._open) >= MOST_WINDOWS:
-            self._open.pop(next(iter(self._open)))
-        self._open[chunk] = _Window(
-            reading, frozenset(topics), frozenset(self._streamed), frozenset(self._open_at_start)
+        while len(self._windows) >= MOST_WINDOWS:
+            self._windows.pop(next(iter(self._windows)))
+        self._windows[chunk] = _Window(
+            reading, frozenset(topics), frozenset(self._streamed), frozenset(self._in_progress_at_start)
         )
 
     def touch(self, topic: str, key: bytes, xid: int) -> None:
         """Record a change of one row by a streamed transaction."""
-        for window in self._open.values():
+        for window in self._windows.values():
             if topic in window.topics and window.broken is None:
                 window.touched.setdefault((topic, key), set()).add(xid)
                 if len(window.touched) > MOST_KEYS:
@@ -134,7 +134,7 @@ class ChunkWindows:
 
     def disturb(self, topics: Collection[str], reason: str) -> None:
         """Invalidate the open chunks of these topics, after a TRUNCATE or a change of columns."""
-        for window in self._open.values():
+        for window in self._windows.values():
             if not window.topics.isdisjoint(topics):
                 self._break(window, reason)
 
@@ -145,14 +145,14 @@ class ChunkWindows:
 
         `writers`: transactions that held a lock on the chunk's tables just before the snapshot was taken.
         """
-        window = self._open.pop(chunk, None)
+        window = self._windows.pop(chunk, None)
         if window is None or window.reading != reading:
             return WindowVerdict("this capture session did not track the chunk from its low watermark")
         if window.broken is not None:
             return WindowVerdict(window.broken)
         if not all(snapshot.shows(xid) for xid in window.streamed_before):
             return WindowVerdict("a transaction that was streamed before the chunk was not visible to its read yet")
-        if not all(snapshot.shows(xid) for xid in window.open_at_start.intersection(writers)):
+        if not all(snapshot.shows(xid) for xid in window.in_progress_at_start.intersection(writers)):
             return WindowVerdict(
                 "an earlier capture session may have published a transaction that the read did not see"
             )

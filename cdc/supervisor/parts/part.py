@@ -171,9 +171,9 @@ class PipelinePart:
             self._failure.pop(of, None)
             self._failure.pop("", None)
 
-    def judge(self, code: int, words: ExitReason) -> ExitReason | None:
+    def refusal_of_exit(self, code: int, reason: ExitReason) -> ExitReason | None:
         """Return the refusal if the exit code means one; otherwise None."""
-        return words if code in (EXIT_WRONG_USE, EXIT_REFUSED) else None
+        return reason if code in (EXIT_WRONG_USE, EXIT_REFUSED) else None
 
     def _current_error(self) -> str:
         since = self._clock() - _TROUBLE_SECONDS
@@ -214,19 +214,19 @@ class PipelinePart:
             self._not_before = self._clock() + self._backoff.after(self._clock() - self._started_at)
             log.info("part_stopped", part=self.name, exit_code=code)
             return
-        words = child.exit_reason()
-        self.refusal = self.judge(code, words)
+        reason = child.exit_reason()
+        self.refusal = self.refusal_of_exit(code, reason)
         if self.refusal is not None:
-            log.error("part_refused", part=self.name, exit_code=code, reason=words.reason, remedy=words.remedy)
+            log.error("part_refused", part=self.name, exit_code=code, reason=reason.reason, remedy=reason.remedy)
         elif code == 0 and self._ends_by_itself:
             self._backoff.reset()
             log.info("part_done", part=self.name)
         else:
-            self._plan_restart(code, words)
+            self._plan_restart(code, reason)
 
-    def _plan_restart(self, code: int, words: ExitReason) -> None:
+    def _plan_restart(self, code: int, reason: ExitReason) -> None:
         pause = self._backoff.after(self._clock() - self._started_at)
         self._not_before = self._clock() + pause
         self.restarts += 1
-        self._why_waiting = f"killed by signal {-code}" if code < 0 else f"exit code {code}: {words.reason}"
+        self._why_waiting = f"killed by signal {-code}" if code < 0 else f"exit code {code}: {reason.reason}"
         log.warning("part_died", part=self.name, exit_code=code, reason=self._why_waiting, restart_in_seconds=pause)

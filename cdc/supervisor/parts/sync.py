@@ -62,13 +62,13 @@ class SyncPart(PipelinePart):
     def is_due(self) -> bool:
         return bool(self.remaining) and super().is_due()
 
-    def judge(self, code: int, words: ExitReason) -> ExitReason | None:
+    def refusal_of_exit(self, code: int, reason: ExitReason) -> ExitReason | None:
         if code == EXIT_REFUSED and (self._lost or (self.refused and self.remaining)):
             return None
         if code == EXIT_REFUSED and self.refused:
             reasons = "; ".join(f"{name}: {refusal.reason}" for name, refusal in self.refused.items())
             return ExitReason(reasons, " ".join(dict.fromkeys(each.remedy for each in self.refused.values())))
-        return super().judge(code, words)
+        return super().refusal_of_exit(code, reason)
 
     def state(self) -> PartState:
         state = super().state()

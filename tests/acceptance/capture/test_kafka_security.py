@@ -17,7 +17,7 @@ from cdc.errors import RefusedError
 from cdc.kafka.control_topics import committed_reader, end_of_all
 from cdc.kafka.failures import kafka_refusal
 from cdc.kafka.topics import Topics
-from spark_jobs.sync.progress_follower import Ledger
+from spark_jobs.sync.progress_follower import ProgressFollower
 from tests.harness.pipeline.check_runs import config_text
 from tests.harness.pipeline.pipeline import Pipeline
 from tests.harness.postgres.database import Database
@@ -95,16 +95,16 @@ def test_readers_of_control_topics_are_refused_as_well(broker: SecuredKafka, pos
     config = load_config(_configs(broker, postgres_url, tmp_path)["wrong_password"])
     with pytest.raises(RefusedError, match="invalid credentials"):
         end_of_all(config.kafka.client_options(), "nothing", 1)
-    with Ledger(config) as ledger:
+    with ProgressFollower(config) as follower:
 
         def is_refused() -> bool:
             try:
-                ledger.progress()
+                follower.progress()
             except RefusedError as error:
                 return "[kafka.sasl]" in str(error)
             return False
 
-        eventually(is_refused, 60, "the ledger refuses")
+        eventually(is_refused, 60, "the follower refuses")
 
 
 def test_a_broker_that_is_away_is_no_refusal(broker: SecuredKafka, postgres_url: str, tmp_path: Path) -> None:

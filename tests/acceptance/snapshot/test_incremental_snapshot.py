@@ -17,7 +17,7 @@ from cdc.logical_messages.signed import read_secret
 from cdc.lsn import LSN
 from cdc.names import Control, control_topic
 from cdc.postgres import catalog
-from cdc.snapshot.incremental import chunk as beside
+from cdc.snapshot.incremental import chunk as incremental_chunk
 from cdc.snapshot.incremental import watermarks
 from cdc.snapshot.incremental.announced import announce
 from cdc.snapshot.incremental.chunk import read_incremental_chunk
@@ -30,13 +30,13 @@ from tests.harness.snapshot.incremental_chunks import ChunkwiseSnapshot
 
 def _during_read(monkeypatch: pytest.MonkeyPatch, act: Callable[[], None]) -> None:
     """Run an action between reading the rows and writing the high watermark."""
-    flush = beside._Rows.flush
+    flush = incremental_chunk._Rows.flush
 
-    def flush_later(rows: beside._Rows) -> None:
+    def flush_later(rows: incremental_chunk._Rows) -> None:
         act()
         flush(rows)
 
-    monkeypatch.setattr(beside._Rows, "flush", flush_later)
+    monkeypatch.setattr(incremental_chunk._Rows, "flush", flush_later)
 
 
 def test_rows_from_before_capture_arrive_and_others_are_removed(make_pipeline: MakePipeline) -> None:

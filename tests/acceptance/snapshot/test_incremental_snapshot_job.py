@@ -14,7 +14,7 @@ from tests.harness.postgres.background_writer import SCHEMA, Writer
 from tests.harness.postgres.slow_commits import SlowCommits
 from tests.harness.processes.process import StartProcess
 from tests.harness.processes.waiting import eventually
-from tests.harness.snapshot.incremental_snapshot import Onlooker, copy_due, copying
+from tests.harness.snapshot.incremental_snapshot import RecordingView, copy_due, copying
 from tests.harness.stores.clean_audit import assert_clean
 
 if TYPE_CHECKING:
@@ -78,18 +78,18 @@ def test_a_snapshot_of_one_pipeline_leaves_another_on_the_same_database_alone(
     )
     other.slot_name = f"{pipeline.slot_name}_b"
     other.configure(source={"publication": "other"})
-    capture, beside = pipeline.start(), other.start()
+    capture, other_capture = pipeline.start(), other.start()
     database.execute("INSERT INTO t SELECT n, 'row ' || n FROM generate_series(1, 99) n")
-    other.assert_same("t", while_running=beside)
+    other.assert_same("t", while_running=other_capture)
     before = other.end_offsets("t")
     assert copy_due(pipeline, spark, "t").is_complete
     pipeline.assert_same("t", while_running=capture)
     assert [record.op for record in pipeline.records("t")].count("r") == 99
-    other.fence(while_running=beside)
+    other.fence(while_running=other_capture)
     assert other.end_offsets("t") == before, "not a record, not even a commit's"
     database.execute("DELETE FROM t WHERE id < 50")
-    other.assert_same("t", while_running=beside)
-    beside.stop()
+    other.assert_same("t", while_running=other_capture)
+    other_capture.stop()
     delete_topics(other.bootstrap, other.prefix)
 
 
@@ -148,10 +148,10 @@ def test_a_resumed_snapshot_restarts_a_table_that_was_rewritten(
     execute("CREATE TABLE high PARTITION OF p FOR VALUES FROM (100) TO (200)")
     execute("INSERT INTO p SELECT n FROM generate_series(0, 199) n")
     capture = pipeline.start()
-    stop, onlooker = threading.Event(), Onlooker()
+    stop, view = threading.Event(), RecordingView()
     with ThreadPoolExecutor(1) as pool:
-        copy = pool.submit(copying, pipeline, spark, onlooker, stop, "t", "p")
-        eventually(lambda: any(told.chunks for told in onlooker.told) or copy.done(), 120, "a finished chunk")
+        copy = pool.submit(copying, pipeline, spark, view, stop, "t", "p")
+        eventually(lambda: any(report.chunks for report in view.reports) or copy.done(), 120, "a finished chunk")
         stop.set()
         assert copy.result(60).stopped
     execute("DELETE FROM t WHERE id <= 10000")

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 from cdc.config import load_config
 from cdc.lsn import LSN
 from cdc.monitoring.facts.kafka import KafkaFactsReader
-from cdc.monitoring.facts.log_clock import LogClock
+from cdc.monitoring.facts.wal_clock import WalClock
 from cdc.names import topic
 from cdc.snapshot.chunk_attempt import AttemptOutcome
 from cdc.snapshot.initial_chunk import run_chunk
@@ -267,18 +267,18 @@ def test_connections_and_rate_are_kept_to(make_pipeline: MakePipeline, spark: Sp
     capture = wait_for_hold(pipeline)
     sessions: list[int] = []
     percents: list[float] = []
-    onlooker = KafkaFactsReader(load_config(pipeline.config), LogClock())
+    reader = KafkaFactsReader(load_config(pipeline.config), WalClock())
     with Copying(pipeline, spark) as copying:
         while copying.is_running:
             found = "SELECT count(*) FROM pg_stat_activity WHERE application_name = 'tailrace copy' AND datname = %s"
             ((count,),) = pipeline.database.execute(found, [pipeline.database.name])
             sessions.append(count)
-            percents += [seen.percent for seen in onlooker.read().snapshot_progress.values()]
+            percents += [seen.percent for seen in reader.read().snapshot_progress.values()]
         report = copying.report()
     assert report.is_complete
     assert report.progress is not None
     assert report.progress.total_chunks > 2
-    onlooker.close()
+    reader.close()
     assert max(sessions) == 2
     assert any(0 < percent < 100 for percent in percents)
     assert report.progress.rows_per_second < rate * 1.5, "chunks of a moment count as they end"

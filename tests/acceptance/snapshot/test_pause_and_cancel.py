@@ -13,7 +13,7 @@ from tests.harness.pipeline.pipeline import MakePipeline, Pipeline
 from tests.harness.pipeline.table_states import marks, wait_for_look
 from tests.harness.processes.command import run_command
 from tests.harness.processes.waiting import eventually
-from tests.harness.snapshot.incremental_snapshot import Onlooker, copy_due, copying
+from tests.harness.snapshot.incremental_snapshot import RecordingView, copy_due, copying
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -44,13 +44,13 @@ def test_pause_resume_and_cancel(make_pipeline: MakePipeline, spark: SparkSessio
     execute("ALTER TABLE small ADD COLUMN w int DEFAULT 7")
     wait_for_look(pipeline, capture)
     eventually(lambda: _is_due(pipeline), what="a copy to be due")
-    onlooker, stop = Onlooker(), threading.Event()
-    copier = threading.Thread(target=copying, args=(pipeline, spark, onlooker, stop))
+    view, stop = RecordingView(), threading.Event()
+    copier = threading.Thread(target=copying, args=(pipeline, spark, view, stop))
     copier.start()
     try:
-        eventually(lambda: any(each.chunks for each in onlooker.told), 60, "the first chunk")
+        eventually(lambda: any(each.chunks for each in view.reports), 60, "the first chunk")
         run_command("snapshot", pipeline.config, "--pause")
-        eventually(lambda: onlooker.told[-1].paused, what="the copy to be paused")
+        eventually(lambda: view.reports[-1].paused, what="the copy to be paused")
         status = _status(pipeline)
         assert status["paused"]
         assert [copy["state"] for copy in status["snapshots"]] == ["paused"]
@@ -89,11 +89,11 @@ def test_a_running_snapshot_is_cancelled_table_by_table(make_pipeline: MakePipel
     for table in ("a", "b"):
         execute(f"ALTER TABLE {table} ADD COLUMN w int DEFAULT 7")
     wait_for_look(pipeline, capture)
-    onlooker, stop = Onlooker(), threading.Event()
-    copier = threading.Thread(target=copying, args=(pipeline, spark, onlooker, stop))
+    view, stop = RecordingView(), threading.Event()
+    copier = threading.Thread(target=copying, args=(pipeline, spark, view, stop))
     copier.start()
     try:
-        eventually(lambda: onlooker.told, 60, "the copy to begin")
+        eventually(lambda: view.reports, 60, "the copy to begin")
         run_command("snapshot", pipeline.config, "--cancel", "--table", "b")
         copier.join(90)
         assert not copier.is_alive()

@@ -10,7 +10,7 @@ import pytest
 
 from cdc.config import load_config
 from cdc.snapshot.chunk_attempt import AttemptOutcome
-from cdc.snapshot.incremental import chunk as beside
+from cdc.snapshot.incremental import chunk as incremental_chunk
 from cdc.snapshot.incremental.announced import announce
 from cdc.snapshot.initial_chunk import run_chunk
 from tests.harness.pipeline.pipeline import MakePipeline
@@ -34,14 +34,14 @@ def test_a_chunk_with_fewer_rows_than_announced_is_read_again(
     pipeline.database.execute("INSERT INTO t SELECT n, 'row ' || n FROM generate_series(1, 50) n")
     capture = pipeline.start()
     snapshot = ChunkwiseSnapshot.of(pipeline, "t")
-    flush = beside._Rows.flush
+    flush = incremental_chunk._Rows.flush
 
-    def flush_and_claim_more(rows: beside._Rows) -> None:
+    def flush_and_claim_more(rows: incremental_chunk._Rows) -> None:
         flush(rows)
         rows.count += 1
 
     with monkeypatch.context() as patched:
-        patched.setattr(beside._Rows, "flush", flush_and_claim_more)
+        patched.setattr(incremental_chunk._Rows, "flush", flush_and_claim_more)
         found = snapshot.read(snapshot.chunk(1))
     assert not found.done
     assert "50 of 51 rows" in found.repeat
@@ -61,16 +61,16 @@ def test_rows_of_another_run_of_the_same_attempt_are_not_its_own(
     pipeline.fence(while_running=capture)
     snapshot = ChunkwiseSnapshot.of(pipeline, "t")
     task = snapshot.task(snapshot.chunk(1))
-    flush = beside._Rows.flush
-    with beside.at_snapshot(task.config.source.conninfo(), None) as frozen:
+    flush = incremental_chunk._Rows.flush
+    with incremental_chunk.at_snapshot(task.config.source.conninfo(), None) as frozen:
         frozen.execute("SELECT count(*) FROM t")
         pipeline.database.execute("UPDATE t SET v = 'new'")
         pipeline.fence(while_running=capture)
 
-        def flush_around_the_other(rows: beside._Rows) -> None:
+        def flush_around_the_other(rows: incremental_chunk._Rows) -> None:
             """The other run's rows come to lie between its own."""
             flush(rows)
-            other = beside._Rows(task)
+            other = incremental_chunk._Rows(task)
             other.send_all(frozen)
             flush(other)
             headers = [("topic", pipeline.topic("t").encode()), ("chunk", rows._tag)]
@@ -78,8 +78,8 @@ def test_rows_of_another_run_of_the_same_attempt_are_not_its_own(
             rows.count += 1
             flush(rows)
 
-        monkeypatch.setattr(beside._Rows, "flush", flush_around_the_other)
-        beside.read_incremental_chunk(replace(task, where="id < 20"))
+        monkeypatch.setattr(incremental_chunk._Rows, "flush", flush_around_the_other)
+        incremental_chunk.read_incremental_chunk(replace(task, where="id < 20"))
         assert snapshot.outcome(snapshot.chunk(1)).done
     pipeline.assert_same("t", while_running=capture)
 

@@ -28,7 +28,7 @@ from cdc.stores.contract import (
     StoreCheck,
     StoredRow,
     TableSchema,
-    displaced,
+    position_changed_error,
     refuse_newer,
 )
 from cdc.stores.scan import Forced, ReadSlice, RowScan
@@ -166,7 +166,7 @@ class SqliteStore(RowStore):
         with _transaction(self._db):
             found = self._existing(generation)
             if found != saved:
-                raise displaced(_position(found), mine)
+                raise position_changed_error(_position(found), mine)
             self._replace(generation, _text(new))
         return new
 

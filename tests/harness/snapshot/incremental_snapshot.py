@@ -17,27 +17,27 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 
-class Onlooker:
-    """Keeps what it is told."""
+class RecordingView:
+    """A view of a snapshot that keeps all reports of its progress."""
 
     def __init__(self) -> None:
-        self.told: list[SnapshotProgress] = []
+        self.reports: list[SnapshotProgress] = []
 
     def waiting(self, what: str) -> None: ...
 
     def progress(self, progress: SnapshotProgress) -> None:
-        self.told.append(progress)
+        self.reports.append(progress)
 
 
 def copy_due(pipeline: Pipeline, spark: SparkSession, *tables: str, where: str = "") -> SnapshotReport:
     """Copy every incomplete table, or those named; capture must be running."""
-    return copying(pipeline, spark, Onlooker(), threading.Event(), *tables, where=where)
+    return copying(pipeline, spark, RecordingView(), threading.Event(), *tables, where=where)
 
 
 def copying(
     pipeline: Pipeline,
     spark: SparkSession,
-    onlooker: Onlooker,
+    view: RecordingView,
     stop: threading.Event,
     *tables: str,
     where: str = "",
@@ -46,6 +46,4 @@ def copying(
     def session() -> Iterator[Session]:
         yield lambda: spark
 
-    return take_due_snapshots(
-        load_config(pipeline.config), onlooker, stop, tables=tables, where=where, sessions=session
-    )
+    return take_due_snapshots(load_config(pipeline.config), view, stop, tables=tables, where=where, sessions=session)

@@ -22,7 +22,7 @@ from cdc.positions.wait import wait_for
 from cdc.stores.contract import Generation, Store, TableSchema
 from cdc.stores.registry import open_store
 from spark_jobs.bootstrap.bootstrap import BootstrapReport, BuildOptions, run_bootstrap
-from spark_jobs.sync.progress_follower import Ledger
+from spark_jobs.sync.progress_follower import ProgressFollower
 from spark_jobs.sync.store_sync import StoreSync
 from spark_jobs.sync.sync import sync_settings
 from tests.harness.comparison import canonical
@@ -59,14 +59,14 @@ class StorePipeline:
     def syncing(self, *names: str, generation: int | None = None) -> Iterator[dict[str, StoreSync]]:
         """Run `tailrace sync`'s own code in threads until the block ends."""
         stop, config = threading.Event(), self.config
-        with Ledger(config) as ledger, PauseWatch(config) as pauses:
+        with ProgressFollower(config) as follower, PauseWatch(config) as pauses:
             syncs = {
                 name: StoreSync(
                     name,
                     sync_settings(config, name),
                     config,
                     spark=self._spark,
-                    ledger=ledger,
+                    follower=follower,
                     stop=stop,
                     number=generation,
                     is_paused=partial(pauses.is_paused, name),
@@ -104,9 +104,9 @@ class StorePipeline:
             store.close()
 
     def tables(self) -> dict[str, TableSchema]:
-        with Ledger(self.config) as ledger:
-            ledger.catch_up()
-            return ledger.tables()
+        with ProgressFollower(self.config) as follower:
+            follower.catch_up()
+            return follower.tables()
 
     def reader(self, name: str) -> Reader:
         """A reader of the store's content without Spark."""

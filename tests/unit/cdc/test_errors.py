@@ -6,7 +6,6 @@ import pytest
 
 from cdc.errors import (
     ConfigError,
-    ParkedError,
     ProtocolError,
     RefusedError,
     TailraceError,
@@ -20,7 +19,6 @@ from cdc.errors import (
     [
         (TailraceError("x"), 1),
         (TransientError("x"), 1),
-        (ParkedError("x"), 1),
         (UsageError("x"), 2),
         (ConfigError("tailrace.toml", []), 2),
         (RefusedError("x"), 3),

@@ -10,8 +10,8 @@ TOUR = ROOT / "docs" / "design" / "code-tour.md"
 _CODE = re.compile(r"`([^`]+)`")
 _PATH = re.compile(r"[\w./]+/[\w./]*|[\w/]+\.pyx?")
 _STEP = re.compile(r"^(\d+)\. `([^`]+)`:(.*)$", re.MULTILINE)
-# A step may also name a topic, a statement of SQL, a file that another step has opened, or an option.
-_OTHER = re.compile(r"__[a-z]+|--[a-z]+|[a-z_]+\.py|COPY")
+# A step may also name a topic, a statement of SQL, a file that another step has opened, pyproject.toml, or an option.
+_OTHER = re.compile(r"__[a-z]+|--[a-z]+|[a-z_]+\.py|pyproject\.toml|COPY")
 
 
 def _steps() -> list[tuple[str, str]]:

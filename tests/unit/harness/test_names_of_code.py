@@ -44,7 +44,7 @@ _OTHER_WORDS = """
     # General words.
     all analysis announced any apply arrow attempt blocks build builder by check choices comparison completeness
     computed continuation contract counts data delete deploy description details difference differences direct
-    documents due ends facts failures fetch file findings first folder frame folders follower highest init
+    documents due ends facts failures fetch file findings first folder frame folders follower handover highest init
     kinds known latest library local loop maintain maintenance managed model name names naming notes numbering
     numbers open operate overview parking part parts pass past per pieces plan planning plans present private produce
     public published publisher publishing range read reader recorded recover removable removal remove

@@ -13,8 +13,8 @@ from psycopg import pq
 
 from cdc.config import Config, parse_config
 from cdc.monitoring.alerts.slot_guard import SlotGuard
-from cdc.monitoring.facts.log_clock import LogClock
 from cdc.monitoring.facts.source import SourceReader
+from cdc.monitoring.facts.wal_clock import WalClock
 from cdc.monitoring.status_builder import Readings, StatusBuilder
 from cdc.monitoring.status_record import HealthLevel, PipelineStatus
 from tests.harness.processes.waiting import eventually
@@ -46,11 +46,11 @@ class Eye:
 
     def __init__(self, config: Config) -> None:
         self._reader = SourceReader(config)
-        self._assembler = StatusBuilder(config, LogClock())
+        self._assembler = StatusBuilder(config, WalClock())
 
     def poll(self) -> PipelineStatus:
         facts = self._reader.read()
-        return self._assembler.assemble(Readings(now=facts.time, source=facts, log=None, stores={}))
+        return self._assembler.assemble(Readings(now=facts.time, source=facts, kafka_facts=None, stores={}))
 
     def close(self) -> None:
         self._reader.close()

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from cdc.audit.difference_rules import Kind, Moment, RowCase, RowState, judge_store, judge_topic
+from cdc.audit.difference_rules import DifferenceKind, Moment, RowCase, RowState, judge_store, judge_topic
 from cdc.audit.row_content import Content
 from cdc.audit.topic_records import TopicRecord
 from cdc.lsn import Version
@@ -26,7 +26,7 @@ def record(position: int, row: bytes | None, xid: int | None = 50, *, marker: bo
     return TopicRecord(position, b'{"id":1}', Version(position, 1), row, xid, marker)
 
 
-def topic_verdict(row: bytes | None, *records: TopicRecord, marker: Version = NONE) -> Kind | None:
+def topic_verdict(row: bytes | None, *records: TopicRecord, marker: Version = NONE) -> DifferenceKind | None:
     one = case(*records)
     return judge_topic(one, one.states(marker), row, MOMENT, CONTENT)
 
@@ -35,23 +35,25 @@ def topic_verdict(row: bytes | None, *records: TopicRecord, marker: Version = NO
     ("row", "records", "kind"),
     [
         (A, [record(800, A)], None),
-        (B, [record(800, A)], Kind.CONTENT),
-        (A, [], Kind.MISSING),
+        (B, [record(800, A)], DifferenceKind.CONTENT),
+        (A, [], DifferenceKind.MISSING),
         (None, [], None),
-        (None, [record(800, A)], Kind.EXTRA),
-        (None, [record(700, None), record(800, A)], Kind.GHOST),
-        (A, [record(800, None)], Kind.MISSING),
+        (None, [record(800, A)], DifferenceKind.EXTRA),
+        (None, [record(700, None), record(800, A)], DifferenceKind.GHOST),
+        (A, [record(800, None)], DifferenceKind.MISSING),
         # Changed after the snapshot was taken: what the snapshot shows is what counts.
         (A, [record(800, A), record(1050, B, xid=150)], None),
         # Streamed before other sessions see it.
         (A, [record(800, A), record(900, B, xid=90)], None),
         # Copied rows have no transaction: by their place.
         (A, [record(800, A, xid=None), record(1500, B, xid=None)], None),
-        (A, [record(900, A), record(800, A)], Kind.VERSION),
-        (A, [record(800, A), record(9000, A, xid=None)], Kind.VERSION),
+        (A, [record(900, A), record(800, A)], DifferenceKind.VERSION),
+        (A, [record(800, A), record(9000, A, xid=None)], DifferenceKind.VERSION),
     ],
 )
-def test_the_topic_against_the_source(row: bytes | None, records: list[TopicRecord], kind: Kind | None) -> None:
+def test_the_topic_against_the_source(
+    row: bytes | None, records: list[TopicRecord], kind: DifferenceKind | None
+) -> None:
     """The topic's record is judged by what the source's snapshot shows."""
     assert topic_verdict(row, *records) == kind
 
@@ -77,25 +79,27 @@ def stored(position: int, row: bytes | None) -> StoredRow:
     ("held", "records", "kind"),
     [
         (stored(800, A), [record(800, A)], None),
-        (stored(800, B), [record(800, A)], Kind.CONTENT),
-        (stored(900, A), [record(800, A)], Kind.VERSION),
-        (stored(700, A), [record(800, A)], Kind.VERSION),
-        (None, [record(800, A)], Kind.MISSING),
-        (stored(900, None), [record(800, A)], Kind.MISSING),
+        (stored(800, B), [record(800, A)], DifferenceKind.CONTENT),
+        (stored(900, A), [record(800, A)], DifferenceKind.VERSION),
+        (stored(700, A), [record(800, A)], DifferenceKind.VERSION),
+        (None, [record(800, A)], DifferenceKind.MISSING),
+        (stored(900, None), [record(800, A)], DifferenceKind.MISSING),
         (None, [record(800, A), record(900, None)], None),
-        (stored(800, A), [record(800, A), record(900, None)], Kind.GHOST),
-        (stored(8, A), [], Kind.EXTRA),
+        (stored(800, A), [record(800, A), record(900, None)], DifferenceKind.GHOST),
+        (stored(8, A), [], DifferenceKind.EXTRA),
         (None, [], None),
         # The store may be anywhere between what it was waited for and the topic's end.
         (stored(800, A), [record(800, A), record(1500, B)], None),
         (stored(1500, B), [record(800, A), record(1500, B)], None),
-        (stored(800, A), [record(800, A), record(1050, B)], Kind.CONTENT),
+        (stored(800, A), [record(800, A), record(1050, B)], DifferenceKind.CONTENT),
         (None, [record(1500, A)], None),
         (stored(1500, A), [record(1500, A)], None),
         (None, [record(800, A), record(1500, None), record(1600, B)], None),
     ],
 )
-def test_a_store_against_the_topic(held: StoredRow | None, records: list[TopicRecord], kind: Kind | None) -> None:
+def test_a_store_against_the_topic(
+    held: StoredRow | None, records: list[TopicRecord], kind: DifferenceKind | None
+) -> None:
     """A store's row needs the topic's version, and may not be older than the store's position."""
     assert judge_store(case(*records).states(NONE), held, MOMENT, CONTENT) == kind
 
@@ -105,4 +109,4 @@ def test_a_store_with_a_shape_of_its_own() -> None:
     states = case(record(800, A)).states(NONE)
     assert judge_store(states, stored(800, B), MOMENT, CONTENT, lambda _: B) is None
     assert judge_store(states, None, MOMENT, CONTENT, lambda _: None) is None
-    assert judge_store(states, stored(800, A), MOMENT, CONTENT, lambda _: None) is Kind.GHOST
+    assert judge_store(states, stored(800, A), MOMENT, CONTENT, lambda _: None) is DifferenceKind.GHOST

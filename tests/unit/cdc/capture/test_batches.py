@@ -14,7 +14,7 @@ import pytest
 
 from cdc.capture.batch_commit import BatchCommit
 from cdc.capture.batches import Batches
-from cdc.capture.commits import Commits
+from cdc.capture.commit_handover import CommitHandover
 from cdc.config.model import CaptureConfig as Settings
 from cdc.encoding.incomplete_event import Held
 from cdc.encoding.table_encoder import TableEncoder
@@ -112,7 +112,7 @@ class Batching:
         self.stream = Stream()
         self.is_late = False
         stream, waiter = cast("ReplicationStream", self.stream), StreamWaiter(worker, threading.Event(), lambda: False)
-        self.commits = Commits(
+        self.commits = CommitHandover(
             cast("BatchCommit", self.topics),
             self.feed.queue,
             stream=stream,
@@ -167,7 +167,7 @@ def clock(monkeypatch: pytest.MonkeyPatch) -> Callable[[float], None]:
         nonlocal now
         now += seconds
 
-    for module in ("batches", "commits"):
+    for module in ("batches", "commit_handover"):
         monkeypatch.setattr(f"cdc.capture.{module}.time", SimpleNamespace(monotonic=lambda: now))
     return put_forward
 

@@ -5,13 +5,13 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from cdc.monitoring.facts.log_clock import LogClock
+from cdc.monitoring.facts.wal_clock import WalClock
 from cdc.monitoring.trends import StallDetector, Trends
 
 
 def test_an_lsn_has_the_time_of_its_last_observation() -> None:
     """Between two observations the earlier one counts, so that an age is never understated."""
-    clock = LogClock()
+    clock = WalClock()
     for time, lsn in ((10.0, 100), (20.0, 200), (30.0, 300)):
         clock.see(lsn, time)
     assert clock.until(250) == 20.0
@@ -21,7 +21,7 @@ def test_an_lsn_has_the_time_of_its_last_observation() -> None:
 
 def test_a_log_that_stands_still_is_seen_again() -> None:
     """Without writes the newest observation of the same LSN counts."""
-    clock = LogClock()
+    clock = WalClock()
     clock.see(100, 10.0)
     clock.see(100, 50.0)
     assert clock.until(100) == 50.0
@@ -29,7 +29,7 @@ def test_a_log_that_stands_still_is_seen_again() -> None:
 
 def test_lower_lsns_of_another_server_discard_old_observations() -> None:
     """When the LSNs fall, observations above them are discarded."""
-    clock = LogClock()
+    clock = WalClock()
     clock.see(10_000, 10.0)
     clock.see(500, 20.0)
     assert clock.until(400) is None
@@ -40,7 +40,7 @@ def test_lower_lsns_of_another_server_discard_old_observations() -> None:
 @given(st.lists(st.tuples(st.integers(0, 50), st.integers(0, 50)), max_size=40), st.integers(0, 50))
 def test_order_of_arrival_does_not_matter(sightings: list[tuple[int, int]], lsn: int) -> None:
     """The latest time at or below the LSN counts, unless a later observation contradicts it."""
-    clock = LogClock()
+    clock = WalClock()
     for time, seen in sightings:
         clock.see(seen, float(time))
     true = [
@@ -52,7 +52,7 @@ def test_order_of_arrival_does_not_matter(sightings: list[tuple[int, int]], lsn:
 
 def test_thinning_keeps_the_newest_exact_and_the_oldest_known() -> None:
     """With days of observations an old LSN is overstated in age and never unknown."""
-    clock = LogClock()
+    clock = WalClock()
     for second in range(50_000):
         clock.see(second * 10, float(second))
     assert clock.until(499_990) == 49_999.0

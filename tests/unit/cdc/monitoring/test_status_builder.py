@@ -10,10 +10,10 @@ import pytest
 from cdc.config import Config
 from cdc.lsn import LSN, Version
 from cdc.monitoring.facts.kafka import KafkaFacts
-from cdc.monitoring.facts.log_clock import LogClock
 from cdc.monitoring.facts.published_offsets import PublishedOffsets
 from cdc.monitoring.facts.source import SlotRow, SourceFacts
 from cdc.monitoring.facts.store import StoreFacts
+from cdc.monitoring.facts.wal_clock import WalClock
 from cdc.monitoring.status_builder import Readings, StatusBuilder
 from cdc.monitoring.status_record import HealthLevel, PipelineStatus, ProcessError, StoreStatus
 from cdc.positions.progress import Progress
@@ -71,7 +71,7 @@ def _poll(
     assembler: StatusBuilder, now: float, facts: SourceFacts | None, log: KafkaFacts | None, store: StoreFacts | None,
     **problems: str,
 ) -> PipelineStatus:  # fmt: skip
-    readings = Readings(now=now, source=facts, log=log, stores={"cache": store}, problems=problems)
+    readings = Readings(now=now, source=facts, kafka_facts=log, stores={"cache": store}, problems=problems)
     return assembler.assemble(readings)
 
 
@@ -79,14 +79,14 @@ def test_what_capture_parked_is_missing_in_the_stores_that_read_its_table(config
     """Rows parked by capture add to those parked by the store; messages and tables not captured do not count."""
     parked = {("", TOPIC): 2, ("cache", TOPIC): 3, ("", "shop.message"): 1, ("", "shop.public.removed"): 1}
     log = _log(1000, 100.0, [5, 5], parked=parked)
-    record = _poll(StatusBuilder(config, LogClock()), 100.0, _source(1000, 100.0), log, _store(1000, [5, 5], 100.0))
+    record = _poll(StatusBuilder(config, WalClock()), 100.0, _source(1000, 100.0), log, _store(1000, [5, 5], 100.0))
     assert (record.topics.parked, [table.parked for table in record.tables]) == (2, [2])
     assert (_cache(record).parked, _cache(record).parked_by_capture) == (5, 2)
 
 
 def test_a_stopped_sync_with_nothing_to_apply_is_not_behind(config: Config) -> None:
     """A store that has every record has no lag, although heartbeats advance the log."""
-    assembler = StatusBuilder(config, LogClock())
+    assembler = StatusBuilder(config, WalClock())
     _poll(assembler, 100.0, _source(1000, 100.0), _log(1000, 100.0, [5, 5]), _store(1000, [5, 5], 100.0))
     record = _poll(assembler, 9000.0, _source(7000, 9000.0), _log(7000, 9000.0, [5, 5]), _store(1000, [5, 5], 100.0))
     assert (_cache(record).seconds, _cache(record).records) == (0.0, 0)
@@ -95,7 +95,7 @@ def test_a_stopped_sync_with_nothing_to_apply_is_not_behind(config: Config) -> N
 
 def test_a_paused_store_is_behind_since_the_first_row_that_it_lacks_not_since_its_pause(config: Config) -> None:
     """The lag of a paused store is the age of the first row that it lacks."""
-    assembler, published = StatusBuilder(config, LogClock()), PublishedOffsets()
+    assembler, published = StatusBuilder(config, WalClock()), PublishedOffsets()
     store = _store(1000, [6, 6], 100.0)
     for now, ends in ((100.0, [5, 5]), (7000.0, [5, 5]), (7010.0, [9, 5])):
         log = _log(int(now) * 10, now, ends, published=published)
@@ -105,7 +105,7 @@ def test_a_paused_store_is_behind_since_the_first_row_that_it_lacks_not_since_it
 
 def test_what_is_published_and_not_applied_is_as_old_as_its_commit(config: Config) -> None:
     """A store's lag is measured from the last moment at which it had everything."""
-    assembler = StatusBuilder(config, LogClock())
+    assembler = StatusBuilder(config, WalClock())
     _poll(assembler, 100.0, _source(1000, 100.0), _log(1000, 100.0, [5, 5]), _store(1000, [6, 6], 100.0))
     record = _poll(assembler, 130.0, _source(2000, 130.0), _log(2000, 130.0, [9, 5]), _store(1000, [6, 6], 100.0))
     assert _cache(record).seconds == 30.0
@@ -117,7 +117,7 @@ def test_what_is_published_and_not_applied_is_as_old_as_its_commit(config: Confi
 
 def test_when_capture_is_dead_everything_grows_older(config: Config) -> None:
     """When capture is dead, all lags grow with the source's log."""
-    assembler = StatusBuilder(config, LogClock())
+    assembler = StatusBuilder(config, WalClock())
     log, store = _log(1000, 100.0, [5, 5]), _store(1000, [6, 6], 100.0)
     _poll(assembler, 100.0, _source(1000, 100.0), log, store)
     ages = []
@@ -135,12 +135,12 @@ def test_a_refusal_comes_before_what_is_seen_from_outside(config: Config) -> Non
         "store cache": Refusal(where="store cache", reason="It may lack deletes.", remedy="tailrace bootstrap cache"),
     }
     log, store = _log(1000, 100.0, [9, 5], refusals=notes), _store(1000, [6, 6], 100.0)
-    record = _poll(StatusBuilder(config, LogClock()), 900.0, _source(9000, 900.0, active=False), log, store)
+    record = _poll(StatusBuilder(config, WalClock()), 900.0, _source(9000, 900.0, active=False), log, store)
     assert record.topics.health.reason == "Refused: Topic t is gone."
     assert record.topics.health.remedy == "tailrace recover"
     assert _cache(record).health.remedy == "tailrace bootstrap cache"
     assert not record.is_ready
-    record = _poll(StatusBuilder(config, LogClock()), 110.0, _source(1000, 110.0), _log(1000, 109.0, [5, 5]), store)
+    record = _poll(StatusBuilder(config, WalClock()), 110.0, _source(1000, 110.0), _log(1000, 109.0, [5, 5]), store)
     assert record.topics.health.state is HealthLevel.OK
 
 
@@ -151,15 +151,15 @@ def test_what_run_knows_of_a_refusal_is_shown_while_kafka_is_away(config: Config
     restore = "Start the brokers, or restore the connection to them."
     for process_errors, remedy in (([said], "tailrace recover"), ([again], restore)):
         readings = Readings(
-            now=900.0, source=_source(9000, 900.0, active=False), log=None, stores={}, problems={"log": "no answer"},
-            process_errors=process_errors,
+            now=900.0, source=_source(9000, 900.0, active=False), kafka_facts=None, stores={},
+            problems={"log": "no answer"}, process_errors=process_errors,
         )  # fmt: skip
-        assert StatusBuilder(config, LogClock()).assemble(readings).topics.health.remedy == remedy
+        assert StatusBuilder(config, WalClock()).assemble(readings).topics.health.remedy == remedy
 
 
 def test_while_the_source_is_away_what_was_seen_of_it_counts(config: Config) -> None:
     """While the source is away lag in bytes is unknown, and a store that had everything still has everything."""
-    assembler = StatusBuilder(config, LogClock())
+    assembler = StatusBuilder(config, WalClock())
     log, store = _log(1000, 100.0, [5, 5]), _store(1000, [6, 6], 100.0)
     _poll(assembler, 100.0, _source(1000, 100.0), log, store)
     record = _poll(assembler, 160.0, _source(1000, 100.0), log, store, source="no answer")
@@ -170,7 +170,7 @@ def test_while_the_source_is_away_what_was_seen_of_it_counts(config: Config) -> 
 
 def test_a_store_that_stands_still_with_something_to_do_is_stalled(config: Config) -> None:
     """A store is stalled after [lag] stalled_seconds without progress, and not earlier."""
-    assembler = StatusBuilder(config, LogClock())
+    assembler = StatusBuilder(config, WalClock())
     states = []
     for now in (100.0, 130.0, 170.0):
         record = _poll(assembler, now, _source(2000, now), _log(2000, now, [9, 5]), _store(1000, [6, 6], 100.0))
@@ -180,7 +180,7 @@ def test_a_store_that_stands_still_with_something_to_do_is_stalled(config: Confi
 
 def test_time_left_is_shown_only_while_the_limit_comes_nearer(config: Config) -> None:
     """The time left is computed from the last minute, and only while the limit comes nearer."""
-    assembler = StatusBuilder(config, LogClock())
+    assembler = StatusBuilder(config, WalClock())
     lefts = []
     for now, left in ((100.0, 1000), (110.0, 900), (120.0, 800), (200.0, 800), (270.0, 900)):
         record = _poll(assembler, now, _source(5, now, left_bytes=left), None, None)

@@ -9,12 +9,12 @@ from cdc.errors import RefusedError
 from cdc.lsn import LSN
 from cdc.pgoutput.messages import Begin
 from cdc.positions.progress import Progress
-from cdc.startup.resumption import Resumption
+from cdc.startup.resumption import ResumptionCheck
 
 _TIME_US = 7
 
 
-def _resumption(confirmed: int | None, *, commit: int = 100, through: int = 150) -> Resumption:
+def _resumption(confirmed: int | None, *, commit: int = 100, through: int = 150) -> ResumptionCheck:
     """Progress ends at a commit at 100, and keepalives have advanced it to 150."""
     progress = Progress(
         state="streaming",
@@ -31,7 +31,7 @@ def _resumption(confirmed: int | None, *, commit: int = 100, through: int = 150)
         topic_ids={},
         end_offsets={},
     )
-    return Resumption(progress, None if confirmed is None else LSN(confirmed))
+    return ResumptionCheck(progress, None if confirmed is None else LSN(confirmed))
 
 
 def _begin(lsn: int, time_us: int = _TIME_US) -> Begin:

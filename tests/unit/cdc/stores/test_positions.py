@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from cdc.lsn import Version
-from cdc.stores.contract import Position, PositionLostError, TakenOverError, displaced
+from cdc.stores.contract import Position, PositionLostError, TakenOverError, position_changed_error
 
 _MINE = Position(owner="me", version=Version(100, 2), lsn=100)
 
@@ -21,7 +21,7 @@ _MINE = Position(owner="me", version=Version(100, 2), lsn=100)
 )
 def test_another_driver_only_gets_further(found: Position) -> None:
     """A position further ahead is another driver's: this one stops with a refusal."""
-    assert isinstance(displaced(found, _MINE), TakenOverError)
+    assert isinstance(position_changed_error(found, _MINE), TakenOverError)
 
 
 @pytest.mark.parametrize(
@@ -35,4 +35,4 @@ def test_another_driver_only_gets_further(found: Position) -> None:
 )
 def test_a_store_that_is_not_as_far_was_restored(found: Position) -> None:
     """A position further back comes from a restored backup: the driver starts from the store's position."""
-    assert isinstance(displaced(found, _MINE), PositionLostError)
+    assert isinstance(position_changed_error(found, _MINE), PositionLostError)

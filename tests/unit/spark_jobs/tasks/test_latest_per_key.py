@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from spark_jobs.tasks.latest_per_key import Held, Reduction, changes_of
+from spark_jobs.tasks.latest_per_key import LastChange, Reduction, changes_of
 
 TOPIC = "shop.public.t"
 
@@ -73,9 +73,9 @@ def test_a_marker_is_found_and_removes_what_is_older() -> None:
         (0, "b", _event("c", '{"n":6}'), 6),
         (1, "c", _event("c", '{"n":2}'), 2),
     )
-    assert reduction.found == {TOPIC: _stamp(5)}
+    assert reduction.new_markers == {TOPIC: _stamp(5)}
     ((_, held),) = reduction.take()
-    assert {key: (last.stamp, last.row) for key, last in held.items()} == {
+    assert {key: (last.version_bytes, last.row) for key, last in held.items()} == {
         b'{"id": "a"}': (_stamp(5), None),
         b'{"id": "b"}': (_stamp(6), b'{"n":6}'),
         b'{"id": "c"}': (_stamp(5), None),
@@ -86,13 +86,13 @@ def test_a_marker_that_was_swept_for_is_not_found_again() -> None:
     """The markers of one TRUNCATE in several partitions cause one sweep."""
     reduction = Reduction({TOPIC: _stamp(5)}, leave_out_dead=True)
     _feed(reduction, (0, "a", _event("c", '{"n":1}'), 4), (0, "marker", _event("t"), 5), (0, "b", None, 6))
-    assert reduction.found == {}
+    assert reduction.new_markers == {}
     assert _rows(reduction) == {"b": None}
 
 
 def test_a_change_carries_what_the_store_needs() -> None:
     """A change has the id, the key, the version and the row's bytes."""
-    (change,) = changes_of({b'{"a":1,"b":"x"}': Held(_stamp(3), b'{"a":1}', 0, 9)})
+    (change,) = changes_of({b'{"a":1,"b":"x"}': LastChange(_stamp(3), b'{"a":1}', 0, 9)})
     assert change.id == '["1","x"]'
     assert (change.version.position, change.version.seq) == (24, 1)
     assert change.row == b'{"a":1}'
@@ -103,5 +103,5 @@ def test_the_fast_path_to_an_id_gives_the_same(value: object) -> None:
     """The fast path gives the same id for any column name and value."""
     for name in ("id", 'odd":7', "a:b"):
         key = json.dumps({name: value}, separators=(",", ":")).encode()
-        held = Held(_stamp(3), None, 0, 0)
+        held = LastChange(_stamp(3), None, 0, 0)
         assert changes_of({key: held}, one_column=True) == changes_of({key: held})

@@ -316,16 +316,16 @@ def _shift(oid: int, count: int) -> list[bytes]:
     return [update(oid, [str(n + 1), "a"], old=[str(n), "a"]) for n in range(1, count + 1)]
 
 
-def _shifting(*, resume_after: Version = NOTHING_PUBLISHED, gone: bool = False) -> Feed:
-    """Two tables in turn with an insert between; with `gone` the first table no longer exists."""
+def _shifting(*, resume_after: Version = NOTHING_PUBLISHED, unpublished: bool = False) -> Feed:
+    """Two tables in turn with an insert between; with `unpublished` the first table is no longer published."""
     columns = full()
     feed = Feed(
         make_table(columns=columns, identity="f", deferrable_key=True),
         make_table(ITEMS, "items", columns, identity="f", deferrable_key=True),
         resume_after=resume_after,
     )
-    if gone:
-        feed.rules.on_table_gone(ORDERS)
+    if unpublished:
+        feed.rules.on_table_unpublished(ORDERS)
     by_turns = [each for pair in zip(_shift(ORDERS, 4), _shift(ITEMS, 4), strict=True) for each in pair]
     # Both keys of a swap become ambiguous with one change.
     swap = [update(ITEMS, ["9", "a"], old=["8", "a"]), update(ITEMS, ["8", "b"], old=["9", "b"])]
@@ -348,13 +348,15 @@ def test_corrections_are_numbered_behind_the_changes_that_made_them_necessary() 
     ]
 
 
-@pytest.mark.parametrize("gone", [False, True], ids=["both tables", "one is gone by then"])
+@pytest.mark.parametrize("unpublished", [False, True], ids=["both tables", "one is unpublished by then"])
 @pytest.mark.parametrize("seq", range(24))
-def test_a_restart_between_two_corrections_asks_for_the_rest(seq: int, gone: bool) -> None:
+def test_a_restart_between_two_corrections_asks_for_the_rest(seq: int, unpublished: bool) -> None:
     """As with changes: exactly what is above progress, whatever became of another table meanwhile."""
     whole = [item for item in _shifting().queue.held if isinstance(item, Incomplete)]
-    expected = [item for item in whole if item.place.seq > seq and not (gone and item.table.relation.oid == ORDERS)]
-    resumed = _shifting(resume_after=Version(0x5000, seq), gone=gone).queue.held
+    expected = [
+        item for item in whole if item.place.seq > seq and not (unpublished and item.table.relation.oid == ORDERS)
+    ]
+    resumed = _shifting(resume_after=Version(0x5000, seq), unpublished=unpublished).queue.held
     assert [(item.table.topic, item.key, item.headers) for item in resumed if isinstance(item, Incomplete)] == [
         (item.table.topic, item.key, item.headers) for item in expected
     ]

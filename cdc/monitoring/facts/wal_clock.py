@@ -12,7 +12,7 @@ from bisect import bisect_left, bisect_right
 _MOST = 6000
 
 
-class LogClock:
+class WalClock:
     """Keeps the most precise observations, oldest first. It is thread-safe.
 
     When there are too many, it drops every second observation of the older half.

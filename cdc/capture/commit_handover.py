@@ -1,7 +1,7 @@
-"""Commits one batch at a time in the worker thread, and keeps what is committed: progress and table states.
+"""Hands one batch at a time to the worker thread, and confirms the slot when its commit has ended.
 
-This is the only module that advances progress and confirms the slot. The order is: events, flush, end offsets, progress
-record, commit, and only then the confirmation.
+It keeps what is committed: progress and table states. It is the only module that advances progress and confirms the
+slot. The order is: events, flush, end offsets, progress record, commit, and only then the confirmation.
 """
 
 from __future__ import annotations
@@ -23,11 +23,12 @@ from cdc.tables.recorded_state import TableStates
 T = TypeVar("T")
 
 
-class Commits:
+class CommitHandover:
     """Commits batches and confirms the slot.
 
-    `progress`: the last committed record, with the topics and schemas that the next batch adds. `current`: the Kafka
-    commit in progress. `settled_at`, `confirmed_at`: when the last commit ended, and when the slot was last confirmed.
+    `progress`: what the next batch's record starts from: the last committed record, extended by the topics and schemas
+    that the next batch adds. `current`: the Kafka commit in progress. `settled_at`, `confirmed_at`: when the last
+    commit ended, and when the slot was last confirmed.
     """
 
     def __init__(
@@ -66,7 +67,7 @@ class Commits:
         self.progress = progress
 
     def start(self, draft: Progress, *, heartbeat: bool) -> None:
-        """Commit what is gathered in the worker thread. Further records wait in the outbox. Call `settle` before."""
+        """Commit, in the worker thread, what was gathered. Further records wait in the outbox. Call `settle` before."""
         held = self._queue.take_held()
         self._queue.open_outbox()
         self.current = self._worker.submit(lambda: self._batch_commit.publish(held, draft, heartbeat=heartbeat))
