@@ -255,7 +255,7 @@ def test_a_continuous_audit_finds_what_differs_until_it_is_repaired(
     samples, tampering = ContinuousAudit(stores.config, rows_per_second=300), tamper("others")
     tampering.row(5, n=-5)
     tampering.redis.hset(tampering.key("77777"), mapping={"row": '{"id":77777}', "version": str(Version(8, 1))})
-    eventually(lambda: _sampled(samples, stores, "cache") == {"5", "77777"}, 60, "a sample to find them")
+    eventually(lambda: _sampled(samples, stores, "cache") == {"5", "77777"}, 120, "a sample to find them")
     assert _sampled(samples, stores, "search") == set()
     audit = _auditing(stores, spark, "others")
     assert [each.repaired for each in audit("cache", repair=True)] == [2]

@@ -13,7 +13,6 @@ import pyarrow as pa
 import pytest
 
 from cdc.config import IcebergConfig
-from cdc.errors import RefusedError
 from cdc.lsn import Version
 from cdc.stores.contract import SchemaColumn, StoredRow, TableSchema
 from sinks.iceberg.scan import IcebergScan
@@ -99,10 +98,3 @@ def test_rows_by_id(scan: IcebergScan) -> None:
     many = scan.rows(TABLE, [_id(1), *(f'["{number}","2024-01-01Z"]' for number in range(100, 6000))])
     assert set(many) == {_id(1)}
     assert 0 < len(scan.sample(TABLE, 2)) <= 2
-
-
-def test_a_repair_is_refused(scan: IcebergScan) -> None:
-    """A repair through the scan is refused with the alternative."""
-    with pytest.raises(RefusedError) as refused:
-        scan.force(TABLE, [])
-    assert "tailrace bootstrap warehouse" in (refused.value.remedy or "")
