@@ -60,7 +60,7 @@ class StoreContract:
         """`check` finds nothing wrong with a server that is set up as it should be."""
         found = store.check()
         assert found
-        assert "fail" not in {each.level for each in found}  # a cluster is red while somebody makes an index
+        assert "fail" not in {each.level for each in found}  # a cluster is red while an index is being created
 
     def test_a_position_is_kept_and_given_back(self, store: Store, generation: Generation) -> None:
         """Every reader sees the saved position with its owner and time."""
